@@ -36,7 +36,7 @@ def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:
 def _end(run: RunDir, attempt: AttemptRecord) -> Instant | None:
     """Return the end that the keeper wrote; None where it was killed too, or it is unreadable."""
     try:
-        end = read_end(run.end(attempt.id))
+        record = read_end(run.end(attempt.id))
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return end.ended if end else None
+    return record.end.ended if record else None

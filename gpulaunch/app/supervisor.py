@@ -27,7 +27,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Instant, Interrupted, RunState
+from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
@@ -219,7 +219,7 @@ class Supervisor:
                 self._held[instruction.attempt] = instruction
             case StopAttempt(attempt, by=by) if attempt in self._held:
                 held = self._held.pop(attempt)
-                self.post(Ended(attempt, Interrupted(by), kept=held.worker is not None))
+                self.post(Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
             case _:
                 self._engine.carry_out(instruction)
 

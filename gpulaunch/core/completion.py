@@ -8,6 +8,8 @@ others.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpulaunch.core import card_health, graph, retry
 from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
@@ -17,10 +19,12 @@ from gpulaunch.core.events import Ended, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import (
+    End,
     Exited,
     Failure,
     Job,
     MissingOutput,
+    Outcome,
     Signaled,
     TimedOut,
     exit_code_of,
@@ -47,28 +51,18 @@ def on_ended(state: State, event: Ended) -> None:
     live = state.attempts.get(event.attempt)
     if live is None:
         return
-    closed = state.closed
+    closed, end = state.closed, event.end
     record = state.ledger.jobs[event.attempt.job]
-    seen = (live.misplaced if state.config.pinned else None) or _by_its_card(live, event)
-    decision = _decide(state, live, event, record, seen)
-    shown = seen if seen is not None and decision.failure == seen.kind else Failure("")
+    seen = (live.misplaced if state.config.pinned else None) or _by_its_card(live, end)
+    decision = _decide(state, live, end.outcome, record, seen)
+    failure = _recorded(decision, seen)
     state.attempts.end(live)
-    state.effects.fact(
-        AttemptEnded(
-            event.attempt,
-            event.outcome,
-            decision.failure,
-            decision.charged,
-            event.leftovers,
-            event.started,
-            event.ended,
-            shown.evidence,
-            shown.advice,
-        )
-    )
+    recorded = replace(end, failure=failure)
+    state.effects.fact(AttemptEnded(live.id, recorded, decision.charged))
     if event.kept and not live.inherited:
         state.idle_workers.stay(live.seat, live.demand, live.cards)
-    _set_aside(state, live, shown)
+    if failure is not None:
+        _set_aside(state, live, failure)
     _free(state, live.cards)
     if live.node is None:
         _settle_vanished(state, record, decision)
@@ -77,7 +71,7 @@ def on_ended(state: State, event: Ended) -> None:
         return
     if live.service:
         graph.service_down(state, live.service)
-        _interrupt_dependants(state, live.service, event)
+        _interrupt_dependants(state, live.service, end.outcome)
     _follow(state, live.node, decision)
     if not _succeeded(decision):
         _interrupt_followers(state, live)
@@ -86,7 +80,7 @@ def on_ended(state: State, event: Ended) -> None:
         return
     if decision.failure:
         card_health.failed(state, live, decision.failure)
-        _count_failure(state, live, live.node, event, seen)
+        _count_failure(state, live, live.node, end.outcome, seen)
     elif _succeeded(decision):
         card_health.succeeded(state, live)
         state.health.breaker.worked()
@@ -98,11 +92,11 @@ def on_worker_ended(state: State, event: WorkerEnded) -> None:
 
 
 def _count_failure(
-    state: State, live: ActiveAttempt, node: Node, event: Ended, seen: Failure | None
+    state: State, live: ActiveAttempt, node: Node, outcome: Outcome, seen: Failure | None
 ) -> None:
     state.health.breaker.failed(
         node.name,
-        retry.over(event.outcome, node.job),
+        retry.over(outcome, node.job),
         seen.evidence if seen is not None else "",
         node.job.params.values(),
         state.ledger.attempt(live.id).seconds,
@@ -126,14 +120,14 @@ def _ground(
 
 
 def _decide(
-    state: State, live: ActiveAttempt, event: Ended, record: JobRecord, seen: Failure | None
+    state: State, live: ActiveAttempt, outcome: Outcome, record: JobRecord, seen: Failure | None
 ) -> retry.Decision:
     job = live.node.job if live.node is not None else Job(record.name, ())
     ground = _ground(state, live, record, seen)
     lost = _lost_before(live, record)
-    decision = retry.decide(event.outcome, job, record.charged, lost, seen, ground)
+    decision = retry.decide(outcome, job, record.charged, lost, seen, ground)
     if state.config.pinned and live.misplaced and live.stopping != "cancelled":
-        return retry.failed(event.outcome, job, record.charged, live.misplaced, ground)
+        return retry.failed(outcome, job, record.charged, live.misplaced, ground)
     if live.stopping == "stopped":
         return retry.Settle("succeeded")
     if live.stopping == "cancelled" and not _succeeded(decision):
@@ -148,7 +142,7 @@ def _decide(
         return decision
     bad = state.record(gone)
     end = _end_of(bad.reason)
-    own = retry.over(event.outcome, job) if decision.failure else None
+    own = retry.over(outcome, job) if decision.failure else None
     reason = ServiceOver(gone.name, bad.state, end, own)
     return retry.Settle("failed", reason, decision.failure, decision.charged)
 
@@ -203,22 +197,21 @@ def _interrupt_followers(state: State, ended: ActiveAttempt) -> None:
             graph.stop(state, live, "interrupted", NeedEnded(ended.id.job))
 
 
-def _interrupt_dependants(state: State, service: Node, event: Ended) -> None:
+def _interrupt_dependants(state: State, service: Node, outcome: Outcome) -> None:
     """Interrupt the attempts that need this service, which has ended; they are not charged."""
     for live in state.attempts:
         if live.node is not None and service in live.node.links.services:
-            outcome = event.outcome
             ended = ServiceEnded(service.name, exit_code_of(outcome), signal_of(outcome))
             graph.stop(state, live, "interrupted", ended, service=service)
 
 
-def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
-    """Return the failure: `gpu_lost` where a card was lost meanwhile, else the event's."""
+def _by_its_card(live: ActiveAttempt, end: End) -> Failure | None:
+    """Return the failure: `gpu_lost` where a card was lost meanwhile, else the end's own."""
     doomed = [card for card in live.cards if card.failing]
-    if not doomed or not isinstance(event.outcome, BY_ITSELF):
-        return event.failure
-    if event.failure is not None and event.failure.kind == "gpu_lost":
-        return event.failure
+    if not doomed or not isinstance(end.outcome, BY_ITSELF):
+        return end.failure
+    if end.failure is not None and end.failure.kind == "gpu_lost":
+        return end.failure
     return Failure("gpu_lost", _said(doomed[0]), gpus=tuple(card.gpu.uuid for card in doomed))
 
 
@@ -237,6 +230,13 @@ def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
             break
         count += 1
     return count
+
+
+def _recorded(decision: retry.Decision, seen: Failure | None) -> Failure | None:
+    """The failure that goes on record: what was seen, where the job fails by that class."""
+    if decision.failure is None:
+        return None
+    return seen if seen and seen.kind == decision.failure else Failure(decision.failure)
 
 
 def _succeeded(decision: retry.Decision) -> bool:

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core.causes import EndCause
 from gpulaunch.core.hints import Advice
-from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
+from gpulaunch.core.model import AttemptId, End, Gpu, Job
 from gpulaunch.core.reasons import RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
@@ -239,18 +239,13 @@ class BecameReady:
 class Ended:
     """The attempt's whole process tree is gone.
 
-    `leftovers`: how many processes were alive when the main one ended. `kept`: only the worker is
-    left, idle on the attempt's cards until another attempt is launched in it, or EndWorker ends it.
-    `started` and `ended` are the keeper's own times, None where it gave none. `failure` is what
-    was recognised of the end, None where nothing was: the status then says all.
+    The end's `failure` is None where nothing was recognised: the status then says all. `kept`:
+    only the worker is left, idle on the attempt's cards until another attempt is launched in it,
+    or EndWorker ends it.
     """
 
     attempt: AttemptId
-    outcome: Outcome
-    leftovers: int = 0
-    started: Instant | None = None
-    ended: Instant | None = None
-    failure: Failure | None = None
+    end: End
     kept: bool = False
 
 

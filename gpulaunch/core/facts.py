@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import (
     SPARSE,
     AttemptId,
+    End,
     Gpu,
     GpuState,
-    Instant,
     JobState,
-    Outcome,
     RunState,
 )
 from gpulaunch.core.reasons import CardReason, JobReason, PlacementChange, RunReason
@@ -131,23 +129,14 @@ class ServiceReady:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """The attempt has ended. `failure` is its class, None for no failure of the job's own.
+    """The attempt has ended. `charged`: it spent one of the job's retries.
 
-    `charged`: it spent one of the job's retries. `started` and `ended` are the keeper's own times:
-    the supervisor may hear of an end long after it. `evidence` is the line of the log, or the
-    words of driver or kernel, that show the class; `advice` what a person can do about it.
     `unrecorded`: what is on record implies that it ended, and nothing tells how; never written.
     """
 
     attempt: AttemptId
-    outcome: Outcome
-    failure: str | None
-    charged: bool
-    leftovers: int = 0
-    started: Instant | None = None
-    ended: Instant | None = None
-    evidence: str = field(default="", metadata=SPARSE)
-    advice: Advice = field(default=(), metadata=SPARSE)
+    end: End
+    charged: bool = False
     unrecorded: bool = field(default=False, metadata=SPARSE)
 
 

@@ -17,6 +17,7 @@ from gpulaunch.core.model import (
     AttemptId,
     AttemptState,
     Cancelled,
+    End,
     Gpu,
     GpuState,
     Instant,
@@ -37,7 +38,7 @@ LOCAL = "local"
 class AttemptRecord:
     """One start of a job. Times are Instants; `gpus` are UUIDs.
 
-    `evidence` and `advice` go with `failure`; `reports` are what the driver reported of its cards
+    `end` is None while none is recorded; `reports` are what the driver reported of its cards
     meanwhile. `worker`: the earlier attempt in whose process it ran, None where it had its own.
     `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
     the machine where it started. `after`: attempts that had to succeed first. `digest`: that of
@@ -52,13 +53,9 @@ class AttemptRecord:
     started: Instant | None = None
     ready: bool = False
     ended: Instant | None = None
-    outcome: Outcome | None = None
-    failure: str | None = None
+    end: End | None = None
     charged: bool = False
-    leftovers: int = 0
     state: AttemptState = "launching"
-    evidence: str = ""
-    advice: Advice = ()
     reports: list[str] = field(default_factory=list)
     worker: AttemptId | None = None
     queued: bool = False
@@ -68,6 +65,23 @@ class AttemptRecord:
     digest: str = ""
     seen: Instant | None = None
     unrecorded: bool = False
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.end.outcome if self.end else None
+
+    @property
+    def failure(self) -> str | None:
+        """The class of its failure, None for none."""
+        return self.end.failure.kind if self.end and self.end.failure else None
+
+    @property
+    def evidence(self) -> str:
+        return self.end.failure.evidence if self.end and self.end.failure else ""
+
+    @property
+    def advice(self) -> Advice:
+        return self.end.failure.advice if self.end and self.end.failure else ()
 
     @property
     def is_open(self) -> bool:
@@ -379,12 +393,10 @@ class Ledger:
         if record.in_queue:
             # The next fact says what becomes of the job; until then it counts as running.
             self._set(self.jobs[fact.attempt.job], "running", None)
-        record.started = fact.started or record.started
-        record.ended, record.outcome = fact.ended or at, fact.outcome
-        record.failure, record.charged = fact.failure, fact.charged
-        record.leftovers, record.unrecorded = fact.leftovers, fact.unrecorded
-        record.evidence, record.advice = fact.evidence, fact.advice
-        record.state = _attempt_state(fact)
+        record.started = fact.end.started or record.started
+        record.end, record.ended = fact.end, fact.end.ended or at
+        record.charged, record.unrecorded = fact.charged, fact.unrecorded
+        record.state = _state_after(fact.end)
         for gpu in record.gpus:
             if gpu in self.gpus:
                 self._leave(self.gpus[gpu], record)
@@ -412,14 +424,14 @@ _UNSETTLED: frozenset[JobState] = frozenset({"waiting", "running"})
 _OPEN: frozenset[AttemptState] = frozenset({"launching", "running"})
 
 
-def _attempt_state(fact: f.AttemptEnded) -> AttemptState:
-    match fact.outcome:
+def _state_after(end: End) -> AttemptState:
+    match end.outcome:
         case Cancelled():
             return "cancelled"
-        case Interrupted() if not fact.failure:
+        case Interrupted() if not end.failure:
             return "interrupted"
         case Lost():
             return "lost"
         case Stopped():
             return "succeeded"
-    return "failed" if fact.failure else "succeeded"
+    return "failed" if end.failure else "succeeded"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import JobRecord, Ledger
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Instant, Lost, Outcome
+from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Failure, Instant, Lost, Outcome
 
 
 class Mender:
@@ -123,9 +123,10 @@ class Mender:
             return
         last = job.attempts[-1].id
         if outcome is not None:
-            yield f.AttemptEnded(last, outcome, None, False)
+            yield f.AttemptEnded(last, End(outcome))
         else:
-            yield f.AttemptEnded(last, Lost(Because("unrecorded")), "lost", False, unrecorded=True)
+            end = End(Lost(Because("unrecorded")), Failure("lost"))
+            yield f.AttemptEnded(last, end, unrecorded=True)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
         """Return the missing ends of attempts: a closed run has none under way, but in a queue."""

@@ -323,10 +323,27 @@ class Failure:
     """
 
     kind: str
-    evidence: str = ""
-    advice: Advice = ()
-    gpus: tuple[str, ...] = ()
-    foreign: bool = False
+    evidence: str = field(default="", metadata=SPARSE)
+    advice: Advice = field(default=(), metadata=SPARSE)
+    gpus: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    foreign: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an attempt ended: one value from its keeper's record to the journal and the views.
+
+    `failure` is what was recognised of it, None for no failure of the job's own. `leftovers`:
+    processes that outlived the main one (after a stop: the grace) and were killed. `started` and
+    `ended` are the keeper's own times, None where it gave none: the supervisor may hear of an end
+    long after it.
+    """
+
+    outcome: Outcome
+    failure: Failure | None = None
+    leftovers: int = 0
+    started: Instant | None = None
+    ended: Instant | None = None
 
 
 def status_of(outcome: Outcome) -> Status | None:

@@ -255,7 +255,7 @@ def _settled(
         return _line(at, tone, verb, fact.name, reason)
     reason = reason or ("" if fact.state == "succeeded" else words.ending(attempt))
     number = attempt.id.number
-    left = attempt.leftovers
+    left = attempt.end.leftovers if attempt.end else 0
     parts = [
         words.attempt_cards(attempt, ledger),
         shown(reason, attempt) if fact.state == "failed" else reason,

@@ -95,9 +95,9 @@ class EndDiagnosis:
     def diagnose(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
         """Pass the end to `tell` with its failure, once the attempt's cards have been looked at."""
         beginning = self._begun.pop(ended.attempt, None)
-        if not isinstance(ended.outcome, BY_ITSELF):
+        if not isinstance(ended.end.outcome, BY_ITSELF):
             tell(ended)
-        elif failure_of(ended.outcome, job) is None:
+        elif failure_of(ended.end.outcome, job) is None:
             self._hint(ended)
             tell(ended)
         else:
@@ -110,7 +110,7 @@ class EndDiagnosis:
 
     def _hint(self, ended: Ended) -> None:
         text = tail(self._run.log(ended.attempt))
-        evidence = Evidence(ended.outcome, text, succeeded=True)
+        evidence = Evidence(ended.end.outcome, text, succeeded=True)
         if text and (hint := failure.hint(evidence)):
             self._warn(ended.attempt.job, hint)
 
@@ -134,7 +134,7 @@ class EndDiagnosis:
         if not self._afar:
             rooms += [self._temporary, "/dev/shm"]
         evidence = Evidence(
-            ended.outcome,
+            ended.end.outcome,
             tail(self._run.log(ended.attempt)),
             rises=failure.counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
@@ -143,7 +143,7 @@ class EndDiagnosis:
         found = failure.diagnose(evidence) or _plain(evidence, job)
         if found is not None:
             found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
-        pending.tell(replace(ended, failure=found))
+        pending.tell(replace(ended, end=replace(ended.end, failure=found)))
 
 
 def _foreign(seen: CardSnapshot) -> int | None:

@@ -34,7 +34,17 @@ from gpulaunch.core.events import (
     Submitted,
 )
 from gpulaunch.core.facts import Fact, JobSettled
-from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job, Lost, Outcome
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    End,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+)
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
@@ -382,8 +392,8 @@ class Manager:
             match report:
                 case client.ProgramStarted():
                     slot.put_away()
-                case client.AttemptOver(outcome=outcome):
-                    self._ended(slot, outcome)
+                case client.AttemptOver(end=end):
+                    self._ended(slot, end.outcome)
                     slot.pair.end()
                 case client.Unkillable(pids=pids):
                     log.warning(
@@ -426,7 +436,7 @@ class Manager:
     def _free_again(self, attempt: AttemptId) -> None:
         """Settle the worker's job without using up a retry, so that it can be asked for again."""
         self._post(Asked(Cancel((attempt.job,))))
-        self._post(Ended(attempt, Interrupted(Because("executor"))))
+        self._post(Ended(attempt, End(Interrupted(Because("executor")))))
 
     def _note_gpus(self) -> None:
         found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._crew.values()}

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
 from gpulaunch.core.events import StopReason
-from gpulaunch.core.model import Instant, Outcome
+from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, new_pair, spawn
 from gpulaunch.farside.wire import coded, coded_all, coded_dict, memory_file, own_environment
 from gpulaunch.process.command import Command, Main, Task
-from gpulaunch.process.ends import End, end_from, read_end
+from gpulaunch.process.ends import EndRecord, end_from, read_end
 
 
 class SpawnerGoneError(GpulaunchError):
@@ -47,10 +47,7 @@ class AttemptOver:
     """
 
     attempt: str
-    outcome: Outcome
-    leftovers: int
-    started: Instant | None = None
-    ended: Instant | None = None
+    end: End
     kept: bool = False
     note: str = ""
     no_space: bool = False
@@ -269,26 +266,16 @@ class Pair:
         else:
             yield self._ended(end_from(message["end"]), message["kept"], message["note"])
 
-    def _ended(self, end: End, kept: bool = False, note: str = "") -> AttemptOver:
+    def _ended(self, record: EndRecord, kept: bool = False, note: str = "") -> AttemptOver:
         attempt, self._attempt = self._attempt, None
-        name = attempt or end.attempt
-        return AttemptOver(
-            name,
-            end.outcome,
-            end.leftovers,
-            end.started,
-            end.ended,
-            kept=kept,
-            note=note,
-            no_space=end.no_space,
-        )
+        return AttemptOver(attempt or record.attempt, record.end, kept, note, record.no_space)
 
     def _last_words(self) -> Iterator[Report]:
         """Yield the end from its file, if the keeper died before it reported it; then Gone."""
         if self._attempt is not None:
             with contextlib.suppress(OSError):
-                if (end := read_end(self._end_file)) is not None:
-                    yield self._ended(end)
+                if (record := read_end(self._end_file)) is not None:
+                    yield self._ended(record)
         attempt, self._attempt = self._attempt, None
         yield Gone(attempt)
 

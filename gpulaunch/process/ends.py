@@ -15,8 +15,8 @@ from typing import Any, cast
 from gpulaunch.core.causes import EndCause, Quoted
 from gpulaunch.core.model import (
     Cancelled,
+    End,
     Exited,
-    Instant,
     Interrupted,
     MissingOutput,
     NotStarted,
@@ -48,26 +48,22 @@ def cause_of(text: str) -> EndCause:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """`leftovers`: processes that outlived the main one (after a stop: the grace) and were killed;
-    0 where the main one itself had to be.
+class EndRecord:
+    """An attempt's end as its keeper wrote it; the end's `ended` is set.
 
-    `pid` and `started` are None where no process was ever forked. `oom_kills`: processes that the
-    kernel killed for want of memory, where a cgroup of the attempt's own counts them. `no_space`:
-    nothing was run, as the disk was full; the job is not to blame for that.
+    `pid`, and the end's `started`, are None where no process was ever forked. `oom_kills`:
+    processes that the kernel killed for want of memory, where a cgroup of the attempt's own counts
+    them. `no_space`: nothing was run, as the disk was full; the job is not to blame for that.
     """
 
     attempt: str
-    outcome: Outcome
-    leftovers: int
+    end: End
     pid: int | None
-    started: Instant | None
-    ended: Instant
     oom_kills: int = 0
     no_space: bool = False
 
 
-def read_end(path: str | os.PathLike[str]) -> End | None:
+def read_end(path: str | os.PathLike[str]) -> EndRecord | None:
     """Return the end in a file; None where none is written yet, it is torn, or it is no end.
 
     Raises FileNotFoundError and other OSErrors of the file itself.
@@ -79,19 +75,22 @@ def read_end(path: str | os.PathLike[str]) -> End | None:
         return None
 
 
-def end_from(record: Mapping[str, Any]) -> End:
+def end_from(record: Mapping[str, Any]) -> EndRecord:
     """Return the end from a record, which the keeper also sends to the supervisor.
 
     Raises ValueError and KeyError if it is not such a record.
     """
     pid, started = record["pid"], record["started"]
-    return End(
-        attempt=text(record["attempt"]),
-        outcome=_outcome(record),
+    end = End(
+        _outcome(record),
         leftovers=count(record["leftovers"]),
-        pid=None if pid is None else count(pid),
         started=None if started is None else instant(started),
         ended=instant(record["ended"]),
+    )
+    return EndRecord(
+        attempt=text(record["attempt"]),
+        end=end,
+        pid=None if pid is None else count(pid),
         oom_kills=count(record.get("oom_kills", 0)),
         no_space=record.get("kind") == NO_SPACE,  # records of older versions have no kind
     )

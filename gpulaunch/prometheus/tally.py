@@ -46,11 +46,12 @@ class Tally:
             case f.AttemptLaunched(attempt):
                 self._open.add(attempt)
                 self.retries += self._tries_again(attempt)
-            case f.AttemptEnded(attempt):
+            case f.AttemptEnded(attempt, end):
                 self._open.discard(attempt)
                 self.ends[self.ledger.attempt(attempt).state] += 1
-                if fact.failure is not None:
-                    self.failures[fact.failure if fact.failure in POLICIES else OTHER] += 1
+                if end.failure is not None:
+                    kind = end.failure.kind
+                    self.failures[kind if kind in POLICIES else OTHER] += 1
         self._estimate.see(fact, at, self.ledger)
 
     @property

@@ -146,11 +146,12 @@ class CardTimes:
 
     def _end(self, fact: f.AttemptEnded, ledger: Ledger) -> None:
         """A job left its cards when its keeper says, and not when the run came to hear of it."""
-        ended = fact.ended.utc if fact.ended else self._now
+        by_keeper = fact.end.ended
+        ended = by_keeper.utc if by_keeper else self._now
         for gpu in ledger.attempt(fact.attempt).gpus:
             if gpu not in self._open:
                 continue
-            if fact.ended and fact.attempt in self._cut_off.get(gpu, ()):
+            if by_keeper and fact.attempt in self._cut_off.get(gpu, ()):
                 self._mend(gpu, ended)
             self._on[gpu].discard(fact.attempt)
             self._left[gpu] = max(self._left.get(gpu, 0.0), ended)

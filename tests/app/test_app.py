@@ -67,7 +67,12 @@ def journal(directory: Path) -> list[dict[str, Any]]:
     """Return a run's events, without what differs from one run to the next."""
     own = {"t", "m", "c", "run", "pid", "gpus", "started", "ended", "expected"}
     lines = (json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if name not in own} for line in lines]
+    return [_without(own, line) for line in lines]
+
+
+def _without(own: set[str], line: dict[str, Any]) -> dict[str, Any]:
+    rest = {name: value for name, value in line.items() if name not in own}
+    return rest | {"end": _without(own, rest["end"])} if "end" in rest else rest
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.expected import expect
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Exited, Gpu, Instant, Job
+from gpulaunch.core.model import End, Exited, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 
 MEMORY = 80 << 30
@@ -112,7 +112,7 @@ class Pretended:
                 self._post(now, Drained(gpu, MEMORY))
             case Launch(attempt=attempt):
                 self._post(now, Started(attempt, 1))
-                self._post(now + seconds[attempt.job], Ended(attempt, Exited(0)))
+                self._post(now + seconds[attempt.job], Ended(attempt, End(Exited(0))))
 
     def _post(self, at: float, event: Event) -> None:
         self._number += 1

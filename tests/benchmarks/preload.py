@@ -81,8 +81,8 @@ def one(slot: Slot, python: str, cwd: str, env: dict[str, str]) -> dict[str, flo
     main = forkable(argv, cwd, env, False).main
     ended = slot.run(*argv, cwd=cwd, env_set=ONE_THREAD, env_unset=("PYTHONPATH",), main=main)
     figures: dict[str, float] = json.loads(slot.log.read_text())
-    assert ended.ended is not None
-    return {**figures, "end": ended.ended.mono - began}
+    assert ended.end.ended is not None
+    return {**figures, "end": ended.end.ended.mono - began}
 
 
 def summary(

@@ -30,7 +30,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Job
+from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.engines.prepare import OutputDirs
 
@@ -94,7 +94,7 @@ class Burst:
         running = list(self._launched)
         self._launched.clear()
         began = perf_counter()
-        self._inbox.extend(Ended(attempt, Exited(0)) for attempt in running)
+        self._inbox.extend(Ended(attempt, End(Exited(0))) for attempt in running)
         self._settle()
         return mean(at - began for at in self._launched.values())
 

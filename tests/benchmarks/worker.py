@@ -97,7 +97,7 @@ def _spacing(place: Path, items: int, python: str, what: str) -> float:
         if line["e"] == "attempt_launched":
             where[line["job"]] = line["gpus"][0]
         elif line["e"] == "attempt_ended":
-            ends.setdefault(where[line["job"]], []).append(line["ended"]["mono"])
+            ends.setdefault(where[line["job"]], []).append(line["end"]["ended"]["mono"])
     gaps = []
     for times in ends.values():
         times.sort()

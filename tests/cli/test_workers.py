@@ -74,7 +74,9 @@ def test_a_crash_costs_one_item_which_is_retried_in_a_fresh_process(launcher: La
     assert result.status == 0, result.err
     attempts = {name: job["attempts"] for name, job in launcher.jobs().items()}
     assert [len(attempts[f"fold-{n}"]) for n in range(6)] == [1, 1, 1, 2, 1, 1]
-    ends = {line["job"]: line for line in launcher.events("attempt_ended") if line["failure"]}
+    ends = {
+        line["job"]: line for line in launcher.events("attempt_ended") if line["end"]["failure"]
+    }
     assert ends.keys() == {"fold-3"}
     assert "loaded" in launcher.log("fold-4") or "loaded" in launcher.log("fold-3", 2)
 

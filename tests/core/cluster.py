@@ -53,6 +53,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
     Demand,
+    End,
     Exited,
     Failure,
     Gpu,
@@ -296,7 +297,7 @@ class Cluster:
             if entry is not None and entry.cards is not None:
                 self._say_started(entry)
             elif entry is None:
-                told = end or Ended(attempt, Interrupted(Quoted("it was never submitted")))
+                told = end or Ended(attempt, End(Interrupted(Quoted("it was never submitted"))))
                 self.ends[attempt] = told
                 self.inbox.append(told)
 
@@ -344,7 +345,7 @@ class Cluster:
 
     def _in_vain(self, entry: Entry) -> bool:
         ends = [self.ends.get(other) for other in entry.after]
-        return any(end is None or end.outcome != Exited(0) for end in ends)
+        return any(end is None or end.end.outcome != Exited(0) for end in ends)
 
     def _submit(self, entry: Entry) -> None:
         refused = entry.job.demand.gpus > self.widest
@@ -372,7 +373,7 @@ class Cluster:
     def _begin(self, entry: Entry, cards: tuple[Gpu, ...]) -> None:
         assert self.run.ledger.paused is None or not self.held, f"{entry.attempt} began while held"
         self.begun[entry.attempt] += 1
-        ends = [self.ends[other].outcome for other in entry.after]
+        ends = [self.ends[other].end.outcome for other in entry.after]
         assert all(end == Exited(0) for end in ends), f"{entry.attempt} began after {ends}"
         assert self.begun[entry.attempt] == 1, f"{entry.attempt} was begun twice"
         entry.cards = cards
@@ -396,7 +397,7 @@ class Cluster:
         if entry.runs and not self.calm and self.rng.random() < 0.4:
             told = tuple(card.uuid for card in entry.cards or ())
             failure = Failure(self.rng.choice(list(POLICIES)), "said so", (Hint("exit"),), told)
-        ended = Ended(entry.attempt, outcome, self.rng.randrange(2), failure=failure)
+        ended = Ended(entry.attempt, End(outcome, failure, leftovers=self.rng.randrange(2)))
         self.ends[entry.attempt] = ended
         if outcome == Exited(0) and entry.attempt not in self.misplaced:
             self.done.add(entry.attempt.job)
@@ -482,7 +483,7 @@ class Cluster:
         events: list[Event] = [
             Queued(nobody, "Slurm job 1"),
             Started(nobody, 1, tuple(self.cards[:1]), "n0"),
-            Ended(nobody, Exited(0)),
+            Ended(nobody, End(Exited(0))),
             WorkerEnded(nobody),
             GangGranted(),
             Granted(self.cards[0].uuid, 1),

@@ -43,6 +43,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
+    End,
     Exited,
     Gpu,
     Instant,
@@ -170,7 +171,7 @@ class Table:
         return self.on(Started(attempt(what), 42, gpus, node))
 
     def ended(self, what: str, outcome: Outcome | None = None, kept: bool = False) -> list[str]:
-        return self.on(Ended(attempt(what), outcome or Exited(0), kept=kept))
+        return self.on(Ended(attempt(what), End(outcome or Exited(0)), kept=kept))
 
     def worker_ended(self, worker: str) -> list[str]:
         return self.on(WorkerEnded(attempt(worker)))

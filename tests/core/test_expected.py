@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulaunch.core.expected import expect, expect_again
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptStarted, JobAdded, JobSettled
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Instant, Job
+from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job
 from tests.core.table import Table, job
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_keeps_what_it_was_recorded_with() -> None:
     attempt = AttemptId("done", 1)
     ledger.apply(AttemptLaunched(attempt, ()), at)
     ledger.apply(AttemptStarted(attempt, 1), at)
-    ledger.apply(AttemptEnded(attempt, Exited(0), None, False), Instant(50.0, 50.0))
+    ledger.apply(AttemptEnded(attempt, End(Exited(0))), Instant(50.0, 50.0))
     ledger.apply(JobSettled("done", "succeeded"), Instant(50.0, 50.0))
     jobs = tuple(Job(name, "x") for name in ("done", "left", "unknown", "new"))
     found = seconds_of(expect_again(jobs, ledger))

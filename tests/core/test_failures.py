@@ -23,6 +23,7 @@ from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Demand,
+    End,
     Exited,
     Failure,
     Gpu,
@@ -56,7 +57,7 @@ TWICE = RetryPolicy(2)
 def failed(table: Table, what: str, kind: str, *gpus: int, **more: object) -> list[str]:
     told = tuple(f"GPU-{gpu}" for gpu in gpus)
     failure = Failure(kind, f"the log said {kind}", (Hint("no_modules"),), told, **more)  # type: ignore[arg-type]
-    return table.on(Ended(attempt(what), Exited(1), failure=failure))
+    return table.on(Ended(attempt(what), End(Exited(1), failure)))
 
 
 # ── Where ───────────────────────────────────────────────────────────────────────────────────────
@@ -195,12 +196,8 @@ def test_evidence_and_advice_are_recorded_with_the_end() -> None:
     table.submit(job("a"))
     table.granted(0)
     failed(table, "a.1", "gpu_oom")
-    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
-    assert (end.failure, end.evidence, end.advice) == (
-        "gpu_oom",
-        "the log said gpu_oom",
-        (Hint("no_modules"),),
-    )
+    (fact,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert fact.end.failure == Failure("gpu_oom", "the log said gpu_oom", (Hint("no_modules"),))
 
 
 def test_a_card_that_the_driver_says_is_lost_is_set_aside_and_its_job_goes_on_for_free() -> None:
@@ -290,8 +287,9 @@ def test_a_report_of_a_loss_keeps_new_jobs_off_and_blames_the_card_for_the_end()
     table.granted(0)
     assert report(table, 0, "lost") == []
     assert table.ended("a.1", Exited(1)) == ["release 0"]
-    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
-    assert (end.failure, end.charged) == ("gpu_lost", False)
+    (fact,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert fact.end.failure is not None
+    assert (fact.end.failure.kind, fact.charged) == ("gpu_lost", False)
     assert table.states() == {"a": "failed", "b": "failed"}
 
 
@@ -325,8 +323,9 @@ def test_an_attempt_on_a_card_of_others_is_ended_and_has_failed() -> None:
         "failed: process 77 of a.1 is on GPU 1, which is not its own;"
         " not tried again: it would end in the same way"
     )
-    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
-    assert (end.failure, end.advice) == ("wrong_gpu", (Hint("wrong_gpu"),))
+    (fact,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert fact.end.failure is not None
+    assert (fact.end.failure.kind, fact.end.failure.advice) == ("wrong_gpu", (Hint("wrong_gpu"),))
     assert table.run.ledger.attempt(attempt("a.1")).state == "failed"
 
 
@@ -450,7 +449,7 @@ def test_two_jobs_that_say_they_lost_the_card_are_enough() -> None:
 def alike(table: Table, *names: str, line: str = "No module named 'chai'") -> None:
     for name in names:
         failure = Failure("exit", f"{name}: {line}")
-        table.on(Ended(attempt(f"{name}.1"), Exited(1), failure=failure))
+        table.on(Ended(attempt(f"{name}.1"), End(Exited(1), failure)))
 
 
 def list_of(count: int, **options: object) -> Table:
@@ -509,7 +508,7 @@ def test_the_end_of_another_pause_does_not_let_it_go_on() -> None:
     [
         lambda table: table.ended("job-2.1"),
         lambda table: table.on(
-            Ended(attempt("job-2.1"), Exited(1), failure=Failure("exit", "another line"))
+            Ended(attempt("job-2.1"), End(Exited(1), Failure("exit", "another line")))
         ),
     ],
 )

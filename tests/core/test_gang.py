@@ -60,7 +60,7 @@ def test_a_service_gives_way_to_a_wide_job_and_comes_back(seed: int) -> None:
     assert in_words(run.run.outcome()) == ("succeeded", "")
     assert world.launches["A:server"] == 2
     ends = [fact for fact in run.facts if isinstance(fact, AttemptEnded)]
-    assert Interrupted(Because("gives_way")) in [fact.outcome for fact in ends]
+    assert Interrupted(Because("gives_way")) in [fact.end.outcome for fact in ends]
     assert world.now - world.begun < 12 * 10.0 + 60.0 + 90.0
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
 from gpulaunch.wording import job_reason
 
 A1 = AttemptId("a", 1)
@@ -57,7 +57,7 @@ def test_a_card_is_known_from_the_first_attempt_that_started_there() -> None:
     assert (card.gpu, card.state, card.attempts) == (CARD, "leased", {A1})
     record = history.ledger.attempt(A1)
     assert (record.gpus, record.node, record.pid) == (("n1/0",), "n1", 7)
-    history.add(f.AttemptEnded(A1, Exited(0), None, False))
+    history.add(f.AttemptEnded(A1, End(Exited(0))))
     assert (card.state, card.attempts) == ("free", set())
 
 
@@ -66,12 +66,12 @@ def test_an_attempt_in_the_queue_has_no_end_on_record() -> None:
     assert [attempt.id for attempt in history.ledger.open_attempts()] == [A1]
     history.add(STARTED)
     assert [attempt.id for attempt in history.ledger.open_attempts()] == [A1]
-    history.add(f.AttemptEnded(A1, Exited(0), None, False), f.JobSettled("a", "succeeded"))
+    history.add(f.AttemptEnded(A1, End(Exited(0))), f.JobSettled("a", "succeeded"))
     assert history.ledger.open_attempts() == []
 
 
 def test_one_that_ended_in_the_queue_never_ran() -> None:
-    history = History(LAUNCHED, f.AttemptEnded(A1, Interrupted(Quoted("stop")), None, False))
+    history = History(LAUNCHED, f.AttemptEnded(A1, End(Interrupted(Quoted("stop")))))
     assert history.ledger.open_attempts() == []
     assert history.state[0] == "running"  # what follows from its end was not recorded
     history.add(f.JobDelayed("a", Quoted("interrupted: stop")))
@@ -85,7 +85,7 @@ def test_what_the_queue_has_goes_on_when_the_supervisor_is_gone() -> None:
     assert history.state == ("running", "running", "")
     history.add(opened(2))
     assert history.ledger.gpus["n1/0"].attempts == {A1}
-    history.add(f.AttemptEnded(A1, Exited(0), None, False))
+    history.add(f.AttemptEnded(A1, End(Exited(0))))
     assert history.ledger.gpus["n1/0"].state == "free"
 
 
@@ -99,7 +99,7 @@ def test_what_was_cut_off_is_unrecorded_until_its_job_waits_for_something_else()
 
 
 def test_another_engine_begins_without_the_cards_of_the_one_before() -> None:
-    history = History(LAUNCHED, STARTED, f.AttemptEnded(A1, Exited(0), None, False))
+    history = History(LAUNCHED, STARTED, f.AttemptEnded(A1, End(Exited(0))))
     assert history.ledger.engine == "slurm"
     history.add(opened(2, "local"))
     assert history.ledger.engine == "local"

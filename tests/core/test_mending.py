@@ -9,7 +9,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Signaled
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Signaled
 
 CARD = Gpu("GPU-0", 0, "key", "H200", 1 << 37)
 A1, A2, B1, C1 = AttemptId("a", 1), AttemptId("a", 2), AttemptId("b", 1), AttemptId("c", 1)
@@ -26,15 +26,15 @@ HISTORY: list[f.Fact] = [
     f.AttemptLaunched(A1, ("GPU-0",)),
     f.AttemptStarted(A1, 99),
     f.GpuReported("GPU-0", "Xid 31", (A1,)),
-    f.AttemptEnded(A1, Signaled(9), "signal", True),
+    f.AttemptEnded(A1, End(Signaled(9), Failure("signal")), charged=True),
     f.JobDelayed("a", Quoted("again in 1 s"), 1.0),
     f.AttemptLaunched(A2, ("GPU-0",)),
     f.AttemptStarted(A2, 100),
-    f.AttemptEnded(A2, Exited(0), None, False),
+    f.AttemptEnded(A2, End(Exited(0))),
     f.JobSettled("a", "succeeded"),
     f.AttemptLaunched(B1, ("GPU-0",)),
     f.AttemptStarted(B1, 101),
-    f.AttemptEnded(B1, Exited(1), "exit", True),
+    f.AttemptEnded(B1, End(Exited(1), Failure("exit")), charged=True),
     f.JobSettled("b", "failed", Quoted("exited with status 1")),
     f.JobSettled("d", "skipped", Quoted("needs b, which failed")),
     f.StopAsked(Quoted("Ctrl-C")),
@@ -44,7 +44,7 @@ HISTORY: list[f.Fact] = [
     f.JobVanished("d"),
     f.AttemptLaunched(C1, ("GPU-0",)),
     f.AttemptStarted(C1, 102),
-    f.AttemptEnded(C1, Exited(0), None, False),
+    f.AttemptEnded(C1, End(Exited(0))),
     f.JobSettled("c", "succeeded"),
     f.RunClosed("failed", None, 1),
 ]
@@ -105,7 +105,7 @@ def test_what_became_of_an_attempt_is_unrecorded_until_its_job_is_taken_up_again
 
 
 def test_an_end_on_record_whose_sequel_is_lost_leaves_the_job_alone_unrecorded() -> None:
-    ended = f.AttemptEnded(A1, Exited(1), "exit", True)
+    ended = f.AttemptEnded(A1, End(Exited(1), Failure("exit")), charged=True)
     ledger, _ = mended(set(), [*HISTORY[:8], ended, f.RunClosed("stopped")])
     a = ledger.jobs["a"]
     assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", True, False)

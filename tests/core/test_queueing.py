@@ -14,6 +14,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    End,
     Exited,
     Failure,
     Gpu,
@@ -218,7 +219,7 @@ def test_what_might_do_better_on_another_card_simply_goes_again(kind: str) -> No
     table.submit(job("a", retry=RetryPolicy(1)))
     table.started("a.1", on("n1", 0))
     seen = Failure(kind, "said so", gpus=("n1/0",))
-    assert table.on(Ended(attempt("a.1"), Exited(1), failure=seen)) == ["launch a.2 on none"]
+    assert table.on(Ended(attempt("a.1"), End(Exited(1), seen))) == ["launch a.2 on none"]
     assert not table.run.job("a").demand.avoid  # type: ignore[union-attr]
 
 
@@ -227,14 +228,14 @@ def test_what_no_card_mends_is_not_tried_again(kind: str) -> None:
     table = queue()
     table.submit(job("a", retry=RetryPolicy(1)))
     table.started("a.1", on("n1", 0))
-    assert table.on(Ended(attempt("a.1"), Exited(1), failure=Failure(kind))) == []
+    assert table.on(Ended(attempt("a.1"), End(Exited(1), Failure(kind)))) == []
     assert "it would end in the same way" in table.state("a")
 
 
 def test_a_retry_later_waits_for_its_time() -> None:
     table = queue()
     table.submit(job("a", retry=RetryPolicy(1)))
-    lines = table.on(Ended(attempt("a.1"), Exited(1), failure=Failure("host_oom")))
+    lines = table.on(Ended(attempt("a.1"), End(Exited(1), Failure("host_oom"))))
     assert lines == ["at 30 job/a"]
     assert table.timer("job/a", 30) == ["launch a.2 on none"]
 
@@ -510,7 +511,7 @@ def test_an_end_of_which_the_rest_was_not_recorded_is_followed_up() -> None:
         table = queue()
         table.submit(job("a"))
         ledger = table.run.ledger
-        ledger.apply(AttemptEnded(AttemptId("a", 1), outcome, None, False), Instant(2000.0, 2000.0))
+        ledger.apply(AttemptEnded(AttemptId("a", 1), End(outcome)), Instant(2000.0, 2000.0))
         other = queue(ledger=ledger)
         lines = other.submit(job("a"))
         assert other.states() == {"a": state}

@@ -28,6 +28,7 @@ from gpulaunch.core.facts import AttemptEnded, AttemptStarted, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     Cancelled,
+    End,
     Exited,
     Instant,
     Interrupted,
@@ -673,8 +674,8 @@ def interrupted_run() -> Ledger:
     ledger = table.run.ledger
     at = Instant(2000.0, 2000.0)
     ledger.apply(AttemptStarted(attempt("ended.1"), 7), at)
-    ledger.apply(AttemptEnded(attempt("ended.1"), Exited(0), None, False), at)
-    ledger.apply(AttemptEnded(attempt("gone.1"), Interrupted(Quoted("x")), None, False), at)
+    ledger.apply(AttemptEnded(attempt("ended.1"), End(Exited(0))), at)
+    ledger.apply(AttemptEnded(attempt("gone.1"), End(Interrupted(Quoted("x")))), at)
     return ledger
 
 
@@ -753,7 +754,7 @@ def test_many_jobs_pass_through_the_core_cheaply() -> None:
                 case Drain(gpu):
                     inbox.append(Drained(gpu, 1))
                 case Launch(what):
-                    inbox.append(Ended(what, Exited(0)))
+                    inbox.append(Ended(what, End(Exited(0))))
     assert table.run.finished
     assert events == 1 + 8 + 20_000
     assert time.process_time() - begun < 20

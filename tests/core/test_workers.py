@@ -20,7 +20,7 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptLaunched, WorkerGone, WorkerLeft
-from gpulaunch.core.model import AttemptId, Demand, Exited, Job, RetryPolicy, Signaled
+from gpulaunch.core.model import AttemptId, Demand, End, Exited, Job, RetryPolicy, Signaled
 from tests.core.table import BIG, Table, attempt, job
 from tests.core.world import GIB
 
@@ -301,7 +301,7 @@ def test_it_waits_for_a_retry_that_is_delayed() -> None:
         Asked(Pause(Quoted("the disk is full"))),
         Asked(Cancel(("late",))),
         Asked(Stop(Quoted("Ctrl-C"))),
-        Ended(AttemptId("other", 1), Exited(0)),
+        Ended(AttemptId("other", 1), End(Exited(0))),
     ],
 )
 def test_it_waits_no_more_when_its_card_is_wanted_or_nothing_is_to_come(event: Event) -> None:

@@ -67,6 +67,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    End,
     Exited,
     Failure,
     Gpu,
@@ -284,7 +285,9 @@ class World:
             assert self.launches[key] == before.get(key, 0), f"{name} was done and runs again"
         side.inbox.extend(recorded)
         for attempt in left:
-            self._later(side.name, partial(side.inbox.append, Ended(attempt, Lost(Quoted("gone")))))
+            self._later(
+                side.name, partial(side.inbox.append, Ended(attempt, End(Lost(Quoted("gone")))))
+            )
         for process in list(self.processes.values()):
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
@@ -393,7 +396,7 @@ class World:
                 self._launch(side, instruction)
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
                 del side.held[attempt]
-                side.inbox.append(Ended(attempt, Interrupted(by)))
+                side.inbox.append(Ended(attempt, End(Interrupted(by))))
             case StopAttempt(attempt, reason, by, _):
                 process = self.processes.get((side.name, attempt))
                 if process is None:
@@ -497,7 +500,7 @@ class World:
             return
         side.held.pop(attempt, None)
         if any(uuid in side.unleased for uuid in process.gpus):
-            side.inbox.append(Ended(attempt, Interrupted(Because("gave_back"))))
+            side.inbox.append(Ended(attempt, End(Interrupted(Because("gave_back")))))
             return
         for uuid in process.gpus:
             assert self._has(side, self.cards[uuid])
@@ -585,10 +588,10 @@ class World:
                 process.job, process.gpus, process.attempt
             )
         process.side.inbox.append(
-            Ended(process.attempt, outcome, leftovers, failure=failure, kept=kept)
+            Ended(process.attempt, End(outcome, failure, leftovers=leftovers), kept=kept)
         )
         if not self.calm and self.rng.random() < 0.05:
-            process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+            process.side.inbox.append(Ended(process.attempt, End(outcome, leftovers=leftovers)))
         for uuid in process.gpus if process.side.asleep else ():
             self._let_go(process.side, self.cards[uuid])
 
@@ -913,7 +916,7 @@ class World:
             TimerFired(GangTimeout()),
             TimerFired(DeadlockCheck()),
             Started(attempt, 1),
-            Ended(attempt, Exited(0)),
+            Ended(attempt, End(Exited(0))),
             WorkerEnded(attempt),
             BecameReady(attempt),
             Granted("GPU-99", 1),

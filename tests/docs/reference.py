@@ -32,7 +32,7 @@ from gpulaunch.core.causes import EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.hints import Advice
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
 from gpulaunch.core.reasons import CardReason, JobReason, RunReason
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
 from gpulaunch.diagnose.lint import wording
@@ -225,11 +225,11 @@ def events() -> Iterator[str]:
     for cls in get_args(Fact):
         yield from one_record("##", shape_of(cls).kind, cls)
     yield "## Values within events"
-    for cls in (Gpu, Instant):
+    for cls in (Gpu, Instant, End, Failure):
         yield from one_record("###", snake_case(cls.__name__), cls)
     yield "## Outcomes of attempts"
     yield flow("""
-        `outcome` of `attempt_ended` is an object whose `kind` is one of these. `status` within it
+        `outcome` of an `end` is an object whose `kind` is one of these. `status` within it
         is how the main process itself ended: `exited` or `signaled`.
     """)
     for cls in get_args(Outcome):

@@ -19,7 +19,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
 from gpulaunch.engines.protocol import Post
 
 
@@ -40,9 +40,9 @@ class FakeEngine:
             case Launch(attempt, job):
                 self.post(Started(attempt, 1))
                 if job.name != "long":
-                    self.post(Ended(attempt, Exited(0)))
+                    self.post(Ended(attempt, End(Exited(0))))
             case StopAttempt(attempt, by=by):
-                self.post(Ended(attempt, Interrupted(by)))
+                self.post(Ended(attempt, End(Interrupted(by))))
             case Release():
                 pass
 
@@ -78,7 +78,7 @@ class FakeQueue(FakeEngine):
         for index, launch in enumerate(i for i in self.seen if isinstance(i, Launch)):
             card = Gpu(f"n1/{index}", index, f"n1/{index}", "", 0, node="n1")
             self.post(Started(launch.attempt, 1, (card,), "n1"))
-            self.post(Ended(launch.attempt, Exited(0)))
+            self.post(Ended(launch.attempt, End(Exited(0))))
 
     def why(self, attempt: AttemptId) -> str:
         return self.said

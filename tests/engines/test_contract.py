@@ -61,10 +61,10 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     started = bench.expect(Started)
     assert started.attempt == attempt
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome, ended.leftovers) == (attempt, Exited(3), 0)
-    assert ended.started is not None
-    assert ended.ended is not None
-    assert ended.started < ended.ended
+    assert (ended.attempt, ended.end.outcome, ended.end.leftovers) == (attempt, Exited(3), 0)
+    assert ended.end.started is not None
+    assert ended.end.ended is not None
+    assert ended.end.started < ended.end.ended
     (gpu,) = started.gpus or bench.gpus[1:]
     assert bench.run.log(attempt).read_text() == f"{gpu.index}\n"
     bench.loop.turn(block=False)
@@ -74,9 +74,9 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
 def test_the_end_is_on_disk_before_it_is_told(bench: Bench) -> None:
     attempt = bench.launch(sh("kill -9 $$"))
     ended = bench.expect(Ended)
-    end = read_end(bench.run.end(attempt))
-    assert end is not None
-    assert end.outcome == ended.outcome == Signaled(9)
+    record = read_end(bench.run.end(attempt))
+    assert record is not None
+    assert record.end.outcome == ended.end.outcome == Signaled(9)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_end_is_on_disk_before_it_is_told(bench: Bench) -> None:
 def test_every_kind_of_failure_is_an_outcome(bench: Bench, job: Job, outcome: type) -> None:
     attempt = bench.launch(job)
     ended = bench.expect(Ended)
-    assert (ended.attempt, type(ended.outcome)) == (attempt, outcome)
+    assert (ended.attempt, type(ended.end.outcome)) == (attempt, outcome)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_stop_decides_the_kind_of_end(bench: Bench, reason: str, outcome: type
     attempt = bench.launch(sh("exec sleep 100", grace=5))
     bench.expect(Started)
     bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("a test")))  # type: ignore[arg-type]
-    assert type(bench.expect(Ended).outcome) is outcome
+    assert type(bench.expect(Ended).end.outcome) is outcome
     bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("again")))  # type: ignore[arg-type]
 
 
@@ -112,6 +112,6 @@ def test_what_a_job_leaves_behind_is_gone_at_its_end(bench: Bench) -> None:
         sh("setsid sleep 1000 & setsid sleep 1000 & echo $! > pid", cwd=str(bench.run.path))
     )
     ended = bench.expect(Ended)
-    assert ended.leftovers == 2
+    assert ended.end.leftovers == 2
     pid = int((bench.run.path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()

@@ -13,6 +13,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
     Demand,
+    End,
     Exited,
     Gpu,
     Interrupted,
@@ -65,7 +66,7 @@ class Scene:
         self.run.log(attempt).write_text(log)
         self.diagnosis.begin(attempt)
         job = Job("a", "x", demand=Demand(len(gpus), per_gpu=per_gpu), cwd="/")
-        ended = Ended(attempt, outcome, kept=kept)
+        ended = Ended(attempt, End(outcome), kept=kept)
         self.diagnosis.diagnose(ended, job, gpus, self.told.append)
 
     def show(self, gpu: Gpu, *processes: Process) -> None:
@@ -92,7 +93,7 @@ def scene(tmp_path: Path) -> Scene:
 def test_an_end_that_says_all_is_told_at_once(scene: Scene, outcome: Outcome) -> None:
     scene.end(outcome, OOM, ONE)
     (ended,) = scene.told
-    assert (ended.outcome, ended.failure) == (outcome, None)
+    assert (ended.end.outcome, ended.end.failure) == (outcome, None)
     assert not scene.looks
 
 
@@ -103,10 +104,10 @@ def test_a_failure_is_told_once_each_of_its_cards_was_seen(scene: Scene, outcome
     assert not scene.told
     scene.show(ONE)
     (ended,) = scene.told
-    assert ended.failure is not None
-    assert ended.failure.kind == "gpu_oom"
-    assert "Tried to allocate 20.00 GiB" in ended.failure.evidence
-    assert ended.failure.advice
+    assert ended.end.failure is not None
+    assert ended.end.failure.kind == "gpu_oom"
+    assert "Tried to allocate 20.00 GiB" in ended.end.failure.evidence
+    assert ended.end.failure.advice
 
 
 def test_a_job_without_cards_asks_nobody(scene: Scene) -> None:
@@ -118,7 +119,7 @@ def test_a_card_that_the_driver_calls_unfit_is_named(scene: Scene) -> None:
     scene.end(Exited(1), "CUDA error: unspecified launch failure\n", ONE, TWO)
     scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
     scene.show(TWO)
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))
 
@@ -126,7 +127,7 @@ def test_a_card_that_the_driver_calls_unfit_is_named(scene: Scene) -> None:
 def test_what_hung_on_a_lost_card_did_not_take_too_long(scene: Scene) -> None:
     scene.end(TimedOut("timeout", 60.0), "step 1\n", ONE)
     scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))
 
@@ -134,7 +135,7 @@ def test_what_hung_on_a_lost_card_did_not_take_too_long(scene: Scene) -> None:
 def _foreign(scene: Scene, per_gpu: int, kept: bool = False) -> bool:
     scene.end(Exited(1), OOM, ONE, per_gpu=per_gpu, kept=kept)
     scene.show(ONE, Process(77, "C", 30 * GIB, "bob", "train.py"))
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     return failure.foreign
 
@@ -153,7 +154,7 @@ def test_the_memory_of_the_attempts_own_worker_is_nobody_elses(scene: Scene) -> 
 
 def test_what_is_not_recognised_is_told_with_its_last_line(scene: Scene) -> None:
     scene.end(Exited(3), "step 1\nno such residue: X\n\n")
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("exit", "no such residue: X")
     assert failure.advice == ()
@@ -161,7 +162,7 @@ def test_what_is_not_recognised_is_told_with_its_last_line(scene: Scene) -> None
 
 def test_what_follows_where_modules_are_missing_gets_advice_on_them(scene: Scene) -> None:
     scene.end(Exited(1), "sh: line 1: module: command not found\nnot set up\n")
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("exit", "not set up")
     assert failure.advice == (Hint("no_modules"),)
@@ -170,12 +171,12 @@ def test_what_follows_where_modules_are_missing_gets_advice_on_them(scene: Scene
 @pytest.mark.parametrize("log", ["", "\n\n"])
 def test_of_an_empty_log_nothing_is_said(scene: Scene, log: str) -> None:
     scene.end(Exited(3), log)
-    assert scene.told[0].failure is None
+    assert scene.told[0].end.failure is None
 
 
 def test_a_log_that_is_gone_is_no_trouble(scene: Scene) -> None:
     attempt = AttemptId("gone", 1)
-    ended = Ended(attempt, Exited(1))
+    ended = Ended(attempt, End(Exited(1)))
     scene.diagnosis.diagnose(ended, Job("gone", ()), (), scene.told.append)
     assert scene.told == [ended]
 
@@ -189,6 +190,6 @@ def test_a_success_that_gave_something_up_is_pointed_at(scene: Scene) -> None:
 
 def test_a_line_without_an_end_is_cut(scene: Scene) -> None:
     scene.end(Exited(1), "x" * 100_000)
-    failure = scene.told[0].failure
+    failure = scene.told[0].end.failure
     assert failure is not None
     assert len(failure.evidence) == 500

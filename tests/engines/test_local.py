@@ -29,7 +29,7 @@ from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarte
 from gpulaunch.engines.local import cards
 from gpulaunch.gpus import lease, lockfile
 from gpulaunch.process import client
-from gpulaunch.process.ends import End, end_from
+from gpulaunch.process.ends import EndRecord, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
 
 
@@ -58,7 +58,7 @@ def test_an_attempt_that_found_the_disk_full_goes_again_whatever_the_words(
 ) -> None:
     ends = iter(("no_space", None))
 
-    def end_of_a_full_disk(record: dict[str, Any]) -> End:
+    def end_of_a_full_disk(record: dict[str, Any]) -> EndRecord:
         kind = next(ends)
         bench.run.end(AttemptId("a", 1)).unlink()
         error = "Kein Platz mehr" if kind else "cannot lay out a.1: No space left on device"
@@ -67,7 +67,7 @@ def test_an_attempt_that_found_the_disk_full_goes_again_whatever_the_words(
     monkeypatch.setattr(client, "end_from", end_of_a_full_disk)
     attempt = bench.launch(sh("true"))
     ended = bench.expect(Ended)
-    assert ended.outcome == NotStarted("cannot lay out a.1: No space left on device")
+    assert ended.end.outcome == NotStarted("cannot lay out a.1: No space left on device")
     assert ended.attempt == attempt
     assert bench.warned == [f"is tried again until it can start: {os.strerror(errno.ENOSPC)}"]
 
@@ -155,7 +155,7 @@ def test_attempts_on_the_same_card_follow_each_other(bench: Bench) -> None:
     bench.hold(bench.gpus[0])
     for number in range(1, 6):
         bench.launch(sh(f"exit {number}"), bench.gpus[0], number=number)
-        assert bench.expect(Ended).outcome == Exited(number)
+        assert bench.expect(Ended).end.outcome == Exited(number)
 
 
 def test_two_attempts_may_share_a_card(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_an_attempt_that_ended_unseen_is_adopted_with_its_end(make: Make) -> Non
     second.engine.adopt([attempt])
     ended = second.expect(Ended)
     assert ended.attempt == attempt
-    assert isinstance(ended.outcome, Interrupted)
+    assert isinstance(ended.end.outcome, Interrupted)
 
 
 def test_what_outlived_its_keepers_is_killed_before_the_attempt_is_called_lost(
@@ -205,7 +205,7 @@ def test_what_outlived_its_keepers_is_killed_before_the_attempt_is_called_lost(
         subprocess.Popen(sleep, env={**environ, "GPULAUNCH_JOB": "other"}) as bystander,
     ):
         bench.engine.adopt([AttemptId("orphaned", 1)])
-        assert isinstance(bench.expect(Ended).outcome, Lost)
+        assert isinstance(bench.expect(Ended).end.outcome, Lost)
         assert straggler.wait(60) == -9
         assert bystander.poll() is None, "another attempt of the run is alive and well"
         bystander.kill()
@@ -251,4 +251,4 @@ def test_an_attempt_of_which_nothing_is_left_is_lost(bench: Bench) -> None:
     bench.engine.adopt([attempt])
     ended = bench.expect(Ended)
     assert ended.attempt == attempt
-    assert isinstance(ended.outcome, Lost)
+    assert isinstance(ended.end.outcome, Lost)

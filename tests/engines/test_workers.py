@@ -102,7 +102,7 @@ def test_it_ends_when_told_and_its_keeper_is_used_again(bench: Bench, program: P
     bench.engine.carry_out(EndWorker(A))
     assert bench.expect(WorkerEnded) == WorkerEnded(A)
     assert not Path(f"/proc/{pid}").exists()
-    assert go(bench, item(program, "b")).outcome == Exited(0)
+    assert go(bench, item(program, "b")).end.outcome == Exited(0)
     assert int(words(bench, "b")[0]) != pid
 
 
@@ -114,7 +114,7 @@ def test_one_that_is_not_there_has_ended(bench: Bench) -> None:
 def test_an_attempt_that_cannot_begin_leaves_it_as_it_was(bench: Bench, program: Path) -> None:
     go(bench, item(program, "a"))
     ended = go(bench, item(program, "b", cwd="/nowhere"), worker=A)
-    assert isinstance(ended.outcome, NotStarted)
+    assert isinstance(ended.end.outcome, NotStarted)
     assert ended.kept
     assert go(bench, item(program, "c"), worker=A).kept
     assert words(bench, "a")[0] == words(bench, "c")[0]
@@ -126,7 +126,7 @@ def test_a_stopped_attempt_takes_it_along(bench: Bench, program: Path) -> None:
     bench.expect(Started)
     bench.engine.carry_out(StopAttempt(B, "cancelled", Quoted("a person")))
     ended = bench.expect(Ended)
-    assert isinstance(ended.outcome, Cancelled)
+    assert isinstance(ended.end.outcome, Cancelled)
     assert not ended.kept
 
 
@@ -137,7 +137,7 @@ def test_one_whose_keepers_are_killed_has_ended(bench: Bench, program: Path) -> 
     os.kill(inner, signal.SIGKILL)
     assert bench.expect(WorkerEnded) == WorkerEnded(A)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
-    assert go(bench, item(program, "b"), worker=A).outcome == Exited(0)
+    assert go(bench, item(program, "b"), worker=A).end.outcome == Exited(0)
 
 
 def test_an_attempt_in_it_whose_keepers_are_killed_is_lost(bench: Bench, program: Path) -> None:
@@ -150,7 +150,7 @@ def test_an_attempt_in_it_whose_keepers_are_killed_is_lost(bench: Bench, program
     wait_until(lambda: inner in children_of(outer))
     os.kill(outer, signal.SIGKILL)
     os.kill(inner, signal.SIGKILL)
-    assert isinstance(bench.expect(Ended).outcome, Lost)
+    assert isinstance(bench.expect(Ended).end.outcome, Lost)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 

@@ -20,7 +20,7 @@ from gpulaunch.core.facts import (
     Noted,
     RunOpened,
 )
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, MissingOutput
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, MissingOutput
 from gpulaunch.journal import codec
 from gpulaunch.shapes import UnknownKindError, coder_of, shape_of
 from tests.journal.facts import FACTS, INSTANTS, opened, values
@@ -52,8 +52,12 @@ def test_a_line_reads_as_documented() -> None:
 
 def test_an_outcome_carries_its_kind() -> None:
     outcome = MissingOutput(("a.cif",), Exited(0))
-    line = codec.encode(1, AttemptEnded(AttemptId("a", 2), outcome, "missing_output", True), AT)
-    assert json.loads(line)["outcome"] == {
+    line = codec.encode(
+        1,
+        AttemptEnded(AttemptId("a", 2), End(outcome, Failure("missing_output")), charged=True),
+        AT,
+    )
+    assert json.loads(line)["end"]["outcome"] == {
         "kind": "missing_output",
         "paths": ["a.cif"],
         "status": {"kind": "exited", "code": 0},
@@ -116,8 +120,8 @@ HEAD: dict[str, object] = {"n": 1, "t": "2026-11-20T07:42:15.123456Z", "m": 1.5}
         {"e": "gpu_sang", "gpu": "GPU-0"},
         {"e": "noted", "text": "x", "job": None, "colour": "red"},
         {"e": "run_closed", "state": "levitating", "reason": ""},
-        {"e": "attempt_ended", "job": "a", "attempt": 1, "outcome": {"kind": "ascended"},
-         "failure": None, "charged": False},
+        {"e": "attempt_ended", "job": "a", "attempt": 1, "charged": False,
+         "end": {"outcome": {"kind": "ascended"}}},
     ],
 )  # fmt: skip
 def test_what_a_newer_version_writes_is_told_apart(body: dict[str, object]) -> None:

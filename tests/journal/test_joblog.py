@@ -11,7 +11,9 @@ from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    End,
     Exited,
+    Failure,
     Instant,
     Lost,
     MissingOutput,
@@ -38,7 +40,10 @@ def ended(
     ledger.apply(AttemptLaunched(A1, ()), Instant(0.0, start))
     if started:
         ledger.apply(AttemptStarted(A1, 7), Instant(0.0, start))
-    ledger.apply(AttemptEnded(A1, outcome, failure, False), Instant(1.5, start + 1.5))
+    ledger.apply(
+        AttemptEnded(A1, End(outcome, Failure(failure) if failure else None)),
+        Instant(1.5, start + 1.5),
+    )
     return ledger, ledger.attempt(A1)
 
 

@@ -23,7 +23,7 @@ from gpulaunch.core.facts import (
     RunClosed,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Instant, Signaled
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Instant, Signaled
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
@@ -44,11 +44,11 @@ HISTORY: list[Fact] = [
     GpuChanged("GPU-0", "leased"),
     AttemptLaunched(A1, ("GPU-0",)),
     AttemptStarted(A1, 99),
-    AttemptEnded(A1, Signaled(9), "signal", True, leftovers=2),
+    AttemptEnded(A1, End(Signaled(9), Failure("signal"), leftovers=2), charged=True),
     JobDelayed("a", Quoted("again in 0.1 s"), 0.1),
     AttemptLaunched(A2, ("GPU-0",)),
     AttemptStarted(A2, 100),
-    AttemptEnded(A2, Exited(0), None, False),
+    AttemptEnded(A2, End(Exited(0))),
     JobSettled("a", "succeeded"),
     JobSettled("b", "cancelled", Quoted("asked")),
     RunClosed("failed", Quoted("1 of 2 jobs did not succeed")),

@@ -11,7 +11,7 @@ from gpulaunch.core import graph
 from gpulaunch.core.events import Asked, DrainGpus, Event, Launch, Submitted
 from gpulaunch.core.facts import RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant, Job
+from gpulaunch.core.model import End, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.journal.replay import begun, main, replay
 from gpulaunch.journal.trace import TracedRun, TraceStart
@@ -121,5 +121,5 @@ def _until_quiet(run: Run, event: Event) -> list[Launch]:
                     todo.append(Drained(gpu, 80 << 30))
                 case Launch(attempt):
                     launched.append(result)
-                    todo.append(Ended(attempt, Exited(0)))
+                    todo.append(Ended(attempt, End(Exited(0))))
     return launched

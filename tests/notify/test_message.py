@@ -6,7 +6,7 @@ import json
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited
+from gpulaunch.core.model import AttemptId, End, Exited, Failure
 from gpulaunch.notify.message import LINE, TITLE, compose
 from tests.views.history import History
 
@@ -20,7 +20,9 @@ def fail(run: History, name: str, kind: str, evidence: str) -> None:
     attempt = AttemptId(name, number)
     run.add(
         f.AttemptEnded(
-            attempt, Exited(1), kind, True, evidence=evidence, advice=(Quoted(f"mend {kind}"),)
+            attempt,
+            End(Exited(1), Failure(kind, evidence, (Quoted(f"mend {kind}"),))),
+            charged=True,
         )
     )
     run.add(f.JobSettled(name, "failed", Quoted(f"{kind} (exited with status 1)")))

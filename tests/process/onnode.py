@@ -16,7 +16,7 @@ from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.process.archive import FOLDER, archived
 from gpulaunch.process.command import Command, NodeSlots
-from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.ends import EndRecord, read_end
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 from tests.helpers import goes_along
 
@@ -98,13 +98,13 @@ class Node:
         """Its exit status, and what it said."""
         return finished(self.start(index, **how))
 
-    def end(self, attempt: AttemptId) -> End:
+    def end(self, attempt: AttemptId) -> EndRecord:
         end = read_end(self.run.end(attempt))
         assert end is not None
         return end
 
     def outcome(self, attempt: AttemptId) -> Outcome:
-        return self.end(attempt).outcome
+        return self.end(attempt).end.outcome
 
     def began(self, attempt: AttemptId) -> NodeStart:
         start = read_start(self.run.start(attempt))

@@ -56,8 +56,8 @@ class Twice:
         ended = slot.expect((AttemptOver, StartedCold), 120)  # type: ignore[arg-type]
         assert isinstance(ended, AttemptOver), ended
         return Done(
-            ended.outcome,
-            ended.leftovers,
+            ended.end.outcome,
+            ended.end.leftovers,
             _ADDRESS.sub("0x", slot.log.read_text(errors="surrogateescape")),
         )
 

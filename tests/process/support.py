@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gpulaunch.farside.client import PROGRAM
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
-from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.ends import EndRecord, read_end
 from tests.helpers import wait_until
 
 R = TypeVar("R")
@@ -127,7 +127,7 @@ class Slot:
         self.launch(*argv, **limits)
         return self.expect(AttemptOver)
 
-    def end(self) -> End | None:
+    def end(self) -> EndRecord | None:
         return read_end(self.end_file)
 
     def finish(self) -> None:

@@ -45,18 +45,18 @@ FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
 
 
 def error_of(ended: AttemptOver) -> str:
-    assert isinstance(ended.outcome, NotStarted)
-    return ended.outcome.error
+    assert isinstance(ended.end.outcome, NotStarted)
+    return ended.end.outcome.error
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
 def test_exit_codes_are_the_programs_own(slot: Slot, code: int) -> None:
-    assert slot.run("sh", "-c", f"exit {code}").outcome == Exited(code)
+    assert slot.run("sh", "-c", f"exit {code}").end.outcome == Exited(code)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGINT])
 def test_signals_are_told_as_signals(slot: Slot, number: int) -> None:
-    assert slot.run("sh", "-c", f"kill -{int(number)} $$").outcome == Signaled(number)
+    assert slot.run("sh", "-c", f"kill -{int(number)} $$").end.outcome == Signaled(number)
 
 
 def test_started_comes_before_ended_and_names_the_main_process(slot: Slot) -> None:
@@ -70,12 +70,16 @@ def test_started_comes_before_ended_and_names_the_main_process(slot: Slot) -> No
 def test_the_end_is_on_file_before_it_is_told(slot: Slot) -> None:
     before = time.time()
     ended = slot.run("sh", "-c", "exit 4")
-    end = slot.end()
-    assert end is not None
-    assert (end.attempt, end.outcome, end.leftovers) == (ended.attempt, Exited(4), 0)
-    assert end.started is not None
-    assert before <= end.started.utc <= end.ended.utc <= time.time()
-    assert end.started.mono <= end.ended.mono <= time.monotonic()
+    record = slot.end()
+    assert record is not None
+    assert (record.attempt, record.end.outcome, record.end.leftovers) == (
+        ended.attempt,
+        Exited(4),
+        0,
+    )
+    assert record.end.started is not None
+    assert before <= record.end.started.utc <= record.end.ended.utc <= time.time()
+    assert record.end.started.mono <= record.end.ended.mono <= time.monotonic()
     assert slot.end_file.stat().st_mode & 0o777 == 0o600
 
 
@@ -170,7 +174,7 @@ def test_the_job_has_default_signals_its_own_session_and_our_limits(slot: Slot) 
 
 
 def test_a_program_that_reads_its_standard_input_finds_its_end(slot: Slot) -> None:
-    assert slot.run("sh", "-c", 'test -z "$(cat)"').outcome == Exited(0)
+    assert slot.run("sh", "-c", 'test -z "$(cat)"').end.outcome == Exited(0)
 
 
 def test_output_and_errors_keep_their_order_in_one_private_log(slot: Slot) -> None:
@@ -229,7 +233,7 @@ def test_an_end_that_cannot_be_laid_out_starts_nothing(slot: Slot) -> None:
     ended = slot.run("touch", str(slot.folder / "x"), end="/no/end")
     assert "cannot lay out /no/end" in error_of(ended)
     assert not (slot.folder / "x").exists()
-    assert slot.run("true").outcome == Exited(0)
+    assert slot.run("true").end.outcome == Exited(0)
 
 
 def test_a_command_that_could_never_be_passed_is_refused() -> None:
@@ -260,17 +264,17 @@ def test_two_megabytes_of_arguments_and_environment_arrive(slot: Slot) -> None:
 def test_five_thousand_open_files_and_a_line_of_100_megabytes(slot: Slot, nasty: str) -> None:
     mark = token()
     ended = slot.run(nasty, "many-files", mark)
-    assert (ended.outcome, ended.leftovers) == (Exited(0), 1)
+    assert (ended.end.outcome, ended.end.leftovers) == (Exited(0), 1)
     assert slot.log.read_text() == "5000\n"
     assert marked(mark) == []
-    assert slot.run("head", "-c", "100000000", "/dev/zero").outcome == Exited(0)
+    assert slot.run("head", "-c", "100000000", "/dev/zero").end.outcome == Exited(0)
     assert slot.log.stat().st_size == 100_000_000
     slot.log.unlink()
 
 
 def test_a_job_that_closes_its_output_ends_as_it_wants(slot: Slot) -> None:
     script = "import os, time; os.close(0); os.close(1); os.close(2); time.sleep(.05); os._exit(5)"
-    assert slot.run(PYTHON, "-c", script).outcome == Exited(5)
+    assert slot.run(PYTHON, "-c", script).end.outcome == Exited(5)
 
 
 # ── Stops and limits ────────────────────────────────────────────────────────────────────────────
@@ -290,30 +294,30 @@ def test_the_reason_of_a_stop_is_the_outcomes_kind(
     slot.launch("sleep", "100")
     slot.expect(ProgramStarted)
     slot.pair.stop(reason, by="Ctrl-C")  # type: ignore[arg-type]
-    assert slot.expect(AttemptOver).outcome == outcome
-    end = slot.end()
-    assert end is not None
-    assert end.outcome == outcome
+    assert slot.expect(AttemptOver).end.outcome == outcome
+    record = slot.end()
+    assert record is not None
+    assert record.end.outcome == outcome
 
 
 def test_a_stop_right_after_the_launch_is_not_lost(slot: Slot) -> None:
     for _ in range(10):
         slot.launch("sleep", "100", grace=15.0)
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(15))
 
 
 def test_a_stop_after_the_end_does_not_touch_the_next_attempt(slot: Slot) -> None:
     slot.run("true")
     slot.pair.stop("cancelled")
-    assert slot.run("true").outcome == Exited(0)
+    assert slot.run("true").end.outcome == Exited(0)
 
 
 def test_an_end_of_its_own_before_the_stop_stays_its_own(slot: Slot) -> None:
     slot.launch("sh", "-c", "exit 6")
     wait_until(lambda: slot.end_file.exists() and slot.end())
     slot.pair.stop("cancelled", now=True)
-    assert slot.expect(AttemptOver).outcome == Exited(6)
+    assert slot.expect(AttemptOver).end.outcome == Exited(6)
 
 
 SAVES = """
@@ -336,7 +340,7 @@ def test_all_that_saves_its_work_is_asked_once_and_has_the_grace(slot: Slot, she
     slot.launch("bash", "-c", command, grace=10.0)
     wait_until(lambda: slot.log.exists() and "up" in slot.log.read_text())
     slot.pair.stop("cancelled")
-    assert slot.expect(AttemptOver).leftovers == 0
+    assert slot.expect(AttemptOver).end.leftovers == 0
     assert slot.log.read_text() == "up\nasked\nsaved\n"
 
 
@@ -347,7 +351,7 @@ def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> 
     wait_until(lambda: len(marked(mark)) == 2)
     at = time.monotonic()
     slot.pair.stop("cancelled")
-    assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(9))
+    assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(9))
     assert time.monotonic() - at >= 0.4
     assert marked(mark) == []
 
@@ -359,7 +363,7 @@ def test_a_second_stop_with_now_kills_at_once(slot: Slot, nasty: str) -> None:
     wait_until(lambda: len(marked(mark)) == 2)
     slot.pair.stop("interrupted", by="Ctrl-C")
     slot.pair.stop("interrupted", by="Ctrl-C again", now=True)
-    assert slot.expect(AttemptOver).outcome == Interrupted(Quoted("Ctrl-C"), Signaled(9))
+    assert slot.expect(AttemptOver).end.outcome == Interrupted(Quoted("Ctrl-C"), Signaled(9))
 
 
 def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:
@@ -367,23 +371,25 @@ def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:
     pid = slot.expect(ProgramStarted).pid
     wait_until(lambda: b") T" in Path(f"/proc/{pid}/stat").read_bytes())
     slot.pair.stop("cancelled")
-    assert slot.expect(AttemptOver).outcome == Cancelled(Exited(7))
+    assert slot.expect(AttemptOver).end.outcome == Cancelled(Exited(7))
     assert slot.log.read_text() == "saved\n"
 
 
 def test_timeout_ends_a_job_and_says_which_limit(slot: Slot, nasty: str) -> None:
-    assert slot.run("sleep", "100", timeout=0.2).outcome == TimedOut("timeout", 0.2, Signaled(15))
+    assert slot.run("sleep", "100", timeout=0.2).end.outcome == TimedOut(
+        "timeout", 0.2, Signaled(15)
+    )
     ended = slot.run(nasty, "ignore-term", token(), timeout=1.0, grace=0.2)
-    assert ended.outcome == TimedOut("timeout", 1.0, Signaled(9))
+    assert ended.end.outcome == TimedOut("timeout", 1.0, Signaled(9))
 
 
 def test_silence_of_the_log_ends_a_job_and_speech_does_not(slot: Slot) -> None:
     talk = "for i in $(seq 40); do sleep 0.05; echo $i; done"
-    assert slot.run("sh", "-c", talk, idle_timeout=1.5).outcome == Exited(0)
+    assert slot.run("sh", "-c", talk, idle_timeout=1.5).end.outcome == Exited(0)
     ended = slot.run("sh", "-c", "sleep 0.3; echo once; sleep 100", idle_timeout=0.6)
-    assert ended.outcome == TimedOut("idle_timeout", 0.6, Signaled(15))
-    assert ended.ended is not None
-    assert ended.ended.utc - slot.log.stat().st_mtime >= 0.55
+    assert ended.end.outcome == TimedOut("idle_timeout", 0.6, Signaled(15))
+    assert ended.end.ended is not None
+    assert ended.end.ended.utc - slot.log.stat().st_mtime >= 0.55
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="holding up an exec (fanotify) needs root")
@@ -398,13 +404,13 @@ def test_an_exec_that_hangs_is_stopped_and_holds_nobody_up(
     with held_up(program, FAN_OPEN_EXEC_PERM), Slot(spawner, other) as neighbour:
         slot.launch(str(program), timeout=0.5, grace=0.2)
         for _ in range(5):
-            assert neighbour.run("true").outcome == Exited(0)
-        assert isinstance(slot.expect(AttemptOver).outcome, TimedOut)
+            assert neighbour.run("true").end.outcome == Exited(0)
+        assert isinstance(slot.expect(AttemptOver).end.outcome, TimedOut)
         slot.launch(str(program))
         slot.pair.stop("cancelled", now=True)
-        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(9))
-        assert slot.run("true").outcome == Exited(0)
-    assert slot.run(str(program)).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(9))
+        assert slot.run("true").end.outcome == Exited(0)
+    assert slot.run(str(program)).end.outcome == Exited(0)
 
 
 @contextlib.contextmanager
@@ -430,7 +436,7 @@ def test_outputs_that_are_there_make_a_success(slot: Slot) -> None:
     out.mkdir()
     script = f"cd '{out}'; echo x > a.pdb; mkdir d; echo y > d/e; : > empty"
     outputs = (f"{out}/a.pdb", f"{slot.folder}/out?1?/*.pdb", f"{out}/d", f"{slot.folder}/**/e")
-    assert slot.run("sh", "-c", script, outputs=outputs).outcome == Exited(0)
+    assert slot.run("sh", "-c", script, outputs=outputs).end.outcome == Exited(0)
 
 
 def test_outputs_absent_empty_or_old_are_named(slot: Slot) -> None:
@@ -440,7 +446,7 @@ def test_outputs_absent_empty_or_old_are_named(slot: Slot) -> None:
     (slot.folder / "bare").mkdir()
     names = ("absent", "empty", "old", "bare", "*.none")
     outputs = tuple(f"{slot.folder}/{name}" for name in names)
-    outcome = slot.run("touch", f"{slot.folder}/empty", outputs=outputs).outcome
+    outcome = slot.run("touch", f"{slot.folder}/empty", outputs=outputs).end.outcome
     assert isinstance(outcome, MissingOutput)
     assert outcome.status == Exited(0)
     assert outcome.paths == (
@@ -454,20 +460,20 @@ def test_outputs_absent_empty_or_old_are_named(slot: Slot) -> None:
 
 def test_outputs_are_not_looked_at_after_a_failure_and_codes_of_success_count(slot: Slot) -> None:
     none = (f"{slot.folder}/none",)
-    assert slot.run("false", outputs=none).outcome == Exited(1)
+    assert slot.run("false", outputs=none).end.outcome == Exited(1)
     ended = slot.run("false", outputs=none, success_codes=frozenset({1}))
-    assert ended.outcome == MissingOutput((f"{none[0]} (absent)",), Exited(1))
+    assert ended.end.outcome == MissingOutput((f"{none[0]} (absent)",), Exited(1))
 
 
 def test_thousands_of_missing_outputs_fit_the_end(slot: Slot) -> None:
     outputs = tuple(f"{slot.folder}/{'ü' * 100}-{n}" for n in range(3000))
     ended = slot.run("true", outputs=outputs)
-    assert isinstance(ended.outcome, MissingOutput)
+    assert isinstance(ended.end.outcome, MissingOutput)
     told = [f"{path} (absent)" for path in outputs]
-    assert list(ended.outcome.paths) == told[: len(ended.outcome.paths)]
-    end = slot.end()
-    assert end is not None
-    assert end.outcome == ended.outcome
+    assert list(ended.end.outcome.paths) == told[: len(ended.end.outcome.paths)]
+    record = slot.end()
+    assert record is not None
+    assert record.end.outcome == ended.end.outcome
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="holding up a file system (fanotify) needs root")
@@ -481,8 +487,8 @@ def test_a_check_of_outputs_that_hangs_can_be_stopped(slot: Slot) -> None:
         wait_until(lambda: not slot.reports and slot.log.exists())
         assert select.select([slot.pair], [], [], 0.3)[0] == []
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).outcome == Cancelled(Exited(0))
-    assert slot.run("true", outputs=(str(folder),)).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Exited(0))
+    assert slot.run("true", outputs=(str(folder),)).end.outcome == Exited(0)
 
 
 # ── Scarcity ────────────────────────────────────────────────────────────────────────────────────
@@ -505,11 +511,11 @@ def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(tmp_path: 
     python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$5"\n')
     python.chmod(0o755)
     with Spawner(str(python)) as spawner, Slot(spawner, tmp_path) as slot:
-        assert slot.run("true", timeout=20.0).outcome == Exited(0)
-        assert slot.run("true", outputs=("/etc/hostname",)).outcome != Exited(0)
+        assert slot.run("true", timeout=20.0).end.outcome == Exited(0)
+        assert slot.run("true", outputs=("/etc/hostname",)).end.outcome != Exited(0)
         slot.launch("true")
         slot.pair.stop("cancelled")
-        assert isinstance(slot.expect(AttemptOver).outcome, Cancelled | Exited)
+        assert isinstance(slot.expect(AttemptOver).end.outcome, Cancelled | Exited)
         slot.finish()
 
 
@@ -522,10 +528,10 @@ def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
         pytest.skip("no tmpfs here")
     try:
         slot.launch("sh", "-c", f"head -c 1000000 /dev/zero > {disk}/fill; exit 9", end=f"{disk}/e")
-        assert slot.expect(AttemptOver).outcome == Exited(9)
-        end = read_end(disk / "e")
-        assert end is not None
-        assert end.outcome == Exited(9)
+        assert slot.expect(AttemptOver).end.outcome == Exited(9)
+        record = read_end(disk / "e")
+        assert record is not None
+        assert record.end.outcome == Exited(9)
         ended = slot.run("true", end=f"{disk}/e2")
         assert error_of(ended) == f"cannot lay out {disk}/e2: No space left on device"
         assert ended.no_space
@@ -549,7 +555,7 @@ def test_a_disk_without_room_for_the_log_is_no_failure_of_the_job(
         assert error_of(ended) == f"cannot create the log {disk}/log: No space left on device"
         assert ended.no_space
         assert os.listdir(disk) == []  # so that the attempt can be laid out again
-        assert slot.run("true", end=f"{disk}/e", log=str(tmp_path / "log")).outcome == Exited(0)
+        assert slot.run("true", end=f"{disk}/e", log=str(tmp_path / "log")).end.outcome == Exited(0)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -570,8 +576,8 @@ def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
     (message,) = told
     assert message["end"]["error"] == f"cannot lay out {tmp_path}/e: Kein Platz mehr"
     assert message["end"]["kind"] == kind
-    end = end_from(json.loads(json.dumps(message["end"])))
-    assert end.no_space is (kind is not None)
+    record = end_from(json.loads(json.dumps(message["end"])))
+    assert record.no_space is (kind is not None)
 
 
 # ── One pair, many attempts ─────────────────────────────────────────────────────────────────────

@@ -49,11 +49,11 @@ def test_a_dead_spawner_is_noticed_its_pairs_live_on_and_another_takes_over(
         assert select.select([spawner], [], [], 5)[0] == [spawner]
         with pytest.raises(SpawnerGoneError):
             spawner.pair()
-        assert slot.expect(AttemptOver).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Exited(0)
         (tmp_path / "next").mkdir()
         with Spawner() as other, Slot(other, tmp_path / "next") as next_slot:
-            assert next_slot.run("true").outcome == Exited(0)
-        assert slot.run("true").outcome == Exited(0)
+            assert next_slot.run("true").end.outcome == Exited(0)
+        assert slot.run("true").end.outcome == Exited(0)
         slot.finish()
 
 
@@ -110,7 +110,7 @@ def test_a_closed_spawner_leaves_its_pairs_to_finish(tmp_path: Path) -> None:
         slot.expect(ProgramStarted)
         pid = spawner.pid
         spawner.close()
-        assert slot.expect(AttemptOver).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Exited(0)
         slot.finish()
     os.waitpid(pid, 0)  # it ended by itself
 
@@ -164,6 +164,6 @@ def test_a_python_built_for_an_old_libc_launches_as_well(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     with Spawner() as spawner, Slot(spawner, tmp_path) as slot:
-        assert slot.run("printf", "%s", "x" * 100_000).outcome == Exited(0)
+        assert slot.run("printf", "%s", "x" * 100_000).end.outcome == Exited(0)
         assert slot.log.stat().st_size == 100_000
         slot.finish()

@@ -13,6 +13,7 @@ import pytest
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
+    End,
     Exited,
     Instant,
     Interrupted,
@@ -23,7 +24,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.ends import EndRecord, read_end
 
 RECORD: dict[str, Any] = {
     "attempt": "fold-ä.3",
@@ -51,23 +52,25 @@ def written_as(path: Path, line: bytes) -> Path:
 
 
 def test_a_written_end_is_read_with_its_times(tmp_path: Path) -> None:
-    end = End("fold-ä.3", Exited(0), 2, 4711, Instant(1.5, 100.5), Instant(2.5, 101.5))
-    assert read_end(written(tmp_path / "end")) == end
+    record = EndRecord(
+        "fold-ä.3", End(Exited(0), None, 2, Instant(1.5, 100.5), Instant(2.5, 101.5)), 4711
+    )
+    assert read_end(written(tmp_path / "end")) == record
 
 
 def test_kills_for_want_of_memory_are_read_where_they_were_counted(tmp_path: Path) -> None:
-    end = read_end(written(tmp_path / "end", oom_kills=3))
-    assert end is not None
-    assert end.oom_kills == 3
+    record = read_end(written(tmp_path / "end", oom_kills=3))
+    assert record is not None
+    assert record.oom_kills == 3
 
 
 def test_a_full_disk_is_told_by_the_errors_kind_and_older_records_have_none(tmp_path: Path) -> None:
     english = {"status": None, "error": "cannot lay out e: No space left on device"}
     for kind, full in (({"kind": "no_space"}, True), ({"kind": None}, False), ({}, False)):
-        end = read_end(written(tmp_path / "end", **english, **kind))
-        assert end is not None
-        assert end.outcome == NotStarted("cannot lay out e: No space left on device")
-        assert end.no_space is full
+        record = read_end(written(tmp_path / "end", **english, **kind))
+        assert record is not None
+        assert record.end.outcome == NotStarted("cannot lay out e: No space left on device")
+        assert record.no_space is full
 
 
 def test_a_laid_out_or_empty_file_is_no_end(tmp_path: Path) -> None:
@@ -154,6 +157,6 @@ def test_an_absent_end_is_an_error_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_every_outcome_is_read(tmp_path: Path, changes: Any, outcome: Outcome) -> None:
-    end = read_end(written(tmp_path / "end", **changes))
-    assert end is not None
-    assert end.outcome == outcome
+    record = read_end(written(tmp_path / "end", **changes))
+    assert record is not None
+    assert record.end.outcome == outcome

@@ -100,7 +100,10 @@ def ordinary(open_folder: Path) -> Iterator[Slot]:
 def said(slot: Slot, *argv: str, hidden: tuple[str, ...] = HIDDEN) -> str:
     """The log of a job that succeeds."""
     ended = slot.run(*argv, hidden=hidden)
-    assert ended.outcome == Exited(0), (ended, slot.log.read_text() if slot.log.exists() else "")
+    assert ended.end.outcome == Exited(0), (
+        ended,
+        slot.log.read_text() if slot.log.exists() else "",
+    )
     return slot.log.read_text()
 
 
@@ -150,8 +153,8 @@ def test_nothing_is_mounted_outside_where_mounts_are_shared(open_folder: Path) -
     script.chmod(0o755)
     with Spawner(str(script)) as spawner, Slot(spawner, open_folder) as slot:
         assert said(slot, "sh", "-c", f"test ! -e {OTHER} && echo absent") == "absent\n"
-        assert slot.run("test", "-c", OTHER).outcome == Exited(0)
-        assert slot.run("grep", "^tmpfs /dev ", "/proc/mounts").outcome == Exited(1)
+        assert slot.run("test", "-c", OTHER).end.outcome == Exited(0)
+        assert slot.run("grep", "^tmpfs /dev ", "/proc/mounts").end.outcome == Exited(1)
 
 
 def test_a_node_deep_inside_is_hidden_alone(open_folder: Path) -> None:
@@ -234,7 +237,7 @@ def test_other_groups_still_open_files(open_folder: Path) -> None:
             Spawner(interpreter(folder, "nobody", as_who=who)) as spawner,
             Slot(spawner, folder) as slot,
         ):
-            assert slot.run("cat", str(secret), hidden=HIDDEN).outcome == outcome
+            assert slot.run("cat", str(secret), hidden=HIDDEN).end.outcome == outcome
 
 
 # ── The process and its end ─────────────────────────────────────────────────────────────────────
@@ -251,14 +254,14 @@ def test_the_job_is_the_keepers_own_child_by_the_number_that_is_told(strict: Slo
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_signals_and_codes_are_the_programs_own(strict: Slot, number: int) -> None:
-    assert strict.run("sh", "-c", f"kill -{int(number)} $$", hidden=HIDDEN).outcome == Signaled(
+    assert strict.run("sh", "-c", f"kill -{int(number)} $$", hidden=HIDDEN).end.outcome == Signaled(
         number
     )
-    assert strict.run("sh", "-c", "exit 7", hidden=HIDDEN).outcome == Exited(7)
+    assert strict.run("sh", "-c", "exit 7", hidden=HIDDEN).end.outcome == Exited(7)
 
 
 def test_a_program_that_is_not_there_is_told_as_ever(strict: Slot) -> None:
-    outcome = strict.run("/no/program", hidden=HIDDEN).outcome
+    outcome = strict.run("/no/program", hidden=HIDDEN).end.outcome
     assert outcome == NotStarted("there is no program /no/program")
 
 
@@ -268,10 +271,10 @@ def test_a_term_is_heard_and_the_grace_is_given(strict: Slot) -> None:
     strict.expect(ProgramStarted)
     wait_until(lambda: "up" in strict.log.read_text())
     strict.pair.stop("cancelled")
-    assert strict.expect(AttemptOver).outcome == Cancelled(Exited(3))
+    assert strict.expect(AttemptOver).end.outcome == Cancelled(Exited(3))
     assert strict.log.read_text().endswith("bye\n")
     ended = strict.run("sh", "-c", "trap '' TERM; sleep 100", hidden=HIDDEN, timeout=1.0, grace=0.2)
-    assert ended.outcome == TimedOut("timeout", 1.0, Signaled(signal.SIGKILL))
+    assert ended.end.outcome == TimedOut("timeout", 1.0, Signaled(signal.SIGKILL))
 
 
 @pytest.mark.parametrize("who", ["us", "ordinary"])
@@ -281,7 +284,7 @@ def test_whatever_it_leaves_is_ended_from_outside(who: str, open_folder: Path, n
         Spawner(interpreter(open_folder, who)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
-        assert slot.run(nasty, "daemons-exit", mark, hidden=HIDDEN).leftovers == 3
+        assert slot.run(nasty, "daemons-exit", mark, hidden=HIDDEN).end.leftovers == 3
         slot.launch(nasty, "ignore-term", mark, hidden=HIDDEN)
         slot.expect(ProgramStarted)
         slot.pair.stop("stopped", now=True)
@@ -420,13 +423,13 @@ def test_where_namespaces_are_forbidden_nothing_is_started_and_the_reason_told(
         pytest.skip(why)
     forbidden = interpreter(open_folder, "ordinary", options="--forbidden")
     with Spawner(forbidden) as spawner, Slot(spawner, open_folder) as slot:
-        outcome = slot.run("sh", "-c", f"touch {open_folder}/ran", hidden=HIDDEN).outcome
+        outcome = slot.run("sh", "-c", f"touch {open_folder}/ran", hidden=HIDDEN).end.outcome
         assert isinstance(outcome, NotStarted)
         assert outcome.error.startswith("strict isolation is not possible here: ")
         assert "user.max_user_namespaces is 0" in outcome.error
         assert not (open_folder / "ran").exists()
         assert why_no_isolation(forbidden) == outcome.error
-        assert slot.run("true").outcome == Exited(0)
+        assert slot.run("true").end.outcome == Exited(0)
 
 
 @pytest.mark.skipif(os.uname().machine not in UNSHARE, reason="another machine's numbers")

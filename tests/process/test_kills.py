@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, Interrupted, TimedOut
-from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.ends import EndRecord, read_end
 from gpulaunch.wording import cause
 from tests.helpers import goes_along, wait_until
 from tests.process.support import children_of, marked, token
@@ -71,7 +71,7 @@ class Run:
                 os.kill(pids[who], signal.SIGKILL)
         self.process.wait()
 
-    def ends(self) -> list[End]:
+    def ends(self) -> list[EndRecord]:
         """All that were laid out; empty while one of them is not written."""
         found = [read_end(path) for path in sorted(self.folder.glob("*.end"))]
         return [] if None in found else [end for end in found if end]
@@ -145,9 +145,11 @@ def test_every_attempt_has_its_end_on_file_when_the_supervisor_alone_is_killed(
         settle(run)
         ends = run.ends()
     assert len(ends) > PAIRS
-    kinds = {type(end.outcome) for end in ends}
+    kinds = {type(record.end.outcome) for record in ends}
     assert kinds <= {Interrupted, TimedOut, Exited}
-    cut_short = [end.outcome for end in ends if isinstance(end.outcome, Interrupted)]
+    cut_short = [
+        record.end.outcome for record in ends if isinstance(record.end.outcome, Interrupted)
+    ]
     assert {cause(outcome.by) for outcome in cut_short} == {"the supervisor is gone"}
 
 
@@ -156,7 +158,7 @@ def test_a_stopped_supervisor_leaves_running_jobs_unaffected(tmp_path: Path, nas
         wait_until(lambda: run.jobs)
         os.kill(run.process.pid, signal.SIGSTOP)
         ends = wait_until(lambda: [] if run.jobs else run.ends())
-        assert {end.outcome for end in ends} == {Exited(0)}
+        assert {record.end.outcome for record in ends} == {Exited(0)}
         os.kill(run.process.pid, signal.SIGCONT)
         wait_until(lambda: len(list(run.folder.glob("*.end"))) > len(ends))
         run.kill("supervisor", random.Random(2))

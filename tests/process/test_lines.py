@@ -78,7 +78,7 @@ def test_it_is_started_once_and_each_item_has_its_own_log(bench: Bench) -> None:
 )
 def test_answers(bench: Bench, answer: str, outcome: Exited) -> None:
     ended = bench.do(f"answers.write({answer!r} + chr(10))")
-    assert (ended.outcome, ended.kept) == (outcome, True)
+    assert (ended.end.outcome, ended.kept) == (outcome, True)
     assert ("no such chain" in bench.text(1).splitlines()) == ("error" in answer)
 
 
@@ -87,20 +87,20 @@ def test_answers(bench: Bench, answer: str, outcome: Exited) -> None:
 )
 def test_what_is_no_answer_ends_it_and_fails_the_item(bench: Bench, answer: str) -> None:
     ended = bench.do(f"answers.write({answer!r} + chr(10)); answers.flush(); time.sleep(600)")
-    assert (ended.outcome, ended.kept) == (Exited(1), False)
+    assert (ended.end.outcome, ended.kept) == (Exited(1), False)
     assert f"found the answer {answer}; expected" in bench.text(1)
     assert bench.alive == []
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
 
 
 def test_answers_too_long_to_be_one_end_it(bench: Bench) -> None:
-    assert bench.do("answers.write('0' * 200_000); time.sleep(600)").outcome == Exited(1)
+    assert bench.do("answers.write('0' * 200_000); time.sleep(600)").end.outcome == Exited(1)
 
 
 def test_with_two_answers_to_one_item_it_is_replaced(bench: Bench) -> None:
     ended = bench.do("os.write(3, b'0\\n0\\n'); time.sleep(600)")
-    assert (ended.outcome, ended.kept) == (Exited(0), False)
-    assert bench.do().outcome == Exited(0)
+    assert (ended.end.outcome, ended.kept) == (Exited(0), False)
+    assert bench.do().end.outcome == Exited(0)
     assert bench.text(2).startswith("ready\n")
 
 
@@ -117,7 +117,7 @@ def test_with_two_answers_to_one_item_it_is_replaced(bench: Bench) -> None:
 def test_an_end_costs_one_item(bench: Bench, what: str, outcome: object) -> None:
     assert bench.do().kept
     ended = bench.do(what)
-    assert (ended.outcome, ended.kept) == (outcome, False)
+    assert (ended.end.outcome, ended.kept) == (outcome, False)
     assert bench.alive == []
     assert bench.do().kept
 
@@ -129,13 +129,13 @@ def test_what_it_says_after_a_term_is_heard(bench: Bench) -> None:
     )
     assert bench.do().kept  # started: the time is the item's alone
     ended = bench.do(what, timeout=0.5, grace=30.0)
-    assert ended.outcome == TimedOut("timeout", 0.5, Exited(3))
+    assert ended.end.outcome == TimedOut("timeout", 0.5, Exited(3))
     assert bench.text(2).endswith("caught\n")
 
 
 def test_a_program_that_cannot_be_started_says_so_in_the_log(bench: Bench) -> None:
     bench.program = ("/no/such/program",)
-    assert bench.do().outcome == Exited(127)
+    assert bench.do().end.outcome == Exited(127)
     assert bench.text(1) == "cannot start /no/such/program: No such file or directory\n"
 
 
@@ -144,7 +144,7 @@ def test_one_that_reads_nothing_gets_big_items_all_the_same(bench: Bench) -> Non
         "import sys, time\nprint('x' * 300_000, flush=True)\nprint(len(sys.stdin.readline()),"
         " flush=True)\nopen(3, 'w').write('0\\n')\ntime.sleep(600)"
     )
-    assert bench.do("y" * 300_000).outcome == Exited(0)
+    assert bench.do("y" * 300_000).end.outcome == Exited(0)
     assert bench.text(1).splitlines()[-1].startswith("300")
 
 

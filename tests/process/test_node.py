@@ -119,7 +119,7 @@ def test_nothing_of_an_attempt_is_left_when_the_shim_is_gone(node: Node) -> None
     mark = token()
     attempt = node.ticket("sh", "-c", "setsid sleep 1000 & exit 0", env_set={"MARK": mark})
     assert node.serve()[0] == 0
-    assert node.end(attempt).leftovers == 1
+    assert node.end(attempt).end.leftovers == 1
     assert marked(mark, "environ") == []
     assert marked(str(node.run.path)) == []
 
@@ -156,8 +156,8 @@ def test_the_claim_says_who_runs_it_and_where(node: Node) -> None:
     assert (start.attempt, start.job, start.node) == ("job.1", "12_0", "n1")
     assert (start.pid, start.restart, start.mask) == (process.pid, 2, "3")
     assert (start.host, start.boot) == (os.uname().nodename, grant.boot())
-    assert start.started.mono < node.end(attempt).ended.mono
-    assert start.started.utc < node.end(attempt).ended.utc
+    assert start.started.mono < node.end(attempt).end.ended.mono
+    assert start.started.utc < node.end(attempt).end.ended.utc
     assert node.run.start(attempt).stat().st_mode & 0o777 == 0o600
 
 
@@ -669,8 +669,8 @@ def test_slurms_signal_to_all_its_processes_leaves_the_keepers_at_work(node: Nod
         with suppress(ProcessLookupError):  # one of the job's many short ones
             os.kill(pid, signal.SIGTERM)
     assert finished(process)[0] == 6
-    end = node.end(attempt)
-    assert end.outcome in (Exited(6), Interrupted(ByCluster("told_to_end"), Exited(6)))
+    record = node.end(attempt)
+    assert record.end.outcome in (Exited(6), Interrupted(ByCluster("told_to_end"), Exited(6)))
     assert "bye" in node.log(attempt)
     assert marked(mark, "environ") == []
 
@@ -809,10 +809,10 @@ def test_a_ticket_that_never_shows_is_an_attempt_that_was_not_started(node: Node
     attempt = node.ticket("true", job="ä\udcff")
     node.run.ticket(attempt).unlink()
     assert node.serve(patience=0.1)[0] == 78
-    end = node.end(attempt)
-    assert end.attempt == node.began(attempt).attempt == str(attempt)
-    assert isinstance(end.outcome, NotStarted)
-    assert end.outcome.error.endswith(".1.json was not to be seen on node n1 within 0 s")
+    record = node.end(attempt)
+    assert record.attempt == node.began(attempt).attempt == str(attempt)
+    assert isinstance(record.end.outcome, NotStarted)
+    assert record.end.outcome.error.endswith(".1.json was not to be seen on node n1 within 0 s")
 
 
 def test_an_index_that_the_list_does_not_have_starts_nothing(node: Node) -> None:
@@ -851,8 +851,8 @@ def test_names_are_the_same_bytes_on_both_sides(tmp_path: Path, locale: str) -> 
         node.ticket("printf", "%s", name, job=name, env_set={"NAME": name})
     for index, attempt in enumerate(node.attempts):
         assert node.serve(index, environ={"LC_ALL": locale}) == (0, "")
-        end = node.end(attempt)
-        assert (end.attempt, end.outcome) == (str(attempt), Exited(0))
+        record = node.end(attempt)
+        assert (record.attempt, record.end.outcome) == (str(attempt), Exited(0))
         assert node.began(attempt).attempt == str(attempt)
         assert os.fsdecode(node.run.log(attempt).read_bytes()) == attempt.job
     assert len(list(node.run.starts.iterdir())) == len(HOSTILE)
@@ -882,9 +882,9 @@ def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
     asked = StopSignals.__new__(StopSignals)  # no signals are heard in this process
     assert run.serve(ours, {}, asked, PATIENCE) == status.NO_ROOM
     assert not node.run.log(attempt).exists()
-    end = read_end(node.run.end(attempt))
-    assert end is not None
-    assert end.no_space
+    record = read_end(node.run.end(attempt))
+    assert record is not None
+    assert record.no_space
 
 
 @pytest.mark.parametrize(

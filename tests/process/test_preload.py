@@ -297,7 +297,7 @@ def test_what_imports_print_is_in_every_log_and_what_they_set_in_every_environme
     bench.script("import os, library\nprint(os.environ['SET'])")
     with bench.slot("library") as slot:
         for _ in range(2):
-            assert bench.run(slot).outcome == Exited(0)
+            assert bench.run(slot).end.outcome == Exited(0)
             assert slot.log.read_text() == "noise\nby it\n"
 
 
@@ -381,15 +381,15 @@ def test_a_hook_that_holds_up_a_later_child_has_its_job_start_cold(
     bench.script("import sys\nprint('library' in sys.modules)")
     with bench.slot(at_fork(bench, "after_in_child", does, nth), at_fork=3.0) as slot:
         for _ in range(nth - 2):
-            assert bench.run(slot).outcome == Exited(0)
+            assert bench.run(slot).end.outcome == Exited(0)
             assert slot.log.read_text() == "True\n"
         bench.launch(slot, timeout=2.9)
         assert slot.expect(StartedCold) == StartedCold(
             f"job.{nth - 1}", f"{REGISTERED} {what}", for_good=True
         )
-        assert slot.expect(AttemptOver).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Exited(0)
         assert slot.log.read_text() == "False\n"
-        assert bench.run(slot).outcome == Exited(0)
+        assert bench.run(slot).end.outcome == Exited(0)
         slot.finish()
     wait_until(lambda: marked(mark, "environ") == [])
 
@@ -400,7 +400,7 @@ def test_hooks_for_the_parent_hold_up_no_later_fork(bench: Bench, when: str) -> 
     nth = 1 if when == "after_in_parent" else 2
     with bench.slot(at_fork(bench, when, HANG, nth)) as slot:
         for _ in range(3):
-            assert bench.run(slot, outputs=("/nowhere",), timeout=30.0).leftovers == 0
+            assert bench.run(slot, outputs=("/nowhere",), timeout=30.0).end.leftovers == 0
         slot.finish()
     wait_until(lambda: marked(mark, "environ") == [])
 
@@ -408,14 +408,14 @@ def test_hooks_for_the_parent_hold_up_no_later_fork(bench: Bench, when: str) -> 
 def test_a_hook_that_takes_long_but_ends_counts_to_no_job(bench: Bench) -> None:
     with bench.slot(at_fork(bench, "after_in_child", "time.sleep(3)", nth=2)) as slot:
         ended = bench.run(slot, timeout=2.9)
-        assert ended.outcome == Exited(0)
+        assert ended.end.outcome == Exited(0)
         assert slot.log.read_text() == "no import\n"
 
 
 @pytest.mark.parametrize("when", ["before", "after_in_child"])
 def test_a_hook_that_raises_is_ignored_as_at_any_fork(bench: Bench, when: str) -> None:
     with bench.slot(at_fork(bench, when, "print('x'); raise SystemExit(3)")) as slot:
-        assert bench.run(slot).outcome == Exited(0)
+        assert bench.run(slot).end.outcome == Exited(0)
         assert slot.log.read_text() == "no import\n"
 
 
@@ -424,7 +424,7 @@ def test_a_job_whose_hook_hangs_can_be_stopped(bench: Bench) -> None:
         bench.launch(slot)
         wait_until(lambda: (bench.folder / "forks").read_text() == "xx")
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(15))
         slot.finish()
 
 
@@ -454,7 +454,7 @@ def test_a_jobs_own_forks_call_what_imports_registered(bench: Bench, python: str
     )
     before = ["late", "before 2", "before 1"]
     with bench.slot("library") as slot:
-        assert bench.run(slot).outcome == Exited(0)
+        assert bench.run(slot).end.outcome == Exited(0)
         assert slot.log.read_text().splitlines() == [
             "register_at_fork <class 'builtin_function_or_method'>",
             str([*before, "after_in_child 1", "after_in_child 2"]),
@@ -482,15 +482,15 @@ def test_timeouts_stops_and_sweeps_hold_for_forked_jobs(
         "print('begun', flush=True)\ntime.sleep(600)\n"
     )
     with bench.slot("json") as slot:
-        assert bench.run(slot, "daemons", nasty, "daemons-exit", mark).leftovers == 3
+        assert bench.run(slot, "daemons", nasty, "daemons-exit", mark).end.leftovers == 3
         ended = bench.run(slot, "sleeps", timeout=0.3, grace=5.0)
-        assert ended.outcome == TimedOut("timeout", 0.3, Signaled(15))
+        assert ended.end.outcome == TimedOut("timeout", 0.3, Signaled(15))
         bench.launch(slot, "sleeps")
         pid = slot.expect(ProgramStarted).pid
         assert os.getsid(pid) == pid
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
-        assert bench.run(slot, "sleeps", outputs=("/nowhere",), timeout=0.1).leftovers == 0
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(15))
+        assert bench.run(slot, "sleeps", outputs=("/nowhere",), timeout=0.1).end.leftovers == 0
         slot.finish()
     assert marked(mark) == []
 
@@ -521,7 +521,7 @@ def test_pairs_outlive_their_server(bench: Bench) -> None:
             (spawner,) = children_of(server.pid)
             os.kill(spawner, signal.SIGKILL)
             assert news_of(server) == Vanished()
-            assert bench.run(slot).outcome == Exited(0)
+            assert bench.run(slot).end.outcome == Exited(0)
             slot.pair.end()
             slot.expect(Gone)
 

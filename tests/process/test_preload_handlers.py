@@ -118,7 +118,7 @@ def serves(bench: Bench, module: str, cold: bool) -> None:
                 assert slot.expect(StartedCold) == StartedCold(
                     "job.1", f"{AT_FORK} had not returned after 2 s", for_good=True
                 )
-            assert slot.expect(AttemptOver).outcome == Exited(0)
+            assert slot.expect(AttemptOver).end.outcome == Exited(0)
             assert slot.log.read_text() == f"{not cold}\n"
         slot.finish()
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
@@ -161,7 +161,7 @@ def test_a_job_that_a_c_librarys_handler_holds_up_can_be_stopped(
         bench.launch(slot)
         wait_until(lambda: len((bench.folder / "forks").read_text()) == PROBED + 1)
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(15))
         slot.finish()
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
 

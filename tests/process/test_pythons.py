@@ -30,12 +30,12 @@ def python(version: str) -> str:
 def test_keepers_run_on(version: str, tmp_path: Path, nasty: str) -> None:
     mark = token()
     with Spawner(python(version)) as spawner, Slot(spawner, tmp_path) as slot:
-        assert slot.run("sh", "-c", "exit 3").outcome == Exited(3)
-        assert isinstance(slot.run("/no/program").outcome, NotStarted)
-        assert slot.run(nasty, "daemons-exit", mark).leftovers == 3
+        assert slot.run("sh", "-c", "exit 3").end.outcome == Exited(3)
+        assert isinstance(slot.run("/no/program").end.outcome, NotStarted)
+        assert slot.run(nasty, "daemons-exit", mark).end.leftovers == 3
         ended = slot.run("sh", "-c", "echo x; sleep 100", idle_timeout=0.2, grace=5.0)
-        assert ended.outcome == TimedOut("idle_timeout", 0.2, Signaled(15))
-        assert slot.run("true", outputs=("/etc/hostname/*",)).outcome != Exited(0)
+        assert ended.end.outcome == TimedOut("idle_timeout", 0.2, Signaled(15))
+        assert slot.run("true", outputs=("/etc/hostname/*",)).end.outcome != Exited(0)
         slot.launch(nasty, "ignore-term", mark)
         slot.expect(ProgramStarted)
         slot.pair.stop("stopped", now=True)
@@ -70,7 +70,7 @@ def test_workers_run_on(version: str, tmp_path: Path) -> None:
                 slot.launch(*argv, task=Task(argv[-1], {"n": n}), cwd=str(tmp_path))
                 ended = slot.expect(AttemptOver)
                 assert ended.kept
-                codes.append(ended.outcome)
+                codes.append(ended.end.outcome)
             assert codes == [Exited(0), Exited(1 if argv is call else 0), Exited(0)]
         assert (tmp_path / "3.log").read_text() == "['1', '2', '3']\n"
         assert (tmp_path / "6.log").read_text() == '{"n": "3"}\n'

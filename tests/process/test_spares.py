@@ -52,9 +52,9 @@ def test_a_spare_that_is_killed_costs_the_next_job_nothing(
         os.kill(spare_of(monitor), signal.SIGKILL)
         wait_until(lambda: children_of(monitor) == [])
         ended = slot.run("sh", "-c", "exit 3")
-        assert (ended.outcome, ended.leftovers) == (Exited(3), 0)
+        assert (ended.end.outcome, ended.end.leftovers) == (Exited(3), 0)
         assert spare_of(monitor), "after an attempt there is another"
-        assert slot.run("true").outcome == Exited(0)
+        assert slot.run("true").end.outcome == Exited(0)
 
 
 def test_a_job_whose_spare_was_stopped_begins_once_it_is_woken(

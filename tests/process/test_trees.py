@@ -51,18 +51,18 @@ def test_no_process_is_left_when_an_attempt_has_ended(slot: Slot, nasty: str, mo
     timeout = 60.0 if mode in ENDS_BY_ITSELF else 0.15
     ended = slot.run(nasty, mode, mark, timeout=timeout, grace=0.1)
     assert marked(mark) == []
-    assert isinstance(ended.outcome, Exited if mode in ENDS_BY_ITSELF else TimedOut)
+    assert isinstance(ended.end.outcome, Exited if mode in ENDS_BY_ITSELF else TimedOut)
     if mode == "daemons-exit":
-        assert ended.leftovers == 3
-    assert slot.run("true").outcome == Exited(0)
+        assert ended.end.leftovers == 3
+    assert slot.run("true").end.outcome == Exited(0)
 
 
 def test_a_tree_that_forked_a_thousand_is_counted_and_gone(slot: Slot) -> None:
     mark = token()
     script = f"for i in $(seq 300); do sleep 1000 {mark} 2>/dev/null & setsid sleep 1000 & done; :"
     ended = slot.run("bash", "-c", script.replace(f" {mark} 2>/dev/null", ""), env_set={"M": mark})
-    assert ended.outcome == Exited(0)
-    assert ended.leftovers >= 590  # a setsid that was still forking is one or two
+    assert ended.end.outcome == Exited(0)
+    assert ended.end.leftovers >= 590  # a setsid that was still forking is one or two
     assert marked(mark, "environ") == []
 
 
@@ -108,7 +108,7 @@ def test_a_job_goes_on_when_outer_is_killed_and_its_end_is_told(
     os.kill(guardian, signal.SIGKILL)
     (slot.folder / "go").touch()
     ended = slot.expect(AttemptOver)
-    assert (ended.outcome, ended.leftovers) == (Exited(3), 3)
+    assert (ended.end.outcome, ended.end.leftovers) == (Exited(3), 3)
     assert slot.expect(Gone).attempt is None
     assert marked(mark) == []
 
@@ -133,7 +133,7 @@ def test_an_end_on_file_that_the_keeper_could_not_tell_any_more_is_told(
     written.rename(slot.end_file)
     os.kill(monitor, signal.SIGKILL)
     ended = slot.expect(AttemptOver)
-    assert (ended.attempt, ended.outcome) == ("job.2", Exited(5))
+    assert (ended.attempt, ended.end.outcome) == ("job.2", Exited(5))
     assert slot.expect(Gone).attempt is None
 
 
@@ -141,7 +141,7 @@ def test_a_stopped_keeper_is_woken(spawner: Spawner, slot: Slot) -> None:
     slot.run("true")
     for pid in keepers_of(spawner):
         os.kill(pid, signal.SIGSTOP)
-    assert slot.run("true").outcome == Exited(0)
+    assert slot.run("true").end.outcome == Exited(0)
 
 
 def test_a_stopped_keeper_is_woken_by_the_spawner_when_the_guardian_is_gone(
@@ -157,7 +157,7 @@ def test_a_stopped_keeper_is_woken_by_the_spawner_when_the_guardian_is_gone(
     wait_until(lambda: b") T" in Path(f"/proc/{monitor}/stat").read_bytes())
     os.kill(guardian, signal.SIGKILL)
     os.kill(spawner.pid, signal.SIGCONT)
-    assert slot.expect(AttemptOver).outcome == Exited(0)
+    assert slot.expect(AttemptOver).end.outcome == Exited(0)
     slot.expect(Gone)
 
 
@@ -167,7 +167,7 @@ def test_keepers_ignore_signals_that_are_not_meant_for_them(spawner: Spawner, sl
     for pid in (spawner.pid, *keepers_of(spawner)):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(pid, number)
-    assert slot.expect(AttemptOver).outcome == Exited(0)
+    assert slot.expect(AttemptOver).end.outcome == Exited(0)
 
 
 def test_spawner_and_keepers_have_sessions_and_names_of_their_own(
@@ -315,11 +315,11 @@ def test_an_unkillable_process_is_told_and_keeps_the_pair(open_folder: Path, nas
         assert said.attempt == "job.1"
         assert list(said.pids) == marked(mark)
         os.kill(said.pids[0], signal.SIGKILL)
-        assert slot.expect(AttemptOver).outcome == Exited(0)
+        assert slot.expect(AttemptOver).end.outcome == Exited(0)
 
 
 def test_cancelling_is_quick_where_nothing_resists(slot: Slot) -> None:
     slot.launch("bash", "-c", "sleep 100 & sleep 100 & wait", grace=60.0)
     slot.expect(ProgramStarted)
     slot.pair.stop("cancelled")
-    assert isinstance(slot.expect(AttemptOver).outcome, Cancelled)
+    assert isinstance(slot.expect(AttemptOver).end.outcome, Cancelled)

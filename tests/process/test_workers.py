@@ -81,7 +81,7 @@ def bench(spawner: Spawner, tmp_path: Path) -> Iterator[Bench]:
 def test_a_worker_loads_once_and_each_item_has_its_own_log(bench: Bench) -> None:
     for _ in range(3):
         ended = bench.do()
-        assert (ended.outcome, ended.kept, ended.leftovers) == (Exited(0), True, 0)
+        assert (ended.end.outcome, ended.kept, ended.end.leftovers) == (Exited(0), True, 0)
     assert bench.text(1) == "loading\n1 pass 0 \n"
     assert bench.text(2) == "2 pass 1 \n"
     assert bench.text(3) == "3 pass 2 \n"
@@ -103,14 +103,14 @@ def test_a_worker_that_is_to_retire_leaves_in_good_order(bench: Bench) -> None:
     bench.expect(WorkerReaped)
     assert bench.alive == []
     assert bench.text(1).endswith("leaving\n")
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
     assert bench.text(2).startswith("loading\n1 ")
 
 
 def test_an_item_can_be_handed_to_a_process_that_multiprocessing_spawns(bench: Bench) -> None:
     pool = "import multiprocessing as m; pool = m.get_context('spawn').Pool(1)"
     ended = bench.do(f"{pool}; print(pool.apply(repr, (item,)) == repr(item)); pool.terminate()")
-    assert ended.outcome == Exited(0)
+    assert ended.end.outcome == Exited(0)
     assert bench.text(1).endswith("True\n")
 
 
@@ -144,12 +144,12 @@ def test_to_retire_now_waits_for_no_grace(bench: Bench) -> None:
 
 def test_an_exception_is_the_items_and_the_worker_goes_on(bench: Bench) -> None:
     ended = bench.do("raise ValueError('no such chain')")
-    assert (ended.outcome, ended.kept) == (Exited(1), True)
+    assert (ended.end.outcome, ended.kept) == (Exited(1), True)
     log = bench.text(1)
     assert log.endswith("ValueError: no such chain\n")
     assert 'made.py", line' in log
     assert "farside" not in log
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
     assert bench.text(2).startswith("2 ")
 
 
@@ -173,9 +173,9 @@ def test_what_spoils_the_process_costs_one_item_and_a_fresh_worker(
 ) -> None:
     bench.do()
     ended = bench.do(what)
-    assert (ended.outcome, ended.kept) == (outcome, False)
+    assert (ended.end.outcome, ended.kept) == (outcome, False)
     assert bench.alive == []
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
     assert bench.text(3).startswith("loading\n1 ")
 
 
@@ -193,8 +193,8 @@ def test_what_is_false_is_a_failure_and_what_was_never_run_too(bench: Bench) -> 
         "def act(item): return item.what != 'bad'\nasync def later(item): pass\ndef load(): pass"
     )
     bench.load = ""
-    assert bench.do("good").outcome == Exited(0)
-    assert bench.do("bad").outcome == Exited(1)
+    assert bench.do("good").end.outcome == Exited(0)
+    assert bench.do("bad").end.outcome == Exited(1)
     assert bench.text(2) == "the function returned False\n"
 
 
@@ -202,7 +202,7 @@ def test_a_function_that_cannot_be_awaited_here_is_not_taken_for_done(bench: Ben
     bench.file.write_text("async def act(item): pass")
     bench.load = ""
     ended = bench.do()
-    assert ended.outcome == Exited(1)
+    assert ended.end.outcome == Exited(1)
     assert bench.text(1) == "the function returned a coroutine: nothing was run\n"
 
 
@@ -221,7 +221,7 @@ def test_a_loading_that_fails_is_the_first_items_failure(
 ) -> None:
     bench.file.write_text(program)
     ended = bench.do()
-    assert (ended.outcome, ended.kept) == (Exited(1), False)
+    assert (ended.end.outcome, ended.kept) == (Exited(1), False)
     assert words in bench.text(1)
 
 
@@ -233,46 +233,46 @@ def test_what_c_libraries_and_children_print_is_in_the_items_log(bench: Bench) -
 
 
 def test_an_item_may_close_or_read_standard_input(bench: Bench) -> None:
-    assert bench.do("os.close(0)").outcome == Exited(0)
-    assert bench.do("os.close(0)").outcome in (Exited(0), Exited(1))
-    assert bench.do().outcome in (Exited(0), Exited(1))
+    assert bench.do("os.close(0)").end.outcome == Exited(0)
+    assert bench.do("os.close(0)").end.outcome in (Exited(0), Exited(1))
+    assert bench.do().end.outcome in (Exited(0), Exited(1))
     assert len(bench.alive) == 1
 
 
 def test_a_forked_child_that_comes_back_answers_for_nobody(bench: Bench) -> None:
     ended = bench.do("if os.fork() == 0: raise ValueError('in the child')\nos.wait()")
-    assert (ended.outcome, ended.kept) == (Exited(0), True)
-    assert bench.do().outcome == Exited(0)
+    assert (ended.end.outcome, ended.kept) == (Exited(0), True)
+    assert bench.do().end.outcome == Exited(0)
     assert bench.text(2).startswith("2 ")
 
 
 def test_an_item_that_takes_too_long_ends_its_worker_alone(bench: Bench) -> None:
     bench.do()
     ended = bench.do("time.sleep(600)", timeout=0.2)
-    assert isinstance(ended.outcome, TimedOut)
+    assert isinstance(ended.end.outcome, TimedOut)
     assert not ended.kept
     assert bench.alive == []
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
 
 
 def test_a_silent_item_is_ended_and_a_silent_loading_is_not(bench: Bench) -> None:
     text = bench.file.read_text()
     slow = text.replace('print("loading")', 'time.sleep(1.5); print("loading")')
     bench.file.write_text(slow)
-    assert bench.do(idle_timeout=1.0).outcome == Exited(0)
+    assert bench.do(idle_timeout=1.0).end.outcome == Exited(0)
     ended = bench.do("time.sleep(600)", idle_timeout=0.2)
-    assert isinstance(ended.outcome, TimedOut)
-    assert ended.outcome.limit == "idle_timeout"
+    assert isinstance(ended.end.outcome, TimedOut)
+    assert ended.end.outcome.limit == "idle_timeout"
 
 
 def test_loading_has_a_time_of_its_own(bench: Bench) -> None:
     text = bench.file.read_text()
     bench.file.write_text(text.replace('print("loading")', "time.sleep(600)"))
     ended = bench.do(timeout=600.0, load_timeout=0.3)
-    assert ended.outcome == TimedOut("timeout", 0.3, Signaled(signal.SIGTERM))
+    assert ended.end.outcome == TimedOut("timeout", 0.3, Signaled(signal.SIGTERM))
     # Of another size: compiled modules are told apart by that and by the second of their change.
     bench.file.write_text(text.replace('print("loading")', "time.sleep(1.500)"))
-    assert bench.do(timeout=1.0, load_timeout=600.0).outcome == Exited(0)
+    assert bench.do(timeout=1.0, load_timeout=600.0).end.outcome == Exited(0)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_stop_ends_the_worker_with_its_item(bench: Bench, reason: Any, kind: t
     wait_until(lambda: "there" in bench.text(2) if bench.log.exists() else False)
     bench.pair.stop(reason, by="a person")
     ended = bench.expect(AttemptOver)
-    assert isinstance(ended.outcome, kind)
+    assert isinstance(ended.end.outcome, kind)
     assert not ended.kept
     assert bench.alive == []
 
@@ -298,7 +298,7 @@ def test_an_item_that_finishes_in_its_grace_ends_its_worker_all_the_same(bench: 
     wait_until(lambda: "there" in bench.text(1) if bench.log.exists() else False)
     bench.pair.stop("cancelled")
     ended = bench.expect(AttemptOver)
-    assert ended.outcome == Cancelled(Exited(0))
+    assert ended.end.outcome == Cancelled(Exited(0))
     assert not ended.kept
     assert bench.alive == []
 
@@ -341,42 +341,42 @@ def test_a_worker_that_dies_between_items_is_nobodys_failure(bench: Bench) -> No
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not bench.alive)
     ended = bench.do()
-    assert (ended.outcome, ended.kept) == (Exited(0), True)
+    assert (ended.end.outcome, ended.kept) == (Exited(0), True)
     assert bench.text(2).startswith("loading\n1 ")
 
 
 def test_another_key_never_gets_this_ones_worker(bench: Bench) -> None:
     bench.do(key="one")
-    assert bench.do(key="two").outcome == Exited(0)
+    assert bench.do(key="two").end.outcome == Exited(0)
     assert bench.text(2).startswith("loading\n1 ")
     assert len(bench.alive) == 1
 
 
 def test_an_ordinary_attempt_begins_when_the_worker_is_gone(bench: Bench) -> None:
     bench.do()
-    assert bench.run("sh", "-c", "exit 4").outcome == Exited(4)
+    assert bench.run("sh", "-c", "exit 4").end.outcome == Exited(4)
     assert bench.alive == []
 
 
 def test_outputs_are_looked_for_after_each_item(bench: Bench, tmp_path: Path) -> None:
     outputs = (str(tmp_path / "made"),)
     ended = bench.do("pass", outputs=outputs)
-    assert isinstance(ended.outcome, MissingOutput)
+    assert isinstance(ended.end.outcome, MissingOutput)
     assert ended.kept
     ended = bench.do("open('made', 'w').write('x')", outputs=outputs)
-    assert (ended.outcome, ended.kept) == (Exited(0), True)
+    assert (ended.end.outcome, ended.kept) == (Exited(0), True)
     os.utime(tmp_path / "made", ns=(0, 0))  # a file's time is not finer than a few milliseconds
     ended = bench.do("pass", outputs=outputs)
-    assert isinstance(ended.outcome, MissingOutput)
+    assert isinstance(ended.end.outcome, MissingOutput)
 
 
 def test_a_log_that_cannot_be_made_is_no_end_of_the_worker(bench: Bench, tmp_path: Path) -> None:
     bench.do()
     ended = bench.do(log=str(tmp_path / "nowhere" / "x.log"))
-    assert isinstance(ended.outcome, NotStarted)
-    assert "nowhere" in ended.outcome.error
+    assert isinstance(ended.end.outcome, NotStarted)
+    assert "nowhere" in ended.end.outcome.error
     assert ended.kept
-    assert bench.do().outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
 
 
 def test_nothing_is_left_when_the_supervisor_goes(spawner: Spawner, tmp_path: Path) -> None:
@@ -420,8 +420,8 @@ def test_a_worker_holds_the_leases_of_its_pair(spawner: Spawner, tmp_path: Path)
 
 def test_a_big_item_comes_through_whole(bench: Bench) -> None:
     padding = "x" * 300_000
-    assert bench.do(f"print(len({padding!r}))").outcome == Exited(0)
-    assert bench.do(f"print(len({padding!r}))").outcome == Exited(0)
+    assert bench.do(f"print(len({padding!r}))").end.outcome == Exited(0)
+    assert bench.do(f"print(len({padding!r}))").end.outcome == Exited(0)
     assert bench.text(2).endswith("300000\n")
 
 
@@ -434,6 +434,6 @@ def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
     )
     for words in (b"hello\n", b"[1]\n", b'{"item": 99, "exit": 0}\n', b"x" * 70_000):
         ended = bench.do(what.format(words=words, wait=True))
-        assert (ended.outcome, ended.kept) == (Signaled(signal.SIGKILL), False)
+        assert (ended.end.outcome, ended.kept) == (Signaled(signal.SIGKILL), False)
         assert "answer that is none" in ended.note
     assert bench.do(what.format(words=b'{"loaded": 1}\n', wait=True)).kept is False

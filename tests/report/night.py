@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited, Outcome, TimedOut
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Outcome, TimedOut
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.codec import encode, iso
 from gpulaunch.journal.rundir import RunDir
@@ -100,18 +100,10 @@ class Night:
 
     def close(self, name: str, outcome: Outcome, why: tuple[str, str, str] | None) -> None:
         attempt = AttemptId(name, len(self.run.ledger.jobs[name].attempts))
-        kind, evidence, advice = why or (None, "", "")
-        spent = kind not in (None, "gpu_lost")
-        self.run.add(
-            f.AttemptEnded(
-                attempt,
-                outcome,
-                kind,
-                spent,
-                evidence=evidence,
-                advice=(Quoted(advice),) if advice else (),
-            )
-        )
+        kind, evidence, advice = why or ("", "", "")
+        advised = (Quoted(advice),) if advice else ()
+        end = End(outcome, Failure(kind, evidence, advised) if kind else None)
+        self.run.add(f.AttemptEnded(attempt, end, charged=kind not in ("", "gpu_lost")))
         if kind == "gpu_lost" or (kind == "gpu_oom" and attempt.number == 1):
             self.run.add(f.JobDelayed(name, Quoted("waits for a card")))
             self.ready.insert(0, name)

@@ -9,7 +9,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Instant, Interrupted
 from gpulaunch.report import fold
 from gpulaunch.report.idle import CAUSES, totals
 from gpulaunch.report.wording import LONG, SHORT
@@ -48,7 +48,7 @@ def test_a_job_left_its_card_when_its_keeper_says() -> None:
     first, last = run.now, run.pass_(20).now
     for name, ended in (("b", last), ("a", first)):
         attempt = AttemptId(name, 1)
-        run.pass_(5).add(f.AttemptEnded(attempt, Exited(0), None, False, ended=ended))
+        run.pass_(5).add(f.AttemptEnded(attempt, End(Exited(0), ended=ended)))
         run.add(f.JobSettled(name, "succeeded"))
     assert causes(run) == {"busy": 80, "nothing_left": 10}
 
@@ -118,7 +118,7 @@ def test_a_job_that_outlived_its_supervisor_was_on_its_card_until_it_ended() -> 
     end = run.pass_(600).now
     run.pass_(400).open()
     cut = Interrupted(Quoted("its supervisor was gone"))
-    run.add(f.AttemptEnded(AttemptId("a", 1), cut, None, False, ended=end)).pass_(5)
+    run.add(f.AttemptEnded(AttemptId("a", 1), End(cut, ended=end))).pass_(5)
     assert causes(run) == {"busy": 630, "away": 400, "nothing_ready": 5}
     assert causes(run, "GPU-1")["away"] == 1000
 

@@ -275,8 +275,8 @@ class History:
         assert attempt in self.open, f"{attempt} ends twice"
         self.open.remove(attempt)
         truth.closed.add(str(attempt))
-        assert str(attempt) not in truth.alive, f"{attempt} lives, told {ended.outcome}"
-        wanted, outcome = self.wanted[attempt.job], ended.outcome
+        assert str(attempt) not in truth.alive, f"{attempt} lives, told {ended.end.outcome}"
+        wanted, outcome = self.wanted[attempt.job], ended.end.outcome
         if outcome != Exited(0):
             self._take_back([other for other in self.open if attempt in self.behind[other]])
         really = truth.ends.get(str(attempt), "never began")

@@ -47,7 +47,7 @@ def test_a_start_is_told_with_what_the_driver_calls_its_cards(history: History) 
     assert 4.0 <= history.begun[0][0] - at <= 4.0 + following.RECORDS_INTERVAL
     history.finish()
     assert cards(history) == [("j.1", "GPU-5f")]
-    assert [ended.outcome for ended in history.told] == [Exited(0)]
+    assert [ended.end.outcome for ended in history.told] == [Exited(0)]
 
 
 def test_a_driver_that_is_never_heard_of_keeps_no_start_from_being_told(history: History) -> None:
@@ -67,7 +67,7 @@ def test_a_node_that_dies_before_it_knows_its_cards_is_told_as_any_other(history
     history.cluster.driver_takes = 1.0
     history.cluster.fail_node(task(history))
     history.finish()
-    assert [type(ended.outcome) for ended in history.told] == [Lost, Exited]
+    assert [type(ended.end.outcome) for ended in history.told] == [Lost, Exited]
     assert cards(history) == [("j.1", "n1/0"), ("j.2", "GPU-5f")]
     assert history.starts("j") == 1
 
@@ -90,5 +90,5 @@ def test_what_is_cancelled_in_between_is_ended_and_not_withdrawn(history: Histor
     history.until(lambda: claimed(history))
     history.cancel("j")
     history.finish()
-    assert [ended.outcome for ended in history.told] == [Cancelled(Exited(143))]
+    assert [ended.end.outcome for ended in history.told] == [Cancelled(Exited(143))]
     assert history.starts("j") == 0

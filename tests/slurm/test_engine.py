@@ -99,7 +99,7 @@ def test_jobs_alike_go_as_one_array_and_each_has_its_own_log(bench: SlurmBench) 
     for number in range(10):
         bench.launch(sh(f"echo {number}; exit {number}", f"a{number}"))
     found = ends(bench, 10)
-    assert {name: e.outcome for name, e in found.items()} == {
+    assert {name: e.end.outcome for name, e in found.items()} == {
         f"a{number}.1": Exited(number) for number in range(10)
     }
     logs = [bench.run.log(AttemptId(f"a{number}", 1)).read_text() for number in range(10)]
@@ -121,23 +121,26 @@ def test_one_with_two_cards_waits_until_both_of_a_node_are_free(bench: SlurmBenc
     assert (started.attempt, {gpu.node for gpu in started.gpus}) == (wide, {"n2"})
     assert len(started.gpus) == 2
     (bench.run.path / "n1").touch()
-    assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
+    assert {e.end.outcome for e in ends(bench, 2).values()} == {Exited(0)}
 
 
 def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> None:
     bench.launch(sh("true"), *bench.gpus * 4)
     ended = bench.expect(Ended)
-    assert isinstance(ended.outcome, NotStarted)
-    assert ended.outcome.error.startswith("sbatch: ")
-    assert ended.outcome.error.count("sbatch") == 1
-    assert ended.failure is not None
-    assert (ended.failure.kind, "--slurm" in advice(ended.failure.advice)) == ("not_started", True)
+    assert isinstance(ended.end.outcome, NotStarted)
+    assert ended.end.outcome.error.startswith("sbatch: ")
+    assert ended.end.outcome.error.count("sbatch") == 1
+    assert ended.end.failure is not None
+    assert (ended.end.failure.kind, "--slurm" in advice(ended.end.failure.advice)) == (
+        "not_started",
+        True,
+    )
 
 
 def test_a_hostile_name_is_no_trouble(bench: SlurmBench) -> None:
     name = " --wrap=x 'ü' $(touch owned) `a`|b"
     bench.launch(sh("echo $GPULAUNCH_JOB", name))
-    assert bench.expect(Ended).outcome == Exited(0)
+    assert bench.expect(Ended).end.outcome == Exited(0)
     assert bench.run.log(AttemptId(name, 1)).read_text() == f"{name.strip()}\n"
 
 
@@ -149,13 +152,13 @@ def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -
     patient = begun(bench, sh(slowly, grace=60))
     wait_until(lambda: words_of(bench.run.log(patient)))
     bench.engine.carry_out(StopAttempt(patient, "cancelled", Quoted("a test")))
-    assert bench.expect(Ended).outcome == Cancelled(Exited(5))
+    assert bench.expect(Ended).end.outcome == Cancelled(Exited(5))
     never = "trap '' TERM; echo trapped; while :; do sleep 0.1; done"
     stubborn = begun(bench, sh(never, "b", grace=600))
     wait_until(lambda: words_of(bench.run.log(stubborn)))
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", Quoted("a test")))
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", Quoted("a test"), now=True))
-    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"), Signaled(9))
+    assert bench.expect(Ended).end.outcome == Interrupted(Quoted("a test"), Signaled(9))
 
 
 @pytest.mark.parametrize("script", ["exec sleep 100", "trap 'exit 0' TERM; sleep 100 & wait"])
@@ -165,7 +168,7 @@ def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster, sc
     log = bench.run.log(attempt)
     wait_until(lambda: log.exists() and "up" in log.read_text())
     cluster.command("scancel", f"--user={os.getuid()}")
-    assert isinstance(bench.expect(Ended).outcome, Cancelled)
+    assert isinstance(bench.expect(Ended).end.outcome, Cancelled)
 
 
 # ── A paused run ────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +218,7 @@ def test_while_paused_what_waits_in_slurm_does_not_start_and_what_runs_goes_on(
     submitted = submissions(bench)
     late = bench.launch(sh("true", "late"))
     (bench.run.path / "go").touch()
-    assert {e.outcome for e in ends(bench, 4).values()} == {Exited(0)}
+    assert {e.end.outcome for e in ends(bench, 4).values()} == {Exited(0)}
     passes_by(cluster)
     assert (held(cluster), submissions(bench)) == (3, submitted)
     assert bench.engine.why(late) == "not yet handed to Slurm"
@@ -241,7 +244,7 @@ def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) ->
     wait_until(lambda: cluster.command(*state).strip() == "FAILED")
     gate.touch()
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (attempt, Exited(3))
+    assert (ended.attempt, ended.end.outcome) == (attempt, Exited(3))
     assert words_of(ran) == ["once"]
 
 
@@ -259,7 +262,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost(
     cluster.kill_node(1)
     # Power that fails leaves its keepers no time to write.
     bench.run.end(attempt).unlink(missing_ok=True)
-    outcome = bench.expect(Ended, 120).outcome
+    outcome = bench.expect(Ended, 120).end.outcome
     assert isinstance(outcome, Lost)
     assert cause(outcome.why).startswith("requeued by Slurm (n1), as when a node fails")
 
@@ -289,7 +292,7 @@ def test_what_needs_another_follows_it_into_the_queue_and_starts_without_its_lau
     wait_until(lambda: words_of(ran) == ["a", "b", "c"])
     second = make(cluster)
     second.engine.adopt([one, two, three])
-    assert {e.outcome for e in ends(second, 3).values()} == {Exited(0)}
+    assert {e.end.outcome for e in ends(second, 3).values()} == {Exited(0)}
 
 
 def test_what_one_left_is_found_in_its_results_without_its_launcher(
@@ -329,7 +332,7 @@ def all_queued(bench: SlurmBench, *attempts: AttemptId) -> None:
 
 
 def outcomes(bench: SlurmBench, count: int) -> dict[str, object]:
-    return {name: ended.outcome for name, ended in ends(bench, count).items()}
+    return {name: ended.end.outcome for name, ended in ends(bench, count).items()}
 
 
 def good(*names: str) -> dict[str, object]:
@@ -367,7 +370,7 @@ def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
     assert isinstance(asked, Stop)
     assert f"{bench.run.path} is not to be seen on " in cause(asked.why)
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", asked.why))
-    assert isinstance(bench.expect(Ended).outcome, Interrupted)
+    assert isinstance(bench.expect(Ended).end.outcome, Interrupted)
     assert not bench.run.log(attempt).exists()
 
 
@@ -393,7 +396,7 @@ def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(
     bench.run.batch_script.write_text("#!/bin/sh\nexit 78\n")
     job = sh("true")
     bench.launch(job)
-    assert isinstance(bench.expect(Ended).outcome, Interrupted)
+    assert isinstance(bench.expect(Ended).end.outcome, Interrupted)
     bench.launch(job, number=2)
     several_looks: list[bool] = []
     bench.loop.call_after("several looks", 2.0, lambda: several_looks.append(True))
@@ -403,7 +406,7 @@ def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(
     # It was late, that is all.
     bench.run.batch_script.write_text(script)
     bench.run.seen.touch()
-    assert bench.expect(Ended).outcome == Exited(0)
+    assert bench.expect(Ended).end.outcome == Exited(0)
     assert submissions(bench) == 2
 
 
@@ -420,7 +423,7 @@ def test_the_nodes_are_looked_at_where_a_job_is_given_no_more_than_a_minute(
     attempt = bench.launch(sh("true"))
     late = bench.launch(sh("true", "late", timeout=60.0))
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (attempt, Exited(0))
+    assert (ended.attempt, ended.end.outcome) == (attempt, Exited(0))
     words = "asks for more time than its partition gives: a shorter timeout:, or another partition"
     turns_until(bench, lambda: f"{words} (PartitionTimeLimit)" in bench.engine.why(late))
 
@@ -460,7 +463,7 @@ def test_no_more_run_at_once_than_their_token_allows(bench: SlurmBench) -> None:
     for attempt in attempts:
         job = replace(sh(script, attempt.job), demand=Demand(gpus=0))
         bench.engine.carry_out(Launch(attempt, job, (), share=("msa", 2)))
-    assert {e.outcome for e in ends(bench, 6).values()} == {Exited(0)}
+    assert {e.end.outcome for e in ends(bench, 6).values()} == {Exited(0)}
     together = [int(bench.run.log(attempt).read_text()) for attempt in attempts]
     assert max(together) == 2
     assert submissions(bench) == 1
@@ -483,8 +486,8 @@ def test_what_slurm_kills_for_its_memory_has_failed_so(
     hungry = f"exec {sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
     bench.launch(sh(hungry, engine={"slurm": {"extra": ("--mem=200M",)}}))
     ended = bench.expect(Ended)
-    assert ended.failure is not None
-    assert (ended.outcome, ended.failure.kind) == (Signaled(9), "host_oom")
+    assert ended.end.failure is not None
+    assert (ended.end.outcome, ended.end.failure.kind) == (Signaled(9), "host_oom")
 
 
 @pytest.mark.skipif(bool(unlimited()), reason=unlimited())
@@ -495,8 +498,8 @@ def test_what_the_kernel_kills_for_its_memory_has_failed_so(
     hungry = f"exec {sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
     bench.launch(sh(hungry, engine={"slurm": {"extra": ("--mem=200M",)}}))
     ended = bench.expect(Ended)
-    assert ended.failure is not None
-    assert (ended.outcome, ended.failure.kind) == (Signaled(9), "host_oom")
+    assert ended.end.failure is not None
+    assert (ended.end.outcome, ended.end.failure.kind) == (Signaled(9), "host_oom")
 
 
 @pytest.mark.skipif(bool(unlimited()), reason=unlimited())
@@ -506,6 +509,6 @@ def test_a_kill_for_memory_that_its_own_status_hides_is_said(
     bench = make(own_cluster(nodes=1, memory=True))
     hungry = f"{sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
     bench.launch(sh(f"{hungry} || true", engine={"slurm": {"extra": ("--mem=200M",)}}))
-    assert bench.expect(Ended).outcome == Exited(0)
+    assert bench.expect(Ended).end.outcome == Exited(0)
     (said,) = [said for said in bench.warned if "was killed for its memory" in said]
     assert "oom_kill 1" in said or "Slurm:" in said

@@ -78,7 +78,7 @@ def test_a_submission_that_fails_after_it_was_made_is_followed_and_not_made_agai
         history.add(f"j{number}", Plan(20.0, number))
     history.until(lambda: history.over)
     assert [history.starts(f"j{number}") for number in range(3)] == [1, 1, 1]
-    assert {ended.outcome for ended in history.told} == {Exited(0), Exited(1), Exited(2)}
+    assert {ended.end.outcome for ended in history.told} == {Exited(0), Exited(1), Exited(2)}
     history.finish()
 
 
@@ -88,7 +88,7 @@ def test_a_failure_in_words_that_are_not_slurms_counts_when_nothing_has_come_of_
     history.faults = only("sbatch", Fault(None, 0.1, said(1, "no ledger\n")))
     history.add("j", Plan(5.0))
     history.until(lambda: bool(history.told))
-    assert history.told[0].outcome == NotStarted("sbatch: no ledger")
+    assert history.told[0].end.outcome == NotStarted("sbatch: no ledger")
     submissions = [call for call in history.programs.calls if call[1] == "sbatch"]
     assert len(submissions) <= 4  # the probe's, and twice
     assert (history.run.starts / "j.1").exists()  # withdrawn: should it come, it begins nothing
@@ -107,7 +107,7 @@ def test_what_was_taken_back_while_it_was_in_doubt_may_be_refused_after_that(
     history.passes(1.0)
     history.cancel("j")
     history.passes(60.0)
-    assert [ended.outcome for ended in history.told] == [Exited(0), Cancelled()]
+    assert [ended.end.outcome for ended in history.told] == [Exited(0), Cancelled()]
     history.finish()
 
 
@@ -124,7 +124,7 @@ def test_what_is_refused_and_comes_all_the_same_begins_nothing_and_is_taken_out(
     history.faults = only("sbatch", Fault(30.0, 0.1, no))
     history.add("j", Plan(5.0))
     history.until(lambda: len(history.told) > 1)
-    assert isinstance(history.told[1].outcome, NotStarted)
+    assert isinstance(history.told[1].end.outcome, NotStarted)
     history.faults = fine
     history.until(handed_over(history, ":j"))
     history.finish()
@@ -184,7 +184,7 @@ def test_an_empty_queue_ends_nothing_that_runs_or_waits(history: History) -> Non
     history.until(running(history, 3))
     history.faults = only("squeue", NO_ROWS)
     history.until(lambda: len(history.told) == 6)
-    assert not any(isinstance(ended.outcome, Lost | Interrupted) for ended in history.told)
+    assert not any(isinstance(ended.end.outcome, Lost | Interrupted) for ended in history.told)
     assert history.cluster.submissions == 2  # the probe's, and one array
     history.finish()
 
@@ -195,7 +195,7 @@ def test_an_old_answer_kills_nothing_that_has_just_started(history: History, age
     for number in range(9):
         history.add(f"j{number}", Plan(40.0))
     history.until(lambda: history.over)
-    assert [ended.outcome for ended in history.told] == [Exited(0)] * 9
+    assert [ended.end.outcome for ended in history.told] == [Exited(0)] * 9
     history.finish()
 
 
@@ -206,7 +206,7 @@ def test_what_an_answer_leaves_out_was_not_cancelled(history: History) -> None:
     halves = replace(FINE, change=lambda end: replace(end, out=end.out[: len(end.out) // 3]))
     history.faults = only("squeue", halves)
     history.until(lambda: history.over)
-    assert [ended.outcome for ended in history.told] == [Exited(0)] * 9
+    assert [ended.end.outcome for ended in history.told] == [Exited(0)] * 9
     history.finish()
 
 
@@ -222,7 +222,7 @@ def test_while_its_node_gives_signs_of_life_an_attempt_is_not_lost_whatever_slur
         "scontrol": replace(FINE, change=none),
     }.get(program, FINE)
     history.until(lambda: history.over)
-    assert [ended.outcome for ended in history.told] == [Exited(4)]
+    assert [ended.end.outcome for ended in history.told] == [Exited(4)]
     history.finish()
 
 
@@ -232,7 +232,7 @@ def test_what_was_killed_with_its_node_is_lost_and_goes_again(history: History) 
     (task,) = (task for task in history.cluster.tasks if task.attempt == "j.1")
     history.cluster.fail_node(task)
     history.until(lambda: history.over)
-    assert [type(ended.outcome) for ended in history.told] == [Lost, Exited]
+    assert [type(ended.end.outcome) for ended in history.told] == [Lost, Exited]
     assert history.starts("j") == 2
     history.finish()
 
@@ -246,7 +246,7 @@ def test_what_slurm_has_forgotten_is_lost_once_both_witnesses_and_its_node_are_s
     history.cluster.forget(task)
     began = history.loop.now
     history.until(lambda: bool(history.told))
-    assert isinstance(history.told[0].outcome, Lost)
+    assert isinstance(history.told[0].end.outcome, Lost)
     assert 60.0 <= history.loop.now - began < 120.0
     history.finish()
 
@@ -259,7 +259,7 @@ def test_what_a_person_cancels_while_it_waits_was_cancelled(history: History) ->
     (task,) = (task for task in history.cluster.tasks if task.index == 5)
     history.cluster.cancel([str(task)])
     history.until(lambda: bool(history.told))
-    assert (history.told[0].attempt.job, history.told[0].outcome) == ("j5", Cancelled())
+    assert (history.told[0].attempt.job, history.told[0].end.outcome) == ("j5", Cancelled())
     history.finish()
 
 
@@ -281,7 +281,7 @@ def test_what_found_the_run_s_disk_full_is_said_to_be_over_and_goes_again(histor
     assert said == "is over on n1, where the run's disk is full: a record of its end is awaited"
     assert not history.told
     history.until(lambda: history.over)
-    first, second = (ended.outcome for ended in history.told)
+    first, second = (ended.end.outcome for ended in history.told)
     assert isinstance(first, Interrupted)
     assert "the run directory's disk is full" in cause(first.by)
     assert second == Exited(3)
@@ -299,7 +299,7 @@ def test_a_kill_for_memory_that_a_jobs_own_status_hides_is_said_and_so_is_what_i
     history.add("a", Plan(20.0))
     history.add("b", Plan(5.0), needs="a")
     history.until(lambda: history.over)
-    outcomes = [(str(ended.attempt), ended.outcome) for ended in history.told]
+    outcomes = [(str(ended.attempt), ended.end.outcome) for ended in history.told]
     cancelled = Interrupted(ByCluster("need_failed"))
     assert outcomes == [("a.1", Exited(0)), ("b.1", cancelled), ("b.2", Exited(0))]
     hidden, again = history.warned
@@ -342,4 +342,4 @@ def test_a_greeting_around_an_answer_changes_nothing(history: History) -> None:
     history.faults = lambda program, words: replace(FINE, change=greeted)
     history.add("j", Plan(5.0, 3))
     history.until(lambda: history.over)
-    assert [ended.outcome for ended in history.told] == [Exited(3)]
+    assert [ended.end.outcome for ended in history.told] == [Exited(3)]

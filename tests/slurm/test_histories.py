@@ -67,7 +67,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach(at: Path) -> None:
     for seed in range(40):
         history = play(at, seed)
         seen.update(history.seen)
-        seen.update(type(ended.outcome).__name__ for ended in history.told)
+        seen.update(type(ended.end.outcome).__name__ for ended in history.told)
         seen.update(call[1] for call in history.programs.calls)
         seen["useless"] += len(history.cluster.truth.useless)
     expected = {*ROUGH, "Exited", "Interrupted", "Cancelled", "Lost", "useless", "scontrol"}

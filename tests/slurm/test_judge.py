@@ -11,6 +11,7 @@ import pytest
 from gpulaunch.core.causes import ByCluster, Quoted
 from gpulaunch.core.model import (
     Cancelled,
+    End,
     Exited,
     Instant,
     Interrupted,
@@ -38,7 +39,7 @@ from gpulaunch.engines.slurm.judge import (
     to_recall,
 )
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.process.ends import End
+from gpulaunch.process.ends import EndRecord
 from gpulaunch.process.nodeside import NodeStart
 from gpulaunch.wording import cause
 
@@ -52,8 +53,8 @@ def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) ->
     return QueueRow("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
 
 
-def end(outcome: Outcome, no_space: bool = False) -> End:
-    return End("a.1", outcome, 0, 7, NOW, NOW, no_space=no_space)
+def end(outcome: Outcome, no_space: bool = False) -> EndRecord:
+    return EndRecord("a.1", End(outcome, None, 0, NOW, NOW), 7, no_space=no_space)
 
 
 def over(sight: Observation) -> Outcome:
@@ -141,10 +142,10 @@ def test_the_kernels_own_count_tells_of_memory_where_slurm_does_not() -> None:
     assert verdict.failure is not None
     assert verdict.failure.kind == "host_oom"
     assert verdict.failure.evidence == "the kernel's count in its cgroup: oom_kill 2"
-    assert judge(Observation(row("FAILED"), START, replace(killed, outcome=Exited(1)))) == Over(
+    assert judge(Observation(row("FAILED"), START, replace(killed, end=End(Exited(1))))) == Over(
         Exited(1)
     )
-    assert hidden_kill(Observation(row("RUNNING"), START, replace(killed, outcome=Exited(0))))
+    assert hidden_kill(Observation(row("RUNNING"), START, replace(killed, end=End(Exited(0)))))
     assert not hidden_kill(Observation(row("RUNNING"), START, end(Exited(0))))
 
 
@@ -290,10 +291,10 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize("sight", [*AGAIN.values(), *FORGOTTEN.values()])
 def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observation) -> None:
-    assert over(replace(sight, end=end(Exited(0)))) == Exited(0)
-    assert over(replace(sight, end=end(Exited(3)))) == Exited(3)
-    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted(REQUEUED, Exited(5))
-    late = replace(sight, end=end(TimedOut("timeout", 1.0)))
+    assert over(replace(sight, record=end(Exited(0)))) == Exited(0)
+    assert over(replace(sight, record=end(Exited(3)))) == Exited(3)
+    assert over(replace(sight, record=end(BY_SLURM))) == Interrupted(REQUEUED, Exited(5))
+    late = replace(sight, record=end(TimedOut("timeout", 1.0)))
     assert over(late) == TimedOut("timeout", 1.0)
 
 
@@ -303,7 +304,7 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
     sight: Observation, outcome: Exited | Signaled
 ) -> None:
     """A job may end at the signal before its keeper has heard of it."""
-    seen = replace(sight, end=end(outcome))
+    seen = replace(sight, record=end(outcome))
     assert over(seen) == outcome
     told = replace(seen, said=f"{TOLD} DUE TO JOB REQUEUE ***; gpulaunch: a.1 was started before")
     assert over(told) == Interrupted(REQUEUED, outcome)
@@ -313,7 +314,7 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
 
 @pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
 def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Observation) -> None:
-    killed = replace(sight, end=end(Signaled(9)))
+    killed = replace(sight, record=end(Signaled(9)))
     assert over(killed) == Interrupted(REQUEUED, Signaled(9))
     assert over(replace(sight, over=LATE)) == Interrupted(ByCluster("requeued", "n1"))
     memory = replace(
@@ -345,7 +346,7 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
     cancelled = Observation(row("CANCELLED", code=75), START, end(Exited(75)))
     assert over(cancelled) == Cancelled(Exited(75))
     warned = replace(
-        own, end=end(Interrupted(ByCluster("told_to_end"), Exited(75))), said=f"{TOLD} ***"
+        own, record=end(Interrupted(ByCluster("told_to_end"), Exited(75))), said=f"{TOLD} ***"
     )
     verdict = judge(warned)
     assert isinstance(verdict, Over)
@@ -357,9 +358,9 @@ def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
     """Else the same warning says that its time is nearly up."""
     heeded = Observation(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
     assert over(heeded) == Interrupted(ByCluster("preempted"), Exited(5))
-    again = replace(AGAIN["waits"], end=end(BY_SLURM), preempted=True)
+    again = replace(AGAIN["waits"], record=end(BY_SLURM), preempted=True)
     assert over(again) == Interrupted(ByCluster("preempted"), Exited(5))
-    assert over(replace(heeded, end=end(Exited(0)))) == Exited(0)
+    assert over(replace(heeded, record=end(Exited(0)))) == Exited(0)
 
 
 def test_an_end_is_not_judged_before_slurm_was_asked_of_it() -> None:
@@ -410,4 +411,4 @@ def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started
         REQUEUED, Exited(143)
     )
     assert isinstance(judge(replace(ended, ended=LATE)), Over)
-    assert judge(replace(ended, end=end(Exited(0)))) == Over(Exited(0))
+    assert judge(replace(ended, record=end(Exited(0)))) == Over(Exited(0))

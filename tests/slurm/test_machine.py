@@ -44,7 +44,7 @@ def attempt(name: str) -> AttemptId:
 
 
 def outcomes(history: History) -> dict[str, Outcome]:
-    return {ended.attempt.job: ended.outcome for ended in history.told}
+    return {ended.attempt.job: ended.end.outcome for ended in history.told}
 
 
 def good(*names: str) -> dict[str, Outcome]:
@@ -393,7 +393,7 @@ def test_what_was_never_handed_over_is_interrupted_and_goes_again(history: Histo
     history.add("j", Plan(1.0))
     history.restart()
     history.finish()
-    assert [type(ended.outcome) for ended in history.told] == [Interrupted, Exited]
+    assert [type(ended.end.outcome) for ended in history.told] == [Interrupted, Exited]
     assert history.starts("j") == 1
 
 

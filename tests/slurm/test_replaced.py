@@ -46,4 +46,4 @@ def test_a_claim_that_is_none_neither_hangs_nor_ends_the_run(history: History, m
     claim.unlink()
     MADE[made](claim)
     history.until(lambda: history.over)
-    assert [ended.outcome for ended in history.told] == [Exited(3), Exited(0)]
+    assert [ended.end.outcome for ended in history.told] == [Exited(3), Exited(0)]

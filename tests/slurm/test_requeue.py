@@ -75,7 +75,7 @@ def ends_of(launcher: Launcher, kind: str = "") -> dict[str, str]:
     """Why the attempts of the jobs with cards ended, so far; without the node's name."""
     found = {}
     for event in launcher.events("attempt_ended"):
-        outcome = event["outcome"]
+        outcome = event["end"]["outcome"]
         if event["job"].startswith("j-") and kind in ("", outcome["kind"]):
             told = outcome.get("by") or outcome.get("why")
             why = cause(cause_of(json.dumps(told))) if told else outcome["kind"]
@@ -212,7 +212,7 @@ def test_what_a_launcher_took_out_of_the_queue_before_it_was_killed_runs_again(
     second = SlurmBench(busy, bench.run, fresh_pool(), 2)
     try:
         second.engine.adopt([attempt])
-        assert second.expect(Ended).outcome == Interrupted(REQUEUED, Signaled(15))
+        assert second.expect(Ended).end.outcome == Interrupted(REQUEUED, Signaled(15))
     finally:
         second.close()
 
@@ -324,7 +324,7 @@ def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
     run.seen.touch()  # the probe is not what this is about
     with closing(SlurmBench(broken, run, fresh_pool())) as bench:
         bench.launch(sh("true"), bench.gpus[0])
-        outcome = bench.expect(Ended).outcome
+        outcome = bench.expect(Ended).end.outcome
         assert isinstance(outcome, Lost)
         assert "could not begin it, and holds it: launch" in cause(outcome.why)
         wait_until(lambda: not broken.command("squeue", "-h"), PATIENCE)

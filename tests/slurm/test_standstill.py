@@ -79,9 +79,11 @@ def test_what_is_given_up_was_not_started_and_is_out_of_slurms_queue(
         bench.launch(sh("true", "long", timeout=6000.0))
         bench.expect(Queued)
         ended = bench.expect(Ended)
-        assert isinstance(ended.outcome, NotStarted)
-        assert ended.outcome.error.startswith("Slurm will not start it: asks for more time than")
-        assert ended.failure is not None
+        assert isinstance(ended.end.outcome, NotStarted)
+        assert ended.end.outcome.error.startswith(
+            "Slurm will not start it: asks for more time than"
+        )
+        assert ended.end.failure is not None
         wait_until(lambda: not cluster.command("squeue", "-h", "--states=PENDING"), LONG)
     finally:
         bench.close()

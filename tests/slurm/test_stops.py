@@ -60,7 +60,7 @@ def test_one_that_is_to_end_at_once_is_killed_on_its_node(make: Make, small: Clu
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
     wait_until(lambda: bench.loop.turn(block=False) or len(lines(bench.run.log(attempt))) > 1)
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test"), now=True))
-    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"), Signaled(9))
+    assert bench.expect(Ended).end.outcome == Interrupted(Quoted("a test"), Signaled(9))
 
 
 # ── Whole runs ──────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
 from gpulaunch.views.terminal import View
 
 START = 1_795_160_535.25  # 2026-11-20T07:42:15.25Z
@@ -82,9 +82,8 @@ class History:
         self, name: str, outcome: Outcome | None = None, failure: str | None = None, left: int = 0
     ) -> History:
         attempt = AttemptId(name, len(self.ledger.jobs[name].attempts))
-        return self.add(
-            f.AttemptEnded(attempt, outcome or Exited(0), failure, failure is not None, left)
-        )
+        end = End(outcome or Exited(0), Failure(failure) if failure else None, left)
+        return self.add(f.AttemptEnded(attempt, end, charged=failure is not None))
 
     def succeed(self, name: str) -> History:
         return self.end(name).add(f.JobSettled(name, "succeeded"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
+from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Interrupted
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.status import status_json
@@ -179,7 +179,7 @@ def test_what_ended_while_no_supervisor_lived_did_not_succeed_before() -> None:
     run.epoch, run.mono = before.epoch, before.mono
     run.open(engine="slurm").add(f.JobAdded("done", 0, 1, "d"))
     news = (
-        f.AttemptEnded(AttemptId("wide", 1), Exited(0), None, False),
+        f.AttemptEnded(AttemptId("wide", 1), End(Exited(0))),
         f.JobSettled("wide", "succeeded"),
     )
     for fact in news:

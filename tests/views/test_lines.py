@@ -5,7 +5,16 @@ from datetime import timezone
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    End,
+    Exited,
+    Failure,
+    Interrupted,
+    Lost,
+    NotStarted,
+)
 from gpulaunch.views.lines import LineView
 from tests.views.history import History
 from tests.views.screen import Tty
@@ -58,9 +67,9 @@ def test_a_failure_says_what_shows_it_and_says_that_once() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0).pass_(5)
     shows = "ValueError: x must not be 5"
-    run.add(f.AttemptEnded(AttemptId("a", 1), Exited(1), "exit", True, evidence=shows))
+    run.add(f.AttemptEnded(AttemptId("a", 1), End(Exited(1), Failure("exit", shows)), charged=True))
     run.add(f.JobDelayed("a", Quoted("retry"), 0.0)).start("a", 0).pass_(5)
-    run.add(f.AttemptEnded(AttemptId("a", 2), Exited(1), "exit", True, evidence=shows))
+    run.add(f.AttemptEnded(AttemptId("a", 2), End(Exited(1), Failure("exit", shows)), charged=True))
     run.add(f.JobSettled("a", "failed", Quoted("exited with status 1"))).add(f.RunClosed("failed"))
     lines = [line for line in text(run, stream) if line.startswith("failed          0:05")]
     assert lines == [
@@ -73,7 +82,11 @@ def test_evidence_that_the_reason_has_already_is_not_repeated() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0)
     why = "could not be started: no program frob"
-    run.add(f.AttemptEnded(AttemptId("a", 1), NotStarted(why), "not_started", True, evidence=why))
+    run.add(
+        f.AttemptEnded(
+            AttemptId("a", 1), End(NotStarted(why), Failure("not_started", why)), charged=True
+        )
+    )
     run.add(f.JobSettled("a", "failed", Quoted(why)))
     assert text(run, stream)[-1].count("no program frob") == 1
 
@@ -97,7 +110,7 @@ def test_a_failure_reads_the_same_whatever_follows_it_at_once() -> None:
     run.open().jobs("a", "s", service=True).start("a", 0).pass_(5)
     first, second = AttemptId("a", 1), AttemptId("a", 2)
     batch: list[f.Fact] = [
-        f.AttemptEnded(first, Exited(1), "exit", True),
+        f.AttemptEnded(first, End(Exited(1), Failure("exit")), charged=True),
         f.JobDelayed("a", Quoted("exited with status 1; retry 1 of 2")),
         f.AttemptLaunched(second, ("GPU-0",)),
     ]

@@ -10,7 +10,16 @@ from rich.console import Console
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited, Failure, Job, MissingOutput, Outcome, Signaled
+from gpulaunch.core.model import (
+    AttemptId,
+    End,
+    Exited,
+    Failure,
+    Job,
+    MissingOutput,
+    Outcome,
+    Signaled,
+)
 from gpulaunch.core.retry import over
 from gpulaunch.digest.groups import failures, reasons
 from gpulaunch.digest.summary import summarise
@@ -26,7 +35,7 @@ NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 
 def fails(run: History, name: str, outcome: Outcome, kind: str, evidence: str) -> None:
     attempt = AttemptId(name, len(run.ledger.jobs[name].attempts))
     advice = (Quoted("Make the batch smaller."),) if kind == "gpu_oom" else ()
-    run.add(f.AttemptEnded(attempt, outcome, kind, True, 0, evidence=evidence, advice=advice))
+    run.add(f.AttemptEnded(attempt, End(outcome, Failure(kind, evidence, advice)), charged=True))
     run.add(f.JobSettled(name, "failed", over(outcome, Job(name, ""), Failure(kind, evidence))))
 
 

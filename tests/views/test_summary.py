@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited, RunState
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, RunState
 from gpulaunch.digest.summary import Summary, summarise
 from gpulaunch.digest.usage import covered
 from gpulaunch.errors import NO_CARDS
@@ -62,10 +62,8 @@ def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> Non
         run.start(name, 0).add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId(name, 1),)))
         end = f.AttemptEnded(
             AttemptId(name, 1),
-            Exited(ord(name)),
-            "crash",
-            True,
-            advice=(Quoted("Do this.\nThen that."),),
+            End(Exited(ord(name)), Failure("crash", advice=(Quoted("Do this.\nThen that."),))),
+            charged=True,
         )
         run.add(end).add(f.JobSettled(name, "failed", Quoted(reason)))
     shown = rendered(lambda console: print_summary(console, summary_of(run)))

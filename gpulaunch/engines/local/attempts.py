@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, Started, StopAttempt, WorkerEnded
-from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
+from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
@@ -127,7 +127,7 @@ class LocalAttempts:
 
     def _refuse(self, launch: Launch, outcome: Outcome) -> None:
         """Post the end of an attempt that never began. Its worker, if it has one, waits on."""
-        self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
+        self._post(Ended(launch.attempt, End(outcome), kept=launch.worker in self._workers))
 
     def cards_settled(self) -> None:
         """Launch the attempts that waited to know whether the run still has their card's lease."""
@@ -261,7 +261,7 @@ class LocalAttempts:
             self._workers.put(running.worker, worker)
         else:
             self._pairs.keep(running.pair, running.kind)
-            if launch.gpus and _was_short(report):
+            if launch.gpus and _was_short(report.end):
                 self._loop.call_after(
                     f"pair:{launch.gpus[0].uuid}",
                     NEXT_PAIR_DELAY,
@@ -274,14 +274,7 @@ class LocalAttempts:
             why = os.strerror(errno.ENOSPC)
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
-        ended = Ended(
-            launch.attempt,
-            report.outcome,
-            report.leftovers,
-            report.started,
-            report.ended,
-            kept=report.kept,
-        )
+        ended = Ended(launch.attempt, report.end, report.kept)
         self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._post)
 
     def _fork_second_pair(self, kind: PairKind) -> None:
@@ -323,7 +316,7 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            self._post(Ended(running.attempt, Lost(Because("keeper_killed"))))
+            self._post(Ended(running.attempt, End(Lost(Because("keeper_killed")))))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]
@@ -345,7 +338,7 @@ def _leases(launch: Launch) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in launch.gpus)
 
 
-def _was_short(ended: client.AttemptOver) -> bool:
-    if ended.started is None or ended.ended is None:
+def _was_short(end: End) -> bool:
+    if end.started is None or end.ended is None:
         return False
-    return ended.ended.mono - ended.started.mono < SHORT_ATTEMPT
+    return end.ended.mono - end.started.mono < SHORT_ATTEMPT

@@ -8,7 +8,7 @@ from functools import partial
 
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt
-from gpulaunch.core.model import AttemptId, Job, Lost
+from gpulaunch.core.model import AttemptId, End, Job, Lost
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.local.attempts import LocalAttempts
@@ -125,18 +125,18 @@ class Local:
         """Post the recorded ends of adopted attempts; all others once no old keeper is alive."""
         for attempt in list(self._adopted):
             try:
-                end = read_end(self._context.run.end(attempt))
+                record = read_end(self._context.run.end(attempt))
             except OSError:  # it was killed between the intent and the launch
-                end = None
-            if end is None and self._keepers:
+                record = None
+            if record is None and self._keepers:
                 continue
             self._adopted.remove(attempt)
-            if end is None:
+            if record is None:
                 # Only this attempt's processes: new attempts of the run may be alive by now.
                 end_stragglers(self._context, attempt)
-                self._post(Ended(attempt, Lost(Because("unseen"))))
+                self._post(Ended(attempt, End(Lost(Because("unseen")))))
             else:
-                ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
+                ended = Ended(attempt, record.end)
                 self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._post)
 
     def why(self, attempt: AttemptId) -> str:

@@ -16,7 +16,7 @@ from gpulaunch.core.events import Ended, Event, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.batches import Batch
-from gpulaunch.process.ends import End
+from gpulaunch.process.ends import EndRecord
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
 Timer: TypeAlias = Literal[
@@ -36,7 +36,7 @@ class Records(Protocol):
         """Return the names of the attempts whose end is recorded."""
 
     def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None: ...
-    def end(self, attempt: AttemptId) -> End | None: ...
+    def end(self, attempt: AttemptId) -> EndRecord | None: ...
 
     def beat(self, attempt: AttemptId) -> float | None:
         """Return the node's last sign of life, by the file server's clock."""

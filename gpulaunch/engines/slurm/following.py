@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
 from gpulaunch.core.hints import Hint
-from gpulaunch.core.model import AttemptId, Exited, Gpu
+from gpulaunch.core.model import AttemptId, End, Exited, Gpu
 from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm import commands, withdrawals
@@ -49,7 +49,7 @@ from gpulaunch.engines.slurm.judge import (
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.process.ends import End, text_of
+from gpulaunch.process.ends import EndRecord, text_of
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
 CARD_NAMES_TIMEOUT = 15.0
@@ -324,7 +324,9 @@ def _consider(state: SlurmState, attempt: AttemptId, has_end: bool, records: Rec
         _end(state, one, verdict, sight, records)
 
 
-def _sight_of(state: SlurmState, one: SlurmAttempt, end: End | None, said: str) -> Observation:
+def _sight_of(
+    state: SlurmState, one: SlurmAttempt, end: EndRecord | None, said: str
+) -> Observation:
     gone, sight = one.sight.unaccounted, one.sight
     return Observation(
         sight.row,
@@ -342,7 +344,7 @@ def _sight_of(state: SlurmState, one: SlurmAttempt, end: End | None, said: str) 
     )
 
 
-def _wait(state: SlurmState, one: SlurmAttempt, end: End | None, records: Records) -> None:
+def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: Records) -> None:
     """Ask Slurm soon, or remember the node's last sign of life: a record is awaited."""
     if end is not None:
         hurry(state)
@@ -376,11 +378,10 @@ def _end(
 ) -> None:
     """Post the end of an attempt that began; follow its job until Slurm is done with it."""
     _tell_start(state, one, records, is_over=True)
-    one, end = state.attempts[one.attempt], sight.end
+    one, record = state.attempts[one.attempt], sight.record
     outcome = withdrawals.as_asked(verdict.outcome, one.stop)
-    ended = Ended(one.attempt, outcome, failure=verdict.failure)
-    if end is not None:
-        ended = replace(ended, leftovers=end.leftovers, started=end.started, ended=end.ended)
+    end = record.end if record is not None else End(outcome)
+    ended = Ended(one.attempt, replace(end, outcome=outcome, failure=verdict.failure))
     succeeded = isinstance(outcome, Exited) and outcome.code in one.job.success_codes
     if succeeded:  # Slurm's final state may come only after the run is over
         _say_hidden_kill(state, one, hidden_kill(sight))
@@ -392,7 +393,7 @@ def _end(
     if one.is_to_begin_anew:
         state.cancel([one])
     withdrawals.gone(state, one)
-    if end is None and one.start is not None:
+    if record is None and one.start is not None:
         _leave_word(state, one.attempt)
     if verdict.failure is None:
         state.do(Diagnose(ended, one.job))

@@ -41,7 +41,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.farside.node.status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNFIT
-from gpulaunch.process.ends import End, cause_of
+from gpulaunch.process.ends import EndRecord, cause_of
 from gpulaunch.process.nodeside import NodeStart
 
 NFS_VISIBILITY_TIMEOUT = 60.0
@@ -74,7 +74,7 @@ class Observation:
 
     row: QueueRow | None
     start: NodeStart | None = None
-    end: End | None = None
+    record: EndRecord | None = None
     over: float = 0.0
     ended: float = 0.0
     timeout: float | None = None
@@ -117,8 +117,8 @@ Verdict: TypeAlias = Waits | Runs | Unsure | Over
 def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdict:
     """Return what became of the attempt. `patience`: seconds to wait for a missing record."""
     row = sight.row
-    if sight.end is not None:
-        return _recorded(sight.end, sight, patience)
+    if sight.record is not None:
+        return _recorded(sight.record, sight, patience)
     if row is not None and row.phase == "queued" and not (sight.recalled and sight.start):
         return Waits(row.reason)
     if row is not None and row.phase == "running":
@@ -135,13 +135,13 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
     return _unrecorded(sight)
 
 
-def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
+def _recorded(record: EndRecord, sight: Observation, patience: float) -> Verdict:
     """Return the verdict on a recorded outcome, corrected by what Slurm did.
 
     Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
     """
-    row, outcome, status = sight.row, end.outcome, status_of(end.outcome)
-    if isinstance(outcome, NotStarted) and end.no_space and not sight.asked_to_end:
+    row, outcome, status = sight.row, record.end.outcome, status_of(record.end.outcome)
+    if isinstance(outcome, NotStarted) and record.no_space and not sight.asked_to_end:
         return Over(Interrupted(Quoted(outcome.error)))
     if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.asked_to_end:
         return Over(outcome)
@@ -186,7 +186,7 @@ def _began_anew(sight: Observation) -> bool:
         return False
     if row.restarts > start.restart:
         return True
-    its_own = sight.end is not None and status_of(sight.end.outcome) == row.status
+    its_own = sight.record is not None and status_of(sight.record.end.outcome) == row.status
     return found_its_claim(row) and not its_own
 
 
@@ -311,7 +311,7 @@ def _out_of_time(
 
 def _out_of_memory(sight: Observation) -> Failure | None:
     """Return the failure of a job that Slurm or the kernel killed for its memory; else None."""
-    counted = sight.end.oom_kills if sight.end else 0
+    counted = sight.record.oom_kills if sight.record else 0
     if said := _MEMORY.search(sight.said):
         words = f"Slurm: {said[0]}"
     elif sight.row is not None and sight.row.kind == "out_of_memory":

@@ -17,7 +17,7 @@ from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
 from gpulaunch.process.checked import record_bytes, record_of
-from gpulaunch.process.ends import End, cause_of, read_end
+from gpulaunch.process.ends import EndRecord, cause_of, read_end
 from gpulaunch.process.nodeside import (
     NodeStart,
     Withdrawn,
@@ -46,7 +46,7 @@ class DiskRecords:
             return read_start(self._run.start(attempt))
         return None
 
-    def end(self, attempt: AttemptId) -> End | None:
+    def end(self, attempt: AttemptId) -> EndRecord | None:
         with suppress(OSError):
             return read_end(self._run.end(attempt))
         return None

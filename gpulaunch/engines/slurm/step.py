@@ -13,7 +13,7 @@ from typing import Any
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt
-from gpulaunch.core.model import AttemptId, Interrupted, NotStarted
+from gpulaunch.core.model import AttemptId, End, Interrupted, NotStarted
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
 from gpulaunch.engines.slurm import (
     commands,
@@ -193,7 +193,7 @@ def _unprepared(state: SlurmState, seen: Unprepared) -> None:
     elif any(state.id_of(need) is not None for need in seen.launch.after):
         state.postponed[attempt] = seen.launch
     else:
-        state.post(Ended(attempt, NotStarted(seen.why)))
+        state.post(Ended(attempt, End(NotStarted(seen.why))))
 
 
 def _take_scarce(state: SlurmState) -> None:
@@ -214,7 +214,7 @@ def _take_postponed(state: SlurmState) -> None:
 def _stop(state: SlurmState, stop: StopAttempt) -> None:
     attempt = stop.attempt
     if state.postponed.pop(attempt, None):
-        state.post(Ended(attempt, withdrawals.as_asked(Interrupted(stop.by), stop)))
+        state.post(Ended(attempt, End(withdrawals.as_asked(Interrupted(stop.by), stop))))
     elif attempt in state.attempts:
         one = state.change(attempt, stop=stop)
         if stop.now:
@@ -257,7 +257,7 @@ def _adopt(state: SlurmState, left: Adopted) -> None:
     for one in state.which(lambda one: one.stop):
         stopping.ask(state, one.attempt)
     for attempt in sorted(unknown):
-        state.post(Ended(attempt, Interrupted(ByCluster("never_handed"))))
+        state.post(Ended(attempt, End(Interrupted(ByCluster("never_handed")))))
     following.plan(state)
 
 

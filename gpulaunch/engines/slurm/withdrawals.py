@@ -17,6 +17,7 @@ from gpulaunch.core.events import Ended, StopAttempt
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    End,
     Failure,
     Interrupted,
     NotStarted,
@@ -50,7 +51,7 @@ def over(
     gone(state, one)
     outcome = as_asked(outcome, one.stop)
     failure = failure if isinstance(outcome, NotStarted) else None
-    state.post(Ended(one.attempt, outcome, failure=failure))
+    state.post(Ended(one.attempt, End(outcome, failure)))
 
 
 def gone(state: SlurmState, one: SlurmAttempt) -> None:

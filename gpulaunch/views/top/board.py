@@ -11,7 +11,7 @@ from datetime import tzinfo
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.core.model import AttemptId, End, Failure, Instant, RunState
 from gpulaunch.core.reasons import NothingStarts, RunOver
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
@@ -66,7 +66,7 @@ class Board:
                 self._wait(name)
             case f.AttemptLaunched(attempt, queued=False) | f.AttemptStarted(attempt):
                 self.waiting.pop(attempt.job, None)
-            case f.AttemptEnded(attempt, failure=failure) if failure is not None:
+            case f.AttemptEnded(attempt, End(failure=Failure())):
                 _renew(self.failed, attempt.job)
             case f.JobSettled(name, state):
                 self.waiting.pop(name, None)

@@ -11,7 +11,7 @@ import sys
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited
+from gpulaunch.core.model import AttemptId, End, Exited, Failure
 from gpulaunch.metrics.model import CardSample
 from tests.views.history import History
 from tests.views.top.pilot import FakeLink, FakeSamples, Seat, watch
@@ -45,7 +45,9 @@ def night() -> History:
             attempt = AttemptId(name, 1)
             run.add(
                 f.AttemptEnded(
-                    attempt, Exited(1), kind, True, evidence=evidence, advice=(Quoted(advice),)
+                    attempt,
+                    End(Exited(1), Failure(kind, evidence, (Quoted(advice),))),
+                    charged=True,
                 )
             )
             run.add(f.JobSettled(name, "failed", Quoted("exited with status 1")))

@@ -7,7 +7,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Retry
-from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Instant, Interrupted
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from tests.views.history import History
@@ -23,11 +23,15 @@ def night() -> History:
     run.add(
         f.AttemptEnded(
             AttemptId("fold-4", 1),
-            Exited(1),
-            "gpu_oom",
-            True,
-            evidence="torch.OutOfMemoryError: tried to allocate 20.00 GiB",
-            advice=(Quoted("Ask for a card with more memory free (gpu_memory: 40GB)."),),
+            End(
+                Exited(1),
+                Failure(
+                    "gpu_oom",
+                    "torch.OutOfMemoryError: tried to allocate 20.00 GiB",
+                    (Quoted("Ask for a card with more memory free (gpu_memory: 40GB)."),),
+                ),
+            ),
+            charged=True,
         )
     )
     run.add(f.JobSettled("fold-4", "failed", Quoted("exited with status 1"))).start("fold-5", 1)
