@@ -118,6 +118,23 @@ def listing(names: Iterable[str], shown: int = 3) -> str:
     return f"{text} and {more:,} more" if more > 0 else text
 
 
+def consecutive(numbers: Iterable[int]) -> list[range]:
+    """Return the numbers as rising ranges without gaps: 0 and 2 to 7."""
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return the numbers as programs take many of them: `0,2-7`."""
+    found = consecutive(numbers)
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in found)
+
+
 def unescaped(pattern: str) -> str:
     """Return a glob pattern as people read it: what `glob.escape` did is undone."""
     return _ESCAPED.sub(r"\1", pattern)

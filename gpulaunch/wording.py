@@ -22,7 +22,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.text import clock, listing, several, size, span
+from gpulaunch.text import clock, consecutive, listing, several, size, span
 
 MAX_EVIDENCE_CHARACTERS = 200
 """Characters of the evidence that a reason shows at most."""
@@ -132,15 +132,9 @@ def cards(count: int) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Return numbers as people write many of them: `0, 2-7`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
     return ", ".join(
-        f"{first}-{last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
-        for first, last in runs
+        f"{some[0]}-{some[-1]}" if len(some) > 2 else ", ".join(map(str, some))
+        for some in consecutive(numbers)
     )
 
 

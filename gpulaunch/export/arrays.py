@@ -163,17 +163,6 @@ def _chained(made: list[Submission]) -> set[str]:
     }
 
 
-def ranges(tasks: Iterable[int]) -> str:
-    """`0,2-5`."""
-    found: list[list[int]] = []
-    for task in sorted(tasks):
-        if found and found[-1][1] == task - 1:
-            found[-1][1] = task
-        else:
-            found.append([task, task])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
-
-
 def slug(label: str) -> str:
     """A name for files and variables from an entry's name, placeholders left out."""
     plain = re.sub(r"\{\{.*?\}\}", "", label)

@@ -8,11 +8,12 @@ from dataclasses import replace
 from math import ceil
 
 from gpulaunch.core.model import Job
-from gpulaunch.export.arrays import Submission, Unit, at_once, ranges, slug, submissions
+from gpulaunch.export.arrays import Submission, Unit, at_once, slug, submissions
 from gpulaunch.export.general import ExportedEntry
 from gpulaunch.export.look import ExportSelection, Note, note_at
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line
 from gpulaunch.export.words import is_identifier, word
+from gpulaunch.text import ranges
 
 MAX_ARRAY_TASKS = 1000
 """Tasks of an array that every Slurm takes (MaxArraySize is 1001 unless the site says more)."""

@@ -66,7 +66,7 @@ RUNS, BACK = (
 
 def test_what_waits_again_after_it_was_begun_is_recalled_and_over_with() -> None:
     one = held(holder=Began(START, 10.0)).looked(RUNS, asked_at=11.0, now=11.5)
-    assert (one.sight.recalled, one.sight.unaccounted) == ("", None)
+    assert (one.sight.recalled, one.sight.unaccounted) == (None, None)
     one = one.looked(BACK, asked_at=12.0, now=12.5)
     assert one.sight.recalled
     assert one.sight.unaccounted is not None
@@ -76,7 +76,7 @@ def test_what_waits_again_after_it_was_begun_is_recalled_and_over_with() -> None
 
 def test_what_was_seen_to_wait_before_its_start_was_is_not() -> None:
     one = held(holder=Began(START, 10.0)).looked(BACK, asked_at=9.0, now=10.5)
-    assert (one.sight.recalled, one.sight.unaccounted) == ("", None)
+    assert (one.sight.recalled, one.sight.unaccounted) == (None, None)
 
 
 def test_it_has_left_once_slurm_was_asked_and_knows_it_no_longer() -> None:

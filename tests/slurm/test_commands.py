@@ -390,7 +390,7 @@ def test_the_cluster_says_its_limits(client: Client) -> None:
     answer = client.ask(client.slurm.ask)
     assert isinstance(answer, Config)
     assert int(answer.version.partition(".")[0]) >= 20
-    assert (answer.array, answer.jobs, answer.remembered) == (1001, 10000, 300)
+    assert answer.array == 1001
 
 
 def test_calls_that_are_given_up_leave_no_process_and_do_not_answer(tmp_path: Path) -> None:

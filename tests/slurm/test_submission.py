@@ -81,7 +81,7 @@ class Site:
                 if timer not in ("queue", "records"):
                     self.loop.call_after(timer, seconds, lambda: self.tell(due))
             case AskConfig():
-                config = commands.Config("22.05", 1001, 10_000, 300.0)
+                config = commands.Config("22.05", 1001)
                 self.loop.call_after("ask", 0.0, lambda: self._answer(action, config))
             case Submit(_, options):
                 answer = self._submit(options)

@@ -11,8 +11,9 @@ from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm.judge import to_recall
 from gpulaunch.engines.slurm.limits import Lane
-from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow, spans
+from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
+from gpulaunch.text import consecutive
 
 T = TypeVar("T")
 MAX_NUMBERS_PER_CALL = 200
@@ -282,9 +283,7 @@ def ranges(ids: Iterable[str]) -> list[tuple[str, list[str]]]:
         else:
             found.append((number, [id]))
     for number, tasks in arrays.items():
-        for span in spans(sorted(tasks)):
-            first, _, last = span.partition("-")
-            members = range(int(first), int(last or first) + 1)
-            term = f"{number}_[{span}]" if last else f"{number}_{span}"
-            found.append((term, [f"{number}_{task}" for task in members]))
+        for some in consecutive(tasks):
+            span = f"[{some[0]}-{some[-1]}]" if len(some) > 1 else some[0]
+            found.append((f"{number}_{span}", [f"{number}_{task}" for task in some]))
     return found

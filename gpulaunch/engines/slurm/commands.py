@@ -1,13 +1,8 @@
 """Slurm's programs, called without waiting: each call has a time limit, and answers once.
 
-    submit -> SubmissionAccepted | Full | SubmissionRefused | Unreachable    sbatch
-    queue  -> QueueListing | Unreachable                 squeue, all of this user's jobs
-    show   -> QueueListing | Unknown | Unreachable       scontrol, one job
-    cancel -> Done | SubmissionRefused | Unreachable     scancel
-    signal -> Done | SubmissionRefused | Unreachable     scancel
-    hold, release -> Done | SubmissionRefused | Unreachable                  scontrol
-    ask    -> Config | Unreachable                       scontrol
-    look_for_config -> words                             scontrol, without the controller
+    submit                  sbatch      queue  squeue, all of this user's jobs
+    cancel, signal          scancel     show   scontrol, one job
+    hold, release, ask      scontrol    look_for_config  scontrol, without the controller
 
 An answer comes from a later turn of the loop, never from within the call. `Unreachable` says
 nothing about any job: such a submission may have reached the controller, and is looked up by its
@@ -25,9 +20,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, TypeAlias, TypeVar
 
 from gpulaunch.engines.slurm.reading import (
     RETRYING,
@@ -48,6 +43,7 @@ from gpulaunch.engines.slurm.reading import (
 from gpulaunch.engines.slurm.reasons import is_mixed
 from gpulaunch.loop import Loop
 
+T = TypeVar("T")
 CALL_TIMEOUT = 30.0
 """Seconds for a call. Slurm's programs themselves wait 10 s for an answer (MessageTimeout)."""
 LAST_CALLS_TIMEOUT = 2.0
@@ -55,13 +51,11 @@ LAST_CALLS_TIMEOUT = 2.0
 LAST_CALLS_POLL = 0.01
 """Seconds between two looks whether a program that closed its output has exited."""
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
-CHOSEN = frozenset(
-    (
-        "SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS",
-        "SBATCH_RESERVATION", "SBATCH_CONSTRAINT", "SBATCH_WCKEY", "SBATCH_TIMELIMIT",
-        "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE",
-    )
-)  # fmt: skip
+CHOSEN = {
+    "SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS",
+    "SBATCH_RESERVATION", "SBATCH_CONSTRAINT", "SBATCH_WCKEY", "SBATCH_TIMELIMIT",
+    "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE",
+}  # fmt: skip
 """The variables that people set for all their submissions: where they run and who pays. Slurm's
 other variables would change what is done (SBATCH_WAIT) or printed (SQUEUE_STATES)."""
 FAMILIES = ("SLURM_", "SLURMD_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_", "SACCT_")
@@ -122,14 +116,11 @@ class Config:
     """The cluster's configuration, as far as it matters here.
 
     `array` is the smaller of MaxArraySize (1 more than the largest index) and `max_array_tasks`; 0:
-    no arrays. `jobs` is how many jobs Slurm knows at most (MaxJobCount). It remembers finished ones
-    for `remembered` seconds (MinJobAge; 0: for ever).
+    no arrays.
     """
 
     version: str
     array: int
-    jobs: int
-    remembered: float
 
 
 SubmitAnswer: TypeAlias = SubmissionAccepted | Full | SubmissionRefused | Unreachable
@@ -172,22 +163,8 @@ class Slurm:
 
         `options` must ask for `--parsable`; `arguments` are the script's.
         """
-        given = without_slurm(environ) | self._chosen
-
-        def read(end: _End) -> SubmitAnswer:
-            if end.code == 0 and (id := read_id(end.out)):
-                return SubmissionAccepted(id)
-            if end.late or is_unreachable(end.said):
-                return Unreachable(end.text)
-            if end.code and is_full(end.said):
-                return Full(end.text)
-            if end.code and end.code > 0:
-                return SubmissionRefused(end.text, is_plain_no(end.said))
-            # Killed by a signal, or no number printed: the controller may have the job.
-            return Unreachable(end.text)
-
-        argv = [*options, str(script), *arguments]
-        self._call("sbatch", argv, given, lambda end: done(read(end)))
+        argv, given = [*options, str(script), *arguments], without_slurm(environ) | self._chosen
+        self._call("sbatch", argv, given, lambda end: done(_submitted(end)))
 
     def queue(self, done: Callable[[QueueAnswer], object]) -> None:
         """List all jobs of this user that Slurm knows, in hidden partitions as well.
@@ -195,33 +172,23 @@ class Slurm:
         Slurm shows the waiting tasks of an array in one row, with the reasons of all of them. Where
         the reasons differ (one task is held), a second call lists each task by itself.
         """
-        mine = [f"--user={os.getuid()}"]
+        mine = f"--user={os.getuid()}"
 
-        def seen(end: _End, rows: tuple[QueueRow, ...]) -> None:
-            answer = _queue(end, rows)
+        def seen(answer: QueueAnswer) -> None:
+            rows = answer.rows if isinstance(answer, QueueListing) else ()
             if any(row.tasks and is_mixed(row.reason) for row in rows):
-                self._squeue([*mine, "--array"], lambda end, rows: done(_queue(end, rows)))
+                self._squeue([mine, "--array"], done)
             else:
                 done(answer)
 
-        self._squeue(mine, seen)
+        self._squeue([mine], seen)
 
     def show(self, id: str, done: Callable[[ShowAnswer], object]) -> None:
         """List one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).
 
         Through `scontrol`, a second source: a site may wrap, cache or cut `squeue`.
         """
-
-        def read(end: _End) -> ShowAnswer:
-            if end.late or is_unreachable(end.said):
-                return Unreachable(end.text)
-            if end.code and is_unknown(end.out + end.said):
-                return Unknown()
-            rows = () if end.code else read_shown(end.out)
-            return QueueListing(rows) if rows else Unreachable(end.text)
-
-        argv = ["--all", "show", "job", id]
-        self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
+        self._ask("scontrol", ["--all", "show", "job", id], _shown, done)
 
     def cancel(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
         """Cancel jobs. Those that run get SIGTERM, and SIGKILL after KillWait.
@@ -229,7 +196,7 @@ class Slurm:
         Not with `--state=PENDING`: for one task that cancels all waiting tasks of its array (seen
         in 22.05).
         """
-        self._call("scancel", ids, self._environ, lambda end: done(_cancelled(end)))
+        self._ask("scancel", ids, _cancelled, done)
 
     def signal(self, ids: Sequence[str], name: str, done: Callable[[CancelAnswer], object]) -> None:
         """Send the signal `name` ("TERM") to the batch scripts of running jobs, and to them alone.
@@ -238,35 +205,22 @@ class Slurm:
         through the controller: a machine that submits need not reach the nodes.
         """
         argv = ["--ctld", "--batch", f"--signal={name}", *ids]
-        self._call("scancel", argv, self._environ, lambda end: done(_cancelled(end)))
+        self._ask("scancel", argv, _cancelled, done)
 
     def hold(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
         """Hold waiting jobs (`12`), tasks (`12_3`) and ranges of tasks (`12_[3-7]`) in the queue.
 
         Waiting ones only: one that runs would go on, and be held if Slurm put it back.
         """
-        self._held("hold", ids, done)
+        self._ask("scontrol", ["hold", ",".join(ids)], _held, done)
 
     def release(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
         """Release held jobs, so that they may start."""
-        self._held("release", ids, done)
-
-    def _held(self, verb: str, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
-        def read(end: _End) -> CancelAnswer:
-            if end.late or is_unreachable(end.said):
-                return Unreachable(end.text)
-            over = is_over_already(end.out + end.said)
-            return Done() if end.code == 0 or over else SubmissionRefused(end.text)
-
-        self._call("scontrol", [verb, ",".join(ids)], self._environ, lambda end: done(read(end)))
+        self._ask("scontrol", ["release", ",".join(ids)], _held, done)
 
     def ask(self, done: Callable[[ConfigAnswer], object]) -> None:
         """Ask the controller for the cluster's configuration."""
-
-        def read(end: _End) -> ConfigAnswer:
-            return Unreachable(end.text) if end.code or end.late else _config(end.out)
-
-        self._call("scontrol", ["show", "config"], self._environ, lambda end: done(read(end)))
+        self._ask("scontrol", ["show", "config"], _config, done)
 
     def look_for_config(self, done: Callable[[str], object]) -> None:
         """Ask why Slurm's programs find no configuration here; "" if they do, or if unknown.
@@ -277,8 +231,7 @@ class Slurm:
         def read(end: _End) -> str:
             return end.text if end.code and is_unconfigured(end.said) else ""
 
-        argv = ["show", "hostnames", "n1"]
-        self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
+        self._ask("scontrol", ["show", "hostnames", "n1"], read, done)
 
     def close(self) -> None:
         """End the calls under way without an answer; wait for `scancel` before.
@@ -290,16 +243,25 @@ class Slurm:
             call.close(max(0.0, until - time.monotonic()))
         self._calls.clear()
 
-    def _squeue(
-        self, which: Sequence[str], done: Callable[[_End, tuple[QueueRow, ...]], object]
-    ) -> None:
+    def _squeue(self, which: Sequence[str], done: Callable[[QueueAnswer], object]) -> None:
         separator = f"|{secrets.token_hex(6)}|"
-        argv = [
-            "--all", "--noheader", "--states=all", f"--Format={queue_format(separator)}", *which,
-        ]  # fmt: skip
-        self._call(
-            "squeue", argv, self._environ, lambda end: done(end, read_queue(end.out, separator))
-        )
+        form = f"--Format={queue_format(separator)}"
+
+        def read(end: _End) -> QueueAnswer:
+            if end.code or end.late:
+                return Unreachable(end.text)
+            return QueueListing(read_queue(end.out, separator))
+
+        self._ask("squeue", ["--all", "--noheader", "--states=all", form, *which], read, done)
+
+    def _ask(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        read: Callable[[_End], T],
+        done: Callable[[T], object],
+    ) -> None:
+        self._call(program, arguments, self._environ, lambda end: done(read(end)))
 
     def _call(
         self,
@@ -324,29 +286,53 @@ def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(FAMILIES)}
 
 
-def _queue(end: _End, rows: tuple[QueueRow, ...]) -> QueueAnswer:
-    return Unreachable(end.text) if end.code or end.late else QueueListing(rows)
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _submitted(end: _End) -> SubmitAnswer:
+    if end.code == 0 and (id := read_id(end.out)):
+        return SubmissionAccepted(id)
+    if end.code and not end.is_lost and is_full(end.said):
+        return Full(end.text)
+    # Killed by a signal, or no number printed: the controller may have the job.
+    if end.is_lost or not end.code or end.code < 0:
+        return Unreachable(end.text)
+    return SubmissionRefused(end.text, bool(is_plain_no(end.said)))
+
+
+def _shown(end: _End) -> ShowAnswer:
+    if not end.is_lost and end.code and is_unknown(end.out + end.said):
+        return Unknown()
+    rows = () if end.is_lost or end.code else read_shown(end.out)
+    return QueueListing(rows) if rows else Unreachable(end.text)
 
 
 def _cancelled(end: _End) -> CancelAnswer:
     # Not by its status: 22.05 exits with 229 where all went well.
-    if end.late or is_unreachable(end.said):
+    if end.is_lost:
         return Unreachable(end.text)
     return Done() if is_over_already(end.said) else SubmissionRefused(end.text)
 
 
-def _config(text: str) -> ConfigAnswer:
-    def number(name: str) -> int:
-        digits = read_setting(text, name).partition(" ")[0]
-        return int(digits) if digits.isdigit() else 0
+def _held(end: _End) -> CancelAnswer:
+    if end.is_lost:
+        return Unreachable(end.text)
+    over = is_over_already(end.out + end.said)
+    return Done() if end.code == 0 or over else SubmissionRefused(end.text)
 
-    version = read_setting(text, "SLURM_VERSION")
+
+def _config(end: _End) -> ConfigAnswer:
+    if end.code or end.late:
+        return Unreachable(end.text)
+    version = read_setting(end.out, "SLURM_VERSION")
     if not version:
         return Unreachable("scontrol show config: no version in its answer")
-    array = number("MaxArraySize")
-    if tasks := re.search(r"\bmax_array_tasks=(\d+)", read_setting(text, "SchedulerParameters")):
+    size = read_setting(end.out, "MaxArraySize")
+    array = int(size) if size.isdigit() else 0
+    parameters = read_setting(end.out, "SchedulerParameters")
+    if tasks := re.search(r"\bmax_array_tasks=(\d+)", parameters):
         array = min(array, int(tasks[1]))
-    return Config(version, array, number("MaxJobCount"), number("MinJobAge"))
+    return Config(version, array)
 
 
 # ── One call ────────────────────────────────────────────────────────────────────────────────────
@@ -363,6 +349,11 @@ class _End:
     late: str = ""
 
     @property
+    def is_lost(self) -> bool:
+        """True where it got no answer from the controller."""
+        return bool(self.late or is_unreachable(self.said))
+
+    @property
     def text(self) -> str:
         """The failure in one line for people."""
         said = one_line(self.said) or one_line(self.out if self.code and self.code > 0 else "")
@@ -371,43 +362,33 @@ class _End:
         return f"{self.program}: " + "; ".join(filter(None, (said, self.late)))
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """One program under way: its output, its end, its time limit."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        key: str,
-        program: str,
-        limit: float,
-        over: Callable[[_End], object],
-    ) -> None:
-        self._loop = loop
-        self._key = key
-        self._program = program
-        self._limit = limit
-        self._over = over
-        self._process: subprocess.Popen[bytes] | None = None
-        self._read: dict[int, tuple[IO[bytes], bytearray]] = {}
+    _loop: Loop
+    _key: str
+    _program: str
+    _limit: float
+    _over: Callable[[_End], object]
+    _process: subprocess.Popen[bytes] | None = None
+    _read: dict[int, tuple[IO[bytes], bytearray]] = field(default_factory=dict)
 
     def start(self, path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         try:
             if not path:
                 raise FileNotFoundError("not found; is this a machine that submits to Slurm?")
             self._process = subprocess.Popen(
-                [path, *arguments],
-                cwd="/",
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                [path, *arguments], cwd="/", env=environ, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is ours, not theirs
-            )
+            )  # fmt: skip
         except OSError as error:
             end = _End(self._program, None, late=str(error.strerror or error))
             self._loop.call_after(self._key, 0.0, lambda: self._over(end))
             return
-        self._loop.call_after(self._key, self._limit, self._too_late)
+        late = f"no answer within {self._limit:g} s"
+        self._loop.call_after(self._key, self._limit, lambda: self._finish(late))
         for stream in (self._process.stdout, self._process.stderr):
             assert stream
             fd = stream.fileno()
@@ -428,9 +409,6 @@ class _Call:
         if RETRYING in so_far and self._process and stream is self._process.stderr:
             # sbatch now sleeps for longer and longer; the caller decides when to try again.
             self._finish()
-
-    def _too_late(self) -> None:
-        self._finish(f"no answer within {self._limit:g} s")
 
     def _ended(self) -> None:
         """Finish once the process has exited, which may come after its output was closed."""

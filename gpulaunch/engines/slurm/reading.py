@@ -10,49 +10,26 @@ pass for a field or a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from gpulaunch.core.model import Exited, Signaled, Status
 
 Phase: TypeAlias = Literal["queued", "running", "over"]
 Kind: TypeAlias = Literal[
-    "",
-    "boot_fail",
-    "cancelled",
-    "completed",
-    "deadline",
-    "dependency",
-    "failed",
-    "node_fail",
-    "out_of_memory",
-    "preempted",
-    "revoked",
-    "timeout",
-]
-
-QUEUED = frozenset(
-    (
-        "PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "REQUEUED", "REQUEUE_FED",
-        "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL",
-    )
-)  # fmt: skip
+    "", "boot_fail", "cancelled", "completed", "deadline", "dependency", "failed", "node_fail",
+    "out_of_memory", "preempted", "revoked", "timeout",
+]  # fmt: skip
+"""How a job ended, or that it has not."""
+QUEUED = {
+    "PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "REQUEUED", "REQUEUE_FED",
+    "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL",
+}  # fmt: skip
 """States of a job that has not started, or that Slurm has put back into the queue."""
-ON_ITS_WAY = frozenset(("CONFIGURING", "POWER_UP_NODE"))
+ON_ITS_WAY = {"CONFIGURING", "POWER_UP_NODE"}
 """Those of `QUEUED` in which the job has its nodes, which are being made ready."""
-OVER: dict[str, Kind] = {
-    "BOOT_FAIL": "boot_fail",
-    "CANCELLED": "cancelled",
-    "COMPLETED": "completed",
-    "DEADLINE": "deadline",
-    "FAILED": "failed",
-    "NODE_FAIL": "node_fail",
-    "OUT_OF_MEMORY": "out_of_memory",
-    "PREEMPTED": "preempted",
-    "REVOKED": "revoked",
-    "TIMEOUT": "timeout",
-}
+OVER: dict[str, Kind] = {k.upper(): k for k in get_args(Kind) if k not in ("", "dependency")}
 NEVER_MET = "DependencyNeverSatisfied"
 """The reason of a job that Slurm cancelled because one that it needed failed."""
 
@@ -169,6 +146,10 @@ def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
 def _row(
     id: str, state: str, reason: str, code: str, restarts: str, node: str, preempted: str, name: str
 ) -> QueueRow | None:
+    """Return the row from what Slurm's programs print for it; None if that is none.
+
+    `id`: `12`, `12_3`, or `12_[4-7%2]` for tasks that wait together.
+    """
     # Text that a site printed before this row ends with a line break.
     found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[(.*?)\]?)?", id.rpartition("\n")[2].strip())
     if not found:
@@ -205,23 +186,13 @@ def read_shown(text: str) -> tuple[QueueRow, ...]:
     """Return the rows that `scontrol show job` printed, without one that is cut short."""
     rows = []
     for found in _SHOWN_LINE.finditer(text):
-        array = dict(word.partition("=")[::2] for word in found["array"].split())
-        tasks = array.get("ArrayTaskId", "")
-        one = tasks.isdigit()
-        rows.append(
-            QueueRow(
-                id=array.get("ArrayJobId") or found["job"],
-                task=int(tasks) if one else None,
-                tasks=read_tasks("" if one else tasks),
-                name=found["name"],
-                state=found["state"],
-                reason="" if found["reason"] == "None" else found["reason"],
-                status=read_status(found["code"]) if found["state"] in OVER else None,
-                restarts=int(found["restarts"]),
-                node="" if found["node"] == "(null)" else found["node"],
-            )
-        )
-    return tuple(rows)
+        told = found.groupdict()
+        array = dict(word.partition("=")[::2] for word in told.pop("array").split())
+        id, tasks = told.pop("job"), array.get("ArrayTaskId", "")
+        if tasks:
+            id = f"{array['ArrayJobId']}_{tasks if tasks.isdigit() else f'[{tasks}]'}"
+        rows.append(_row(id, preempted="", **told))
+    return tuple(filter(None, rows))
 
 
 def read_tasks(text: str) -> Tasks:
@@ -237,17 +208,6 @@ def read_tasks(text: str) -> Tasks:
     return Tasks(tuple(ranges), cut)
 
 
-def spans(numbers: Sequence[int]) -> list[str]:
-    """Return rising numbers as Slurm's options take them: `0-7`, `9`."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1] = [found[-1][0], number]
-        else:
-            found.append([number])
-    return ["-".join(map(str, ends)) for ends in found]
-
-
 def read_status(text: str) -> Status | None:
     """Return the status from a wait status (`768`) or from `code:signal` (`3:0`, `0:9`)."""
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
@@ -260,7 +220,7 @@ def read_status(text: str) -> Status | None:
 
 # ── What else it says ───────────────────────────────────────────────────────────────────────────
 
-UNREACHABLE = re.compile(
+is_unreachable = re.compile(
     r"unable to contact|(unable to|could not) establish|unable to connect|unable to resolve"
     r"|connection (failure|refused|timed out|reset)|timed out on send|error (sending|receiving)"
     r"|message (send|receive) failure|transport endpoint|zero bytes were transmitted"
@@ -268,35 +228,37 @@ UNREACHABLE = re.compile(
     r"|no route to host|network is (down|unreachable)|broken pipe|unexpected message"
     r"|resource temporarily unavailable|shutting down",
     re.I,
-)
-"""Messages of a controller that cannot be reached: they say nothing about any job."""
-FULL = re.compile(
+).search
+"""Finds the words of a controller that cannot be reached: they say nothing about any job."""
+is_unknown = re.compile(r"invalid job id|^job \S+ not found", re.I | re.M).search
+"""Finds what `scontrol` prints of a job that it does not know."""
+is_plain_no = re.compile(
+    r"batch job submission failed|(unrecognized|invalid|unknown) option", re.I
+).search
+"""Finds what `sbatch` itself prints when it submitted nothing. Another program's failure (a site's
+wrapper) may come after the job was submitted."""
+is_about_arrays = re.compile(r"job array specification|array (is )?too large", re.I).search
+"""Finds that an array was refused for having too many tasks (`max_array_tasks`)."""
+_FULL = re.compile(
     r"submitjob|maxjobcount|job queue full|unable to create job record|try again"
     r"|temporarily (unable to accept|disabled)|submissions disabled",
     re.I,
 )
-"""Messages of a full queue: later there is room again."""
-NO_CONFIG = re.compile(
+_POLICY = re.compile(r"violates accounting/qos policy", re.I)
+_LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
+"""The name of the violated limit, which newer versions print beside `_POLICY`."""
+_NO_CONFIG = re.compile(
     r"could not establish a configuration source|unable to process configuration file", re.I
 )
-NOT_FETCHED = re.compile(
+_NOT_FETCHED = re.compile(
     r"contact|connect|timed out|host name lookup failure|temporar|server error|retrying", re.I
 )
-"""Messages beside `NO_CONFIG` where there is a configuration that cannot be fetched just now."""
-POLICY = re.compile(r"violates accounting/qos policy", re.I)
-LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
-"""The name of the violated limit, which newer versions print beside `POLICY`."""
-OVER_ALREADY = re.compile(
+"""Words beside `_NO_CONFIG` where there is a configuration that cannot be fetched just now."""
+_OVER_ALREADY = re.compile(
     r"invalid job id|already (completing or )?(completed|finished)|already done|: no error$"
     r"|no longer pending",
     re.I,
 )
-
-
-UNKNOWN = re.compile(r"invalid job id|^job \S+ not found", re.I | re.M)
-"""What `scontrol` prints of a job that it does not know."""
-SAID_NO = re.compile(r"batch job submission failed|(unrecognized|invalid|unknown) option", re.I)
-"""What `sbatch` itself prints when it submitted nothing."""
 
 
 def read_id(text: str) -> str | None:
@@ -318,25 +280,9 @@ def one_line(text: str, longest: int = 500) -> str:
     return said if len(said) <= longest else said[: longest - 3] + "..."
 
 
-def is_unreachable(text: str) -> bool:
-    return bool(UNREACHABLE.search(text))
-
-
 def is_unconfigured(text: str) -> bool:
     """Whether Slurm's programs find no configuration here, or none that they understand."""
-    return bool(NO_CONFIG.search(text)) and not NOT_FETCHED.search(text)
-
-
-def is_unknown(text: str) -> bool:
-    return bool(UNKNOWN.search(text))
-
-
-def is_plain_no(text: str) -> bool:
-    """Whether a refusal is in the words of `sbatch`.
-
-    Another program's failure may come after the job was submitted.
-    """
-    return bool(SAID_NO.search(text))
+    return bool(_NO_CONFIG.search(text)) and not _NOT_FETCHED.search(text)
 
 
 def is_full(text: str) -> bool:
@@ -345,14 +291,7 @@ def is_full(text: str) -> bool:
     A violated policy may be a limit on how many jobs there are, or on how large or long one may be.
     Newer versions name the limit. Without a name the former is assumed.
     """
-    if FULL.search(text):
-        return True
-    return bool(POLICY.search(text)) and not LIMIT.search(text)
-
-
-def is_about_arrays(text: str) -> bool:
-    """Whether an array is refused for having too many tasks (`max_array_tasks`)."""
-    return bool(re.search(r"job array specification|array (is )?too large", text, re.I))
+    return bool(_FULL.search(text) or (_POLICY.search(text) and not _LIMIT.search(text)))
 
 
 def is_over_already(text: str) -> bool:
@@ -360,8 +299,7 @@ def is_over_already(text: str) -> bool:
 
     Of an array there is a line for each task.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
-    return all(OVER_ALREADY.search(line) for line in lines)
+    return all(_OVER_ALREADY.search(line) for line in text.splitlines() if line.strip())
 
 
 def read_setting(text: str, name: str) -> str:

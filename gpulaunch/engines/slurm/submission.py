@@ -32,8 +32,9 @@ from gpulaunch.engines.slurm.batches import (
     Terms,
 )
 from gpulaunch.engines.slurm.limits import Lane
-from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays, spans
+from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays
 from gpulaunch.engines.slurm.state import GATHER_DELAY, SlurmState
+from gpulaunch.text import ranges
 
 MANY_WAITING, GATHERED_SHARE, MAX_GATHER_DELAY = 64, 4, 10.0
 """With so many attempts waiting in Slurm, new ones are gathered until they are one part in
@@ -465,7 +466,7 @@ def _array(batch: Batch) -> tuple[str, ...]:
     if len(batch.attempts) == 1:
         return ()
     at_once = f"%{batch.terms.share[1]}" if batch.terms.share else ""
-    return (f"--array={','.join(spans(batch.places))}{at_once}",)
+    return (f"--array={ranges(batch.places)}{at_once}",)
 
 
 def _behind(terms: Terms, numbers: tuple[str, ...]) -> tuple[Terms, int]:
