@@ -34,6 +34,13 @@ _SECONDS = {
 }
 _SIZE = re.compile(SIZE, re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+# Each alternative stops at the next ESC, so that unfinished sequences cost linear time.
+_TERMINAL_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC (titles, links), DCS and their kin
+    r"|\x1b[ -/]*[0-Z\\^-~]"  # two-character sequences
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
 
 
 def parse_span(text: str) -> float:
@@ -150,3 +157,26 @@ def _decimal(number: float) -> str:
     """Return the shortest decimal that reads back as `number`, without an exponent."""
     text = format(Decimal(repr(float(number))), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def as_shown(line: str) -> str:
+    r"""Return what a terminal shows of a line in the end: `100%` of `50%\r100%`.
+
+    Without escapes and overwritten states; blanks and other control characters stay.
+    """
+    plain = _TERMINAL_ESCAPES.sub("", line)
+    if "\r" in plain:
+        plain = next((state for state in reversed(plain.split("\r")) if state.strip()), "")
+    return _backspaced(plain)
+
+
+def _backspaced(text: str) -> str:
+    if "\b" not in text:
+        return text
+    out: list[str] = []
+    for char in text:
+        if char != "\b":
+            out.append(char)
+        elif out:
+            out.pop()
+    return "".join(out)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpulaunch.app import fitting
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
 from gpulaunch.core.ledger import LOCAL
@@ -19,7 +19,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
 from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
-from gpulaunch.jobfile import Look, Plan
+from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.finding import runs_of, working_directory
@@ -111,18 +111,28 @@ def pool_for(
     pool = _asked_for(plan, options, run_id)
     if not (pool.queueing or pool.gpus):
         require(pool, max((job.demand.gpus for job in jobs), default=0))
-    if mistakes := fitting.mistakes(plan, jobs, pool):
+    if mistakes := misfits(plan, jobs, pool):
         raise JobFileError(mistakes)
     for note in _notes(jobs, pool):
         observer.note(note)
     return pool
 
 
+def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
+    """Return a mistake of the file for each of `jobs` that can never run on the pool's cards."""
+    if pool.queueing:
+        return scheduler_support.unfit(plan, jobs, pool.limit)
+    if found := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
+        return found
+    wanting = [job for job in jobs if job.isolation == "strict"]
+    if wanting and (why := strict.refusal(pool.gpus)):
+        return [plan.mistake(("jobs", wanting[0].group, "isolation"), why)]
+    return []
+
+
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     """Yield what a person should know of these jobs on these cards."""
     if pool.queueing:
-        from gpulaunch.jobfile import scheduler_support
-
         yield from scheduler_support.notes(jobs)
         return
     yield from pool.notes if pool.gpus else ()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulaunch.app import fitting
+from gpulaunch.app.checks import misfits
 from gpulaunch.core.events import RetriedAnew
 from gpulaunch.core.model import Job
 from gpulaunch.core.run import Run
@@ -100,7 +100,7 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
     asked = run.retried_by(names)
     gone = tuple(name for name in asked if name not in by_name)
     jobs = tuple(by_name[name] for name in asked if name in by_name)
-    if wrong := fitting.mistakes(plan, jobs, pool):
+    if wrong := misfits(plan, jobs, pool):
         raise RefusedError(str(JobFileError(wrong)))
     if moved := [job.name for job in jobs if _moved(job, run)]:
         raise RefusedError(

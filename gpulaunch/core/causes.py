@@ -1,4 +1,7 @@
-"""Causes: what ends an attempt or a run from outside, as values; `gpulaunch.wording` words them."""
+"""Causes and hints: what ends an attempt or a run from outside, what to do about a failure.
+
+Values only: `gpulaunch.wording` words causes, `diagnose.failure.advice` hints.
+"""
 
 from __future__ import annotations
 
@@ -145,3 +148,34 @@ EndCause: TypeAlias = (
     | ServiceEnded
 )
 """Why an attempt was ended from outside, or its end is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Advice that is known by name: a failure class, or a name of `diagnose.failure.advice`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DisksFull:
+    """File systems, by a path on each, that have no room."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that a card's memory ran out of; None where the message does not say.
+
+    `others`: of other processes, with their PIDs where these are known.
+    """
+
+    asked: int | None = None
+    total: int | None = None
+    own: int | None = None
+    others: int | None = None
+    pids: tuple[int, ...] = ()
+
+
+Advice: TypeAlias = tuple[Hint | DisksFull | MemoryUse | Quoted, ...]

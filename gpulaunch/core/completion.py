@@ -38,7 +38,7 @@ from gpulaunch.core.reasons import (
     RetryPointless,
     ServiceOver,
 )
-from gpulaunch.core.retry_placement import RetryContext
+from gpulaunch.core.retry import RetryContext
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import UNKNOWN, Node
 

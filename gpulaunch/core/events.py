@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.causes import EndCause
-from gpulaunch.core.hints import Advice
+from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.model import AttemptId, End, Gpu, Job
 from gpulaunch.core.reasons import RunReason
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.causes import Because
-from gpulaunch.core.hints import Advice
+from gpulaunch.core.causes import Advice, Because
 from gpulaunch.core.model import (
     AttemptId,
     AttemptState,

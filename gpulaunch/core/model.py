@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.causes import EndCause
-from gpulaunch.core.hints import Advice
+from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.template import Text
 
 JobState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled", "skipped"]

@@ -15,7 +15,6 @@ from typing import NoReturn
 from gpulaunch.core import admission, completion, deadlock, graph, on_cards, requests, why
 from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
-from gpulaunch.core.check import check
 from gpulaunch.core.events import (
     Asked,
     BecameReady,
@@ -151,11 +150,6 @@ class Run:
         """
         record = self.ledger.jobs.get(name)
         return record.attempts[-1].id if record is not None and record.in_queue else None
-
-    def check(self) -> None:
-        """Raise AssertionError, with words, where an invariant does not hold."""
-        check(self._state)
-        assert not (self.finished and self._state.cards.held()), "a finished run holds a lease"
 
 
 def _on(state: State, event: Event) -> None:

@@ -13,9 +13,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from gpulaunch.core.terminal import shown
 from gpulaunch.digest.words import visible
 from gpulaunch.files import regular
+from gpulaunch.text import as_shown
 
 WINDOW = 64 * 1024
 LINE = 400
@@ -129,7 +129,7 @@ def fold(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def fold_line(line: str) -> str:
     """Return one line as a terminal would leave it: the last state, without escapes."""
-    return visible(shown(line)).rstrip()
+    return visible(as_shown(line)).rstrip()
 
 
 def _folded(text: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pwd
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
-from gpulaunch.journal.moved import follow, usual_place
 from gpulaunch.shapes import shape_of
 
+RUNS = "gpulaunch-runs"
 _GIT_SECONDS = 2.0
 
 
@@ -213,12 +214,6 @@ def git_state(directory: Path) -> Git | None:
     return None if changes is None else Git(commit.strip(), clean=not changes.strip())
 
 
-def _moved_along(manifest: Manifest, now: str) -> Manifest:
-    was = manifest.directory or usual_place(manifest.cwd, now)
-    job_file, cwd = (follow(path, was, now) for path in (manifest.job_file, manifest.cwd))
-    return replace(manifest, job_file=job_file, cwd=cwd, directory=was)
-
-
 def _git(directory: Path, *arguments: str) -> str | None:
     # No lock on the user's index; no fsmonitor, which a repository may set to any program.
     command = ["git", "-C", str(directory), "-c", "core.fsmonitor=false", *arguments]
@@ -234,3 +229,44 @@ def _git(directory: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+# ── A folder that was renamed, moved or copied together with its run ────────────────────────────
+#
+#   /data/proj/gpulaunch-runs/X      where the run was
+#   /home/ann/p2/gpulaunch-runs/X    where it is: /data/proj has become /home/ann/p2,
+#   /data/proj/jobs.yaml             and this is /home/ann/p2/jobs.yaml
+
+
+def _moved_along(manifest: Manifest, now: str) -> Manifest:
+    was = manifest.directory or _usual_place(manifest.cwd, now)
+    job_file, cwd = (_followed(path, was, now) for path in (manifest.job_file, manifest.cwd))
+    return replace(manifest, job_file=job_file, cwd=cwd, directory=was)
+
+
+def _followed(path: str, was: str, now: str) -> str:
+    """Return where a file is after its run moved from `was` to `now`; unchanged if only there."""
+    if was == now or not path:
+        return path
+    old, new = _roots(Path(was), Path(now))
+    for each in (path, os.path.realpath(path)):
+        with suppress(ValueError):
+            moved = new / Path(each).relative_to(old)
+            if moved.exists() or not os.path.exists(path):
+                return str(moved)
+    return path
+
+
+def _usual_place(cwd: str, now: str) -> str:
+    """Return where a run that was begun in `cwd` must have been, where no manifest says it."""
+    runs, name = os.path.split(now)
+    if os.path.basename(runs) != RUNS:
+        return now
+    return os.path.join(os.path.realpath(cwd), RUNS, name)
+
+
+def _roots(was: Path, now: Path) -> tuple[Path, Path]:
+    """Return the folder's old and new path: both paths without their common end."""
+    while was.name and was.name == now.name:
+        was, now = was.parent, now.parent
+    return was, now

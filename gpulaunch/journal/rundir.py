@@ -28,8 +28,8 @@ from pathlib import Path
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.manifest import RUNS as RUNS
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.moved import RUNS as RUNS
 
 LATEST = "latest"
 _STAMP = "%Y%m%d-%H%M%S"

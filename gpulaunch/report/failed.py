@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from statistics import median
 
-from gpulaunch.core.hints import Hint
+from gpulaunch.core.causes import Hint
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
 from gpulaunch.diagnose.failure.advice import advice as advice_of

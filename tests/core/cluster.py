@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulaunch.core.causes import Because, EndCause, Quoted
+from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
@@ -47,7 +47,6 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -68,6 +67,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.run import Run
+from tests.core.check import check
 from tests.core.edits import retried_anew
 from tests.core.options import config
 from tests.core.timers import timer_name
@@ -155,7 +155,7 @@ class Cluster:
         for result in results:
             if isinstance(result, Instruction):
                 self._carry_out(result)
-        self.run.check()
+        check(self.run)
         for record in self.run.ledger.open_attempts():
             state = self.run.ledger.jobs[record.id.job].state
             expected = "running" if record.started else "waiting"

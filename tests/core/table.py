@@ -55,6 +55,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.run import Run
 from gpulaunch.wording import job_reason, run_reason
+from tests.core.check import check
 from tests.core.options import config
 from tests.core.timers import timer_name, timer_of
 from tests.core.world import GIB, pretend_gpus
@@ -110,7 +111,7 @@ class Table:
                 lines.append(self._line(result))
             else:
                 self.facts.append(result)
-        self.run.check()
+        check(self.run)
         return lines
 
     def _line(self, instruction: Instruction) -> str:

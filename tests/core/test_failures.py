@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.core.causes import Because, Quoted
+from gpulaunch.core.causes import Because, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
@@ -19,7 +19,6 @@ from gpulaunch.core.events import (
     TimerFired,
 )
 from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Demand,
@@ -35,13 +34,13 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.core.retry import failure_of
-from gpulaunch.core.retry_placement import (
+from gpulaunch.core.retry import (
     CARD_PAUSE,
     NoBetterPlacement,
     RetryContext,
     RetryPlacement,
     choose_placement,
+    failure_of,
 )
 from gpulaunch.wording import card_reason, job_reason, run_reason
 from tests.core.table import Table, attempt, job

@@ -38,6 +38,7 @@ from gpulaunch.core.model import (
     Stopped,
 )
 from gpulaunch.wording import card_reason, job_reason
+from tests.core.check import check
 from tests.core.table import Table, attempt, in_words, job, service
 from tests.core.world import GIB
 
@@ -775,7 +776,7 @@ def test_a_retried_job_that_is_skipped_again_lets_nobody_come_up_before_its_turn
     table.ended("bad.1", Exited(1))
     assert table.run.ledger.counts["skipped"] == 3
     assert table.asked(Retry(None)) == ["launch bad.2 on none"]
-    table.run.check()
+    check(table.run)
     assert table.ended("bad.2") == ["launch y.1 on none"]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpulaunch.core.causes import Because, EndCause, Quoted
+from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
@@ -62,7 +62,6 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -85,6 +84,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.reasons import FailedAlike
 from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
+from tests.core.check import check
 from tests.core.edits import retried_anew
 from tests.core.options import config
 from tests.core.timers import timer_name
@@ -330,7 +330,7 @@ class World:
         for result in results:
             if isinstance(result, Instruction):
                 self._carry_out(side, result)
-        side.run.check()
+        check(side.run)
         self._check_elsewhere(side)
 
     def _check_elsewhere(self, side: Side) -> None:

@@ -28,10 +28,9 @@ from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.contracts import DOCUMENTS
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.contracts.schema import members as members_of
-from gpulaunch.core.causes import EndCause
+from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
-from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
 from gpulaunch.core.reasons import CardReason, JobReason, RunReason
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import Hint, Quoted
 from gpulaunch.core.events import Ended, Sick
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,

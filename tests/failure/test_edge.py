@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.hints import MemoryUse
+from gpulaunch.core.causes import MemoryUse
 from gpulaunch.diagnose.failure import Counters, counters, rooms, tail
 from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.diagnose.failure.memory import numbers_of

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import Hint, Quoted
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Exited,

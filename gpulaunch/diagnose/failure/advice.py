@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from gpulaunch.core.causes import Quoted
-from gpulaunch.core.hints import Advice, DisksFull, Hint, MemoryUse
+from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted
 from gpulaunch.diagnose.failure.classes import advice_for
 from gpulaunch.text import size
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.hints import Advice, DisksFull, Hint, MemoryUse
+from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse
 from gpulaunch.core.model import (
     Cancelled,
     Exited,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpulaunch.core.hints import MemoryUse
+from gpulaunch.core.causes import MemoryUse
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]?)(?:iB|B|bytes|b)\b"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core.terminal import shown
 from gpulaunch.diagnose.failure import patterns
 from gpulaunch.diagnose.failure import shapes as p
+from gpulaunch.text import as_shown
 
 MAX_TEXT_CHARACTERS = 128 * 1024  # Characters of the text,
 MAX_LINES = 4000  # lines of it that are looked at,
@@ -83,7 +83,7 @@ def errors_of(lines: Sequence[LogLine]) -> tuple[Error, ...]:
 def _line(at: int, raw: str) -> LogLine:
     if not raw:
         return LogLine(at, "")
-    text = shown(raw).rstrip()[:WIDTH]
+    text = as_shown(raw).rstrip()[:WIDTH]
     place, stream, level = 0, "", ""
     for _ in range(8):
         found = p.PREFIX.match(text, place) or (

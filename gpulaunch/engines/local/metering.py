@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import Misplaced
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.protocol import Post
 from gpulaunch.helper_process import Helper, Restarts, command

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
-from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu
 from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure import advice

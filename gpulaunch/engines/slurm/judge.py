@@ -25,8 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.causes import ByCluster, Quoted
-from gpulaunch.core.hints import Hint
+from gpulaunch.core.causes import ByCluster, Hint, Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.core.hints import Hint
+from gpulaunch.core.causes import Hint
 from gpulaunch.core.model import AttemptId, Failure, NotStarted
 from gpulaunch.engines.slurm import withdrawals
 from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, WriteStop

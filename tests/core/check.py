@@ -1,4 +1,4 @@
-"""The invariants of a run, each with words. Tests check them after every event of a history."""
+"""The invariants of a run, each with words, to be checked after every event of a history."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from gpulaunch.core import on_cards
 from gpulaunch.core.card import NAMES, SetAside
 from gpulaunch.core.model import SETTLED_STATES
 from gpulaunch.core.placement import suits_now
+from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import Blocked, Delayed, Launched, Ready
 
 
-def check(state: State) -> None:
+def check(run: Run) -> None:
     """Raise AssertionError, with words, where an invariant does not hold."""
+    state = run._state
+    assert not (run.finished and state.cards.held()), "a finished run holds a lease"
     check_jobs(state)
     check_cards(state)
     check_workers(state)
