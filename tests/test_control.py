@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-from gpulaunch.cli.ps import command as ps
+from gpulaunch.cli.machine import ps
 from gpulaunch.control import client
 from gpulaunch.control.client import call, live_runs, present, reasons, watch
 from gpulaunch.control.protocol import (

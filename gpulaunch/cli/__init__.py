@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 
 import click
 
@@ -18,27 +18,36 @@ from gpulaunch.files import is_nowhere
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
-# Name, module and one line each, so that no command's module is imported before it is needed.
+# Name, place and one line each, so that no command's module is imported before it is needed.
 COMMANDS = {
-    "run": ("gpulaunch.cli.run", "Run a job list to its end, in the foreground."),
-    "exec": ("gpulaunch.cli.exec", "Become one command on the next free card(s)."),
-    "map": ("gpulaunch.cli.map", "Run one job per item, without a job file."),
-    "resume": ("gpulaunch.cli.resume", "Go on with a run: everything not yet succeeded."),
-    "retry": ("gpulaunch.cli.retry", "Run again only what failed."),
-    "wait": ("gpulaunch.cli.wait", "Wait for a run's end; exit as it did."),
-    "drain": ("gpulaunch.cli.drain", "Give cards of a live run back to the others."),
-    "status": ("gpulaunch.cli.status", "Show every job's state, and why jobs wait."),
-    "top": ("gpulaunch.cli.top", "Watch a run on the whole screen, live or afterwards."),
-    "report": ("gpulaunch.cli.report", "Write a run's report.html: its night in one page."),
-    "logs": ("gpulaunch.cli.logs", "Read or follow logs."),
-    "cancel": ("gpulaunch.cli.cancel", "Stop jobs, or a whole run, from another terminal."),
-    "ps": ("gpulaunch.cli.ps", "List the runs alive on this machine."),
-    "gpus": ("gpulaunch.cli.gpus", "Show the cards, who uses them and who leases them."),
-    "check": ("gpulaunch.cli.check", "Validate a job file and print its plan."),
-    "doctor": ("gpulaunch.cli.doctor", "Say what is wrong with this machine."),
-    "init": ("gpulaunch.cli.init", "Write a starter job file, or translate a shell script."),
-    "export": ("gpulaunch.cli.export", "Write a job list for HyperQueue, Slurm or a shell."),
-    "schema": ("gpulaunch.cli.schema", "Print the job file's JSON Schema, or explain a field."),
+    "run": ("run:run", "Run a job list to its end, in the foreground."),
+    "exec": ("exec:command", "Become one command on the next free card(s)."),
+    "map": ("map:command", "Run one job per item, without a job file."),
+    "resume": ("run:resume", "Go on with a run: everything not yet succeeded."),
+    "retry": ("run:retry", "Run again only what failed."),
+    "wait": ("live:wait", "Wait for a run's end; exit as it did."),
+    "drain": ("live:drain", "Give cards of a live run back to the others."),
+    "status": ("status:command", "Show every job's state, and why jobs wait."),
+    "top": ("top:command", "Watch a run on the whole screen, live or afterwards."),
+    "report": ("report:command", "Write a run's report.html: its night in one page."),
+    "logs": ("logs:command", "Read or follow logs."),
+    "cancel": ("live:cancel", "Stop jobs, or a whole run, from another terminal."),
+    "ps": ("machine:ps", "List the runs alive on this machine."),
+    "gpus": ("machine:gpus", "Show the cards, who uses them and who leases them."),
+    "check": ("check:check", "Validate a job file and print its plan."),
+    "doctor": ("machine:doctor", "Say what is wrong with this machine."),
+    "init": (
+        "init:command",
+        "Write a starter job file, or translate a shell script.",
+    ),
+    "export": (
+        "export:command",
+        "Write a job list for HyperQueue, Slurm or a shell.",
+    ),
+    "schema": (
+        "check:schema",
+        "Print the job file's JSON Schema, or explain a field.",
+    ),
 }
 
 
@@ -51,7 +60,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[name][0]).command
+        command: click.Command = resolve_name(f"gpulaunch.cli.{COMMANDS[name][0]}")
         return command
 
     def resolve_command(

@@ -1,4 +1,4 @@
-"""`gpulaunch check`: validate a job file and print its plan; starts nothing."""
+"""`gpulaunch check` and `schema`: what is in a job file, and what may be. Starts nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,28 @@ from pathlib import Path
 
 import click
 
+from gpulaunch.app.checks import (
+    all_told,
+    looking_at,
+    looking_for,
+    pool_for,
+    runs_before,
+    warn_of,
+    warn_of_telling,
+)
+from gpulaunch.app.observer import Preview
+from gpulaunch.app.options import RunOptions, with_engine
 from gpulaunch.cli.options import as_json, engine_options, job_file
+from gpulaunch.cli.output import echo_plan, print_json, say
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.core.expected import expect
+from gpulaunch.engines.local.preload_preview import told
+from gpulaunch.engines.pool import open_pool
+from gpulaunch.jobfile import load
+from gpulaunch.jobfile import schema as json_schema
+from gpulaunch.jobfile.explained import explained
+from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.earlier import durations_of
 
 
 @click.command("check")
@@ -18,7 +39,7 @@ from gpulaunch.cli.options import as_json, engine_options, job_file
 @click.option("--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards.")
 @engine_options
 @as_json
-def command(
+def check(
     jobs: Path,
     gpus: str | None,
     simulate: int | None,
@@ -38,26 +59,6 @@ def command(
     gpulaunch check jobs.yaml
     gpulaunch check jobs.yaml --engine slurm
     """
-    from gpulaunch.app.checks import (
-        all_told,
-        looking_at,
-        looking_for,
-        pool_for,
-        runs_before,
-        warn_of,
-        warn_of_telling,
-    )
-    from gpulaunch.app.observer import Preview
-    from gpulaunch.app.options import RunOptions, with_engine
-    from gpulaunch.cli.output import echo_plan, say
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.core.expected import expect
-    from gpulaunch.engines.local.preload_preview import told
-    from gpulaunch.engines.pool import open_pool
-    from gpulaunch.jobfile import load
-    from gpulaunch.journal.choices import Choices
-    from gpulaunch.journal.earlier import durations_of
-
     terminal = Terminal()
     options = with_engine(RunOptions(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
@@ -80,3 +81,20 @@ def command(
     for line in told(plan.jobs, os.environ) if local else ():
         say(line)
     echo_plan(Preview(plan, plan.jobs, pool, found), as_json)
+
+
+@click.command("schema")
+@click.argument("field", required=False)
+def schema(field: str | None) -> None:
+    """Print the job file's JSON Schema, so that editors complete and check it.
+
+    With FIELD: what that field means, in words, with an example.
+
+    \b
+    gpulaunch schema > jobs.schema.json
+    gpulaunch schema retries
+    """
+    if field is None:
+        print_json(json_schema())
+    else:
+        click.echo(explained(field), nl=False)

@@ -6,17 +6,19 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gpulaunch.app.checks import runs_before
 from gpulaunch.cli.options import job_file
+from gpulaunch.cli.output import say
+from gpulaunch.core.expected import expect
 from gpulaunch.errors import UsageError
-
-if TYPE_CHECKING:
-    from gpulaunch.export import ExportSelection, Note, Target
-    from gpulaunch.jobfile import Plan
+from gpulaunch.export import ExportSelection, Note, Target, choose, to_hyperqueue, to_slurm
+from gpulaunch.jobfile import Plan, load
+from gpulaunch.journal.earlier import durations_of
 
 NEXT = {"hyperqueue": "hq job submit-file {}", "slurm": "bash {}/submit.sh"}
 
@@ -42,9 +44,6 @@ def command(jobs: Path, target: Target, output: str | None, force: bool) -> None
     \b
     gpulaunch export jobs.yaml --to slurm -o cluster/
     """
-    from gpulaunch.cli.output import say
-    from gpulaunch.jobfile import load
-
     if target == "slurm" and output in (None, "-"):
         raise UsageError("--to slurm writes a directory: name it with -o")
     plan = load(jobs, environ=os.environ)
@@ -63,13 +62,6 @@ def command(jobs: Path, target: Target, output: str | None, force: bool) -> None
 
 
 def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None) -> ExportSelection:
-    from dataclasses import replace
-
-    from gpulaunch.app.checks import runs_before
-    from gpulaunch.core.expected import expect
-    from gpulaunch.export import choose
-    from gpulaunch.journal.earlier import durations_of
-
     directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
     if target == "slurm" and output is not None:
         directory = Path(os.path.abspath(output))
@@ -80,8 +72,6 @@ def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None) -> Expor
 
 def _files(chosen: ExportSelection) -> tuple[Mapping[str, str], tuple[Note, ...]]:
     """Return the texts by file name ("" for a single file), and notes on differences to a run."""
-    from gpulaunch.export import to_hyperqueue, to_slurm
-
     if chosen.target == "slurm":
         return to_slurm(chosen)
     return {"": to_hyperqueue(chosen)}, ()

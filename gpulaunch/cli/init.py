@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
+from gpulaunch.cli.output import say
 from gpulaunch.errors import UsageError
+from gpulaunch.extras import require
+from gpulaunch.files import regular
 
 MAX_SCRIPT_CHARACTERS = 16 << 20
 """Characters of a script that `init` reads at most."""
@@ -26,8 +29,6 @@ def command(script: Path | None, output: Path) -> None:
     gpulaunch init
     gpulaunch init run_all.sh -o jobs.yaml
     """
-    from gpulaunch.cli.output import say
-    from gpulaunch.extras import require
     from gpulaunch.starter import starter, translate
 
     text = starter()
@@ -54,8 +55,6 @@ def command(script: Path | None, output: Path) -> None:
 
 def _beside(directory: Path, name: str) -> str | None:
     """Return the text of a file that the script names; None if it cannot be read."""
-    from gpulaunch.files import regular
-
     try:
         with open(directory / name, encoding="utf-8", opener=regular) as file:
             text = file.read(MAX_SCRIPT_CHARACTERS + 1)

@@ -159,7 +159,8 @@ def pool_options_again(command: F) -> F:
     return _added(command, (_GPUS, simulate, _SHARE_BUSY))
 
 
-_GPUS = click.option("--gpus", metavar="SPEC", help="all; how many; which: 0,2 (one: 2,), UUIDs.")
+GPUS_HELP = "all; how many; which: 0,2 (one: 2,), UUIDs."
+_GPUS = click.option("--gpus", metavar="SPEC", help=GPUS_HELP)
 _SHARE_BUSY = click.option(
     "--share-busy/--no-share-busy",
     default=None,

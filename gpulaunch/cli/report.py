@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
+from gpulaunch.app.damage import tell
+from gpulaunch.app.lookup import directory
 from gpulaunch.cli.options import run_argument
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.journal.finding import typed
+from gpulaunch.journal.lines import Fault
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.report.write import write
 
 
 @click.command("report")
@@ -25,14 +32,6 @@ def command(run: str | None, output: Path | None) -> None:
     gpulaunch report
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
-    from gpulaunch.app.damage import tell
-    from gpulaunch.app.lookup import directory
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.journal.finding import typed
-    from gpulaunch.journal.lines import Fault
-    from gpulaunch.journal.liveness import state_of
-    from gpulaunch.report.write import write
-
     terminal, faults = Terminal(), list[Fault]()
     one = directory(run, terminal)
     click.echo(typed(write(one, output, faults=faults)))

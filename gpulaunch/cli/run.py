@@ -1,23 +1,33 @@
-"""`gpulaunch run`: a job list to its end, in the foreground."""
+"""`gpulaunch run`, `resume` and `retry`: start a run, and go on with it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from gpulaunch.app import resuming, starting
+from gpulaunch.app.lookup import directory, jobs_of, runs_here
 from gpulaunch.cli.options import (
     engine_options,
     job_file,
     only,
     per_gpu,
     pool_options,
+    pool_options_again,
+    run_argument,
     run_options,
     run_options_of,
     tells_exit_statuses,
 )
-from gpulaunch.errors import OF_A_RUN
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.errors import OF_A_RUN, UsageError
+from gpulaunch.journal.finding import find, typed, working_directory
+from gpulaunch.journal.read import replay
+
+Found = TypeVar("Found")
 
 
 @click.command("run")
@@ -33,7 +43,7 @@ from gpulaunch.errors import OF_A_RUN
 @click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
 @tells_exit_statuses(OF_A_RUN)
-def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: Any) -> int:
+def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: Any) -> int:
     """Run a job list to its end, in the foreground.
 
     Exit status:
@@ -45,10 +55,6 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
     gpulaunch run jobs.yaml --engine slurm    on a cluster: Slurm says when and where
     """
-    from gpulaunch.app.starting import run
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.errors import UsageError
-
     if more:
         raise UsageError(
             f"run takes one job file, and {jobs} {' '.join(more)} is more: a run for each, or one"
@@ -58,4 +64,96 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     new = new or options["dry_run"]
     asked, terminal = run_options_of(options), Terminal(options)
-    return run(jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on).status
+    return starting.run(
+        jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on
+    ).status
+
+
+@click.command("resume")
+@run_argument
+@pool_options_again
+@per_gpu
+@only
+@engine_options
+@run_options
+@click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")
+@click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
+@click.option(
+    "--take-over", is_flag=True, help="A run on Slurm whose launcher died on another machine."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
+def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **options: Any) -> int:
+    """Go on with a run: everything not yet succeeded, and what the job file has gained since.
+
+    RUN is a run directory, a name, an id or a job file (its newest run); left out, the newest run
+    under this directory, or under its nearest parent that has one.
+
+    \b
+    gpulaunch resume
+    gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
+    """
+    asked, terminal = run_options_of(options), Terminal(options)
+    return resuming.resume(
+        run, asked, terminal, changed=changed, recorded=recorded, take_over=take_over
+    ).status
+
+
+@click.command("retry")
+@click.option("-r", "--run", metavar="RUN", help="The run; every word is a job then.")
+@click.argument("words", nargs=-1, metavar="[RUN] [JOB]...")
+@pool_options_again
+@per_gpu
+@engine_options
+@run_options
+@click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
+def retry(run: str | None, words: tuple[str, ...], recorded: bool, **options: Any) -> int:
+    """Run again only what failed, and what was skipped because of it; or these jobs.
+
+    JOB may be a pattern. The job file is read again. On a live run the jobs are put back into it,
+    as the file has them now, and the command returns at once.
+
+    \b
+    gpulaunch retry
+    gpulaunch retry 'fold-x*'
+    gpulaunch retry -r nanobodies-20261120-074215 fold-x2
+    """
+    terminal = Terminal(options)
+    one, jobs = _told_apart(run, words, terminal)
+    return resuming.retry(one, jobs, run_options_of(options), terminal, recorded=recorded).status
+
+
+def _told_apart(
+    run: str | None, words: Sequence[str], terminal: Terminal
+) -> tuple[Path, Sequence[str]]:
+    """Return the run and the patterns of jobs of `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
+
+    Raises UsageError if the first word names both a run and a job, or neither.
+    """
+
+    def found(look: Callable[[], Found]) -> Found | None:
+        try:
+            return look()
+        except UsageError:
+            return None
+
+    if run is not None or not words:
+        return directory(run, terminal).path, words
+    # Only -r reaches a run elsewhere.
+    named = found(lambda: find(words[0], working_directory()))
+    here = found(lambda: runs_here().runs[0])
+    is_job = here is not None and bool(found(lambda: jobs_of(replay(here.events), words[:1])))
+    if named is not None and not is_job:
+        return named.path, words[1:]
+    if here is None or (named is None and is_job):
+        # Without a run here, an error names those elsewhere.
+        return directory(None, terminal).path, words
+    if named is None:
+        raise UsageError(
+            f"{words[0]} is not a run, nor a job of {typed(here.path)}: gpulaunch status --all"
+            " lists the jobs"
+        )
+    raise UsageError(
+        f"{words[0]} is a run and a job of {typed(here.path)}: say which with -r {words[0]}, or"
+        f" -r {typed(here.path)} {words[0]}"
+    )

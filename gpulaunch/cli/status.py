@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
 
 import click
 
+from gpulaunch.app.lookup import FoundRun, jobs_of, status
 from gpulaunch.cli.options import as_json
-
-if TYPE_CHECKING:
-    from gpulaunch.app.lookup import FoundRun
+from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.digest.status import status_json
+from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.joblog import command_line, what_runs
+from gpulaunch.metrics.read import measured
 
 
 @click.command("status")
@@ -27,13 +34,6 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from functools import partial
-
-    from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
-    from gpulaunch.digest.status import status_json
-    from gpulaunch.journal.codec import now
-    from gpulaunch.journal.earlier import durations_before
-    from gpulaunch.metrics.read import measured
     from gpulaunch.views.single import print_job
     from gpulaunch.views.standing import Standing, print_status
 
@@ -63,10 +63,6 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
 
 def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     """Return the run and the jobs asked for, none for the whole run. Raises UsageError."""
-    from gpulaunch.app.lookup import jobs_of, status
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.errors import UsageError
-
     terminal = Terminal()
     if run is not None or what is None:
         one = status(run, terminal)
@@ -84,11 +80,7 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
 
 def _commands(one: FoundRun) -> dict[str, str]:
     """Return each job's command by name, from the run's copy of its file; empty if that is lost."""
-    from contextlib import suppress
-
     from gpulaunch.app.resuming import recorded_plan
-    from gpulaunch.errors import GpulaunchError
-    from gpulaunch.journal.joblog import command_line, what_runs
 
     with suppress(OSError, GpulaunchError):
         plan = recorded_plan(one.run, one.run.read_manifest())

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from gpulaunch.app.damage import tell
+from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind, directory, pulse
 from gpulaunch.cli.options import run_argument
-
-if TYPE_CHECKING:
-    import socket
-
-    from gpulaunch.core.events import Request
-    from gpulaunch.core.ledger import Ledger
-    from gpulaunch.core.model import AttemptId, RunState
-    from gpulaunch.journal.lines import Fault
-    from gpulaunch.journal.rundir import RunDir
-    from gpulaunch.views.top.link import Dated, SampleStore, Why
+from gpulaunch.cli.output import TypedPaths
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.control.client import call, reasons
+from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
+from gpulaunch.core.events import Request
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.errors import UsageError
+from gpulaunch.extras import require
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.lines import Fault
+from gpulaunch.journal.liveness import origin_of, original_of
+from gpulaunch.journal.read import Follower, read
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.lifesigns import mark_last_seen
+from gpulaunch.metrics.read import open_metrics
+from gpulaunch.views.terminal import can_redraw, is_terminal
+from gpulaunch.views.top.link import Dated, SampleStore, Why
 
 
 @click.command("top")
@@ -36,12 +48,6 @@ def command(run: str | None) -> int | None:
     gpulaunch top
     gpulaunch top gpulaunch-runs/nanobodies-20261120-074215
     """
-    from gpulaunch.app.damage import tell
-    from gpulaunch.app.lookup import directory
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.errors import UsageError
-    from gpulaunch.extras import require
-
     require("top", "gpulaunch top")
     _refuse_other_terminals()
     # The ledger is no garbage, and collecting again and again while it grows would take a third of
@@ -72,9 +78,6 @@ def _end_with_terminal() -> None:
 
 def _refuse_other_terminals() -> None:
     """Raise UsageError if the screen cannot be drawn, or keys cannot be read."""
-    from gpulaunch.errors import UsageError
-    from gpulaunch.views.terminal import can_redraw, is_terminal
-
     streams = (("input", sys.stdin), ("output", sys.stdout), ("error", sys.stderr))
     for name, stream in streams:
         if not is_terminal(stream):
@@ -93,10 +96,6 @@ class Attached:
     """A run's directory, and its supervisor while it lives. Owns the descriptors; `close` it."""
 
     def __init__(self, run: RunDir) -> None:
-        from gpulaunch.cli.output import TypedPaths
-        from gpulaunch.journal.liveness import origin_of
-        from gpulaunch.journal.read import Follower
-
         self.run = run
         self._here = origin_of(run).here
         self._follower = Follower(run.events)
@@ -124,13 +123,9 @@ class Attached:
         return self._follower.faults
 
     def past(self) -> Iterator[Dated]:
-        from gpulaunch.journal.read import read
-
         return read(self.run.events)
 
     def state(self, ledger: Ledger) -> RunState:
-        from gpulaunch.lifesigns import mark_last_seen
-
         if ledger.closed:
             self._lose_pulse()
             return ledger.state
@@ -143,14 +138,10 @@ class Attached:
         return not self.run.events.exists()
 
     def now(self) -> float:
-        from gpulaunch.journal.codec import now
-
         return now().utc
 
     def samples(self) -> SampleStore | None:
         """Open the samples once they exist, and return them; the sampler starts after the run."""
-        from gpulaunch.metrics.read import open_metrics
-
         if self._samples is None:
             self._samples = open_metrics(self.run.metrics)
         return self._samples
@@ -159,40 +150,25 @@ class Attached:
         return self.run.log(attempt)
 
     def earlier(self) -> dict[str, float]:
-        from gpulaunch.journal.earlier import durations_before
-
         return durations_before(self.run)
 
     # ── The supervisor ──────────────────────────────────────────────────────────────────────────
 
     def reasons(self) -> Why:
-        from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
-        from gpulaunch.control.client import reasons
-        from gpulaunch.control.protocol import EXPLAINED
-
         told = reasons(self._id(), SUPERVISOR_ANSWER_TIMEOUT)
         others = behind(told) if len(told) >= EXPLAINED else None
         return lambda name: told.get(name, others)
 
     def ask(self, request: Request) -> None:
-        from gpulaunch.control.client import call
-
         call(self._id(), request)
 
     def _id(self) -> str:
-        from gpulaunch.control.protocol import NoAnswerError
-        from gpulaunch.journal.liveness import original_of
-
         if original := original_of(self.run):
             raise NoAnswerError(f"this is a copy of {original.path}, and not alive")
         return self.run.read_manifest().run
 
     def _beats(self, run: str) -> bool:
         """Whether the supervisor lives, by a connection that hangs up once it is gone."""
-        import select
-
-        from gpulaunch.app.lookup import pulse
-
         if self._pulse is not None:
             if not select.select([self._pulse], [], [], 0)[0]:
                 return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
@@ -11,10 +13,6 @@ from gpulaunch.digest.groups import BEGINNING
 from gpulaunch.digest.summary import Failed, Summary
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.overview import height_of, put
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 LINES = 40
 """Lines of the summary where standard error is no terminal."""
@@ -89,8 +87,6 @@ def _height(console: Console, line: EndLine) -> int:
 
 def print_report(console: Console, path: str) -> None:
     """Print where the run's report is, once it is written."""
-    from rich.text import Text
-
     _say(console, EndLine("report", Text(words.visible(path)), "dim", whole=True))
 
 
@@ -100,8 +96,6 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
     `detail`: 0 how it ended and the evidence, 1 also its log and advice, 2 everything. `advise`:
     its advice has not been shown yet.
     """
-    from rich.text import Text
-
     names, how = listing(map(words.visible, failed.names)), words.visible(failed.reason)
     if len(failed.names) > 1:
         head = Text.assemble(f"{several(len(failed.names), 'job')}: {how}: ", (names, "bold"))
@@ -138,8 +132,6 @@ def _skipped(summary: Summary) -> list[EndLine]:
 
 
 def _totals(summary: Summary) -> list[EndLine]:
-    from rich.text import Text
-
     parts = [
         Text(f"{words.count(summary.counts[state])} {state}", style)
         for state, style in _STATES
@@ -196,8 +188,6 @@ def _percent(share: float) -> str:
 
 
 def _text(line: EndLine) -> Text:
-    from rich.text import Text
-
     body = line.text if isinstance(line.text, Text) else Text(line.text)
     return Text.assemble((f"{line.label:>{_LABEL}}  ", line.style)) + body
 

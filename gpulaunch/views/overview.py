@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike
 from gpulaunch.text import listing
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 NAMES = 3
 """Jobs of a group that are named."""
@@ -72,8 +71,6 @@ def listed(state: str, style: str, lines: Sequence[str]) -> Section:
 
 def fitted(item: OverviewItem, columns: int) -> OverviewItem:
     """Return the item with its names in its lines, so that a long reason hides none of them."""
-    from rich.cells import cell_len
-
     if not item.names:
         return item
     first, rest = item.lines[:1], item.lines[1:]
@@ -107,8 +104,6 @@ def chosen(sections: Sequence[Section], room: int) -> list[int]:
 
 def print_sections(console: Console, sections: Sequence[Section], room: int) -> None:
     """Print as much of the sections as `room` lines hold, and how many jobs are left out."""
-    from rich.text import Text
-
     width = max((len(item.label) for one in sections for item in one.items), default=0)
     columns = console.width - width - 2
     sections = [
@@ -132,8 +127,6 @@ def put(console: Console, text: Text) -> None:
 
     Paths lose their beginnings first: their ends, and what follows them, say more.
     """
-    from rich.text import Text
-
     while text.cell_len > console.width and (found := _BEGINNING.search(text.plain)):
         text = text[: found.start()] + Text("…") + text[found.end() :]
     text.truncate(console.width, overflow="ellipsis")

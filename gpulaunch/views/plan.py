@@ -7,16 +7,15 @@ Values that are known only when a job starts stand as `{{out}}` in the commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from rich.console import Console
+from rich.text import Text
 
 from gpulaunch.core.model import Job
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
 from gpulaunch.text import clock, listing, several, size, span
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 Number = TypeVar("Number", int, float)
 
@@ -35,8 +34,6 @@ def print_plan(
     engine: str = "local",
 ) -> None:
     """Print the run in a line, then each group of jobs: how many, their needs, first commands."""
-    from rich.text import Text
-
     total = several(len(jobs), "job")
     head = Text.assemble((words.visible(name), "bold"), f"  {total} on {cards}")
     console.print(head, soft_wrap=True)
@@ -61,8 +58,6 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
-    from rich.text import Text
-
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
     told = _told_of(group, engine)

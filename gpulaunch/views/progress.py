@@ -8,7 +8,13 @@ in `tick` (at most four times a second) and `close`, and none while the terminal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, Ledger
@@ -19,11 +25,6 @@ from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unusable
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.terminal import SafeStream
 from gpulaunch.wording import pause, run_reason
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.live import Live
-    from rich.text import Text
 
 GAP = 0.25
 """Seconds between two redraws, at least."""
@@ -127,8 +128,6 @@ class ProgressView:
         self._changed = bool(self._lines)
 
     def _start(self, picture: RenderableType) -> Live:
-        from rich.live import Live
-
         live = Live(
             picture,
             console=self._console,
@@ -143,15 +142,11 @@ class ProgressView:
         return live
 
     def _print_lines(self, limit: int | None = None) -> None:
-        from rich.text import Text
-
         lines, self._lines = self._lines[:limit], self._lines[limit:] if limit else []
         if lines:
             self._console.print(Text("\n").join(map(self._line, lines)), soft_wrap=True)
 
     def _line(self, line: EventLine) -> Text:
-        from rich.text import Text
-
         mark, style = _MARKS[line.tone]
         took = "" if line.seconds is None else clock(line.seconds)
         before = f"{line.verb}: " if line.verb in _VERB_FIRST else ""
@@ -171,9 +166,6 @@ class ProgressView:
     # ── The lower part ──────────────────────────────────────────────────────────────────────────
 
     def _picture(self, now: Instant, ledger: Ledger) -> RenderableType:
-        from rich.console import Group
-        from rich.constrain import Constrain
-
         rows: list[RenderableType] = ["", self._bar(ledger), self._figures(now, ledger)]
         rows += self._warnings(ledger)
         rows.append("")
@@ -182,10 +174,6 @@ class ProgressView:
         return Constrain(Group(*rows), self._width)
 
     def _bar(self, ledger: Ledger) -> RenderableType:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
         settled = sum(max(0, ledger.counts[state]) for state in SETTLED_STATES)
         total = settled + ledger.counts["running"] + self._left(ledger)
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -214,8 +202,6 @@ class ProgressView:
 
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
         """Return counts and times, on two lines if they do not fit on one."""
-        from rich.text import Text
-
         dot = Text(" · ", "dim")
         counts, times = self._counts(ledger), self._times(now, ledger)
         line = Text(" ") + dot.join(counts + times)
@@ -224,8 +210,6 @@ class ProgressView:
         return Text(" ") + dot.join(counts) + "\n " + dot.join(times)
 
     def _counts(self, ledger: Ledger) -> list[Text]:
-        from rich.text import Text
-
         counts = ledger.counts
         parts = [Text(f"{words.count(counts['succeeded'])} done", "green")]
         if counts["failed"] > 0:
@@ -240,8 +224,6 @@ class ProgressView:
         return parts
 
     def _times(self, now: Instant, ledger: Ledger) -> list[Text]:
-        from rich.text import Text
-
         since = ledger.taken or ledger.opened or now
         parts = [Text(clock(now.mono - since.mono))]
         ahead = self._estimate.ahead(now) if ledger.stopping is None else None
@@ -252,8 +234,6 @@ class ProgressView:
         return parts
 
     def _warnings(self, ledger: Ledger) -> list[RenderableType]:
-        from rich.text import Text
-
         said = []
         if ledger.stopping is not None:
             why = words.visible(run_reason(ledger.stopping))
@@ -283,8 +263,6 @@ class ProgressView:
     def _row(
         self, labels: int, label: str, text: str, attempt: AttemptId | None, now: Instant
     ) -> RenderableType:
-        from rich.text import Text
-
         took = self._ran(attempt, now) if attempt else ""
         row = Text(f" {label:<{labels}}  {took:>{TIME_WIDTH}}  ", "dim")
         row = Text.assemble(row, (text, "" if attempt else "dim"))

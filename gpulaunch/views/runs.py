@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
@@ -11,15 +14,9 @@ from gpulaunch.digest.runs import RunRow
 from gpulaunch.text import clock
 from gpulaunch.views.terminal import fits
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
 
 def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
     """Print a line per run, several if it is too long; one plain sentence if there is none."""
-    from rich.text import Text
-
     if not rows:
         console.print(Text("no run is alive on this machine"))
         return
@@ -38,9 +35,6 @@ def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
 
 
 def _table(rows: Sequence[RunRow], now: Instant) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("run", no_wrap=True, overflow="ellipsis")
     table.add_column("user", no_wrap=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.advice import advice
@@ -13,16 +15,11 @@ from gpulaunch.digest.groups import evidence_of, how
 from gpulaunch.digest.measured import use_of_one
 from gpulaunch.views.standing import Standing, time_of
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _LABEL = 9
 
 
 def print_job(console: Console, run: Standing, job: JobRecord, command: str) -> None:
     """Print a job's facts, its reason, and each attempt. `command`: empty if unknown."""
-    from rich.text import Text
-
     console.print(Text.assemble((words.visible(job.name), "bold"), f"  {job.state}"))
     for label, text in _facts(run, job, command):
         console.print(Text.assemble((f"{label:>{_LABEL}}  ", "dim"), text), soft_wrap=True)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
@@ -25,11 +28,6 @@ from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
 from gpulaunch.wording import pause, run_reason
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
 REASON = 30
 """Columns that a job's reason needs at least, to stand in a table beside the other cells."""
@@ -68,7 +66,6 @@ class Standing:
 
 def print_status(console: Console, run: Standing, everything: bool = False) -> None:
     """Print counts, cards, jobs and how to go on; as much as fits a screen, or `everything`."""
-
     head = [*_head(run), *(_cards(run.ledger) if run.state == "running" else [])]
     foot = _foot(run, everything)
     for text in head:
@@ -113,8 +110,6 @@ def _running(job: JobRecord, run: Standing) -> str:
 
 
 def _foot(run: Standing, everything: bool) -> list[Text]:
-    from rich.text import Text
-
     lines = []
     command = next_command(run.state, run.ledger, os.fspath(run.paths.root))
     if command:
@@ -125,8 +120,6 @@ def _foot(run: Standing, everything: bool) -> list[Text]:
 
 
 def _head(run: Standing) -> list[Text]:
-    from rich.text import Text
-
     ledger, state = run.ledger, run.state
     ahead = ahead_of(ledger, state, run.now, run.earlier)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
@@ -172,8 +165,6 @@ def _remarks(run: Standing) -> list[str]:
 
 
 def _cards(ledger: Ledger) -> list[Text]:
-    from rich.text import Text
-
     lines = []
     for record in ledger.gpus.values():
         why = ""
@@ -188,8 +179,6 @@ def _cards(ledger: Ledger) -> list[Text]:
 
 def _print_jobs(console: Console, run: Standing) -> None:
     """Print a line per job; several lines if one has no room for the reason."""
-    from rich.text import Text
-
     table = _jobs(run)
     if not table.row_count:
         return
@@ -205,9 +194,6 @@ def _print_jobs(console: Console, run: Standing) -> None:
 
 
 def _jobs(run: Standing) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("job", overflow="ellipsis", no_wrap=True)
     table.add_column("state", no_wrap=True)

@@ -43,7 +43,6 @@ class SilentView:
     """Shows nothing: standard output belongs to `--json`."""
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
-
     def tick(self, now: Instant, ledger: Ledger) -> None: ...
 
     def next_tick(self, now: Instant) -> float | None:

@@ -8,11 +8,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpulaunch.contracts import DOCUMENTS
+from gpulaunch.cli.machine import card_of
+from gpulaunch.contracts import DOCUMENTS, SCHEMA
 from gpulaunch.contracts.schema import json_schema
-from gpulaunch.digest.gpus import GpuRow, GpuUser, gpus_json
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.digest.status import status_json
+from gpulaunch.gpus.inventory import InventoryRow
+from gpulaunch.gpus.machine import Process
 from tests.cli.launcher import Launcher
 from tests.views.screen import Paths
 from tests.views.test_cluster import cluster
@@ -77,8 +79,11 @@ def test_cards_runs_and_findings_keep_to_their_schemas(launcher: Launcher) -> No
     check("gpus", launcher("gpus", "--json").out)
     check("ps", launcher("ps", "--json").out)
     assert check("doctor", launcher("doctor", "--json").out)["findings"]
-    used = GpuRow(0, "GPU-1", "H200", 9, 8, (GpuUser(7, "ann", "python", 6), GpuUser(8)), "a run")
-    assert check("gpus", json.dumps(gpus_json([used, GpuRow(1, "GPU-2", "")])))["gpus"][0]["users"]
+    on_it = (Process(7, "C", 6, "ann", "python"), Process(8, "C"))
+    used = card_of(InventoryRow(0, "GPU-1", "H200", 9, 8, on_it, None, "ok"))
+    unknown = card_of(InventoryRow(None, "", "", None, None, (), None, "lost"))
+    document = {"schema": SCHEMA, "gpus": [used, unknown]}
+    assert check("gpus", json.dumps(document))["gpus"][0]["users"]
     known = RunRow("1", 7, "ann", "n", "/runs/n", "running", 1.5, "0", True, {"failed": 2})
     assert check("ps", json.dumps(runs_json([known, RunRow("2", 8, "bob")])))["runs"][0]["counts"]
 

@@ -121,6 +121,12 @@ def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
             assert waiter.wait(60) == 143
 
 
+def test_wait_says_in_words_why_the_run_ended(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: exit 1}, {name: b, run: 'true'}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--fail-fast").status == 1
+    assert launcher("wait").err.endswith(": failed (--fail-fast after a failed)\n")
+
+
 def test_logs_follow_until_the_job_ends(launcher: Launcher) -> None:
     script = rf"echo one; {UNTIL_GO}; printf '10%%\r20%%\n'; echo two"
     launcher.file("jobs.yaml", f"jobs:\n  - name: a\n    run: |\n      {script}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
+from pkgutil import resolve_name
 
 import click
 import pytest
@@ -18,7 +18,7 @@ OF_PROGRAMS = {"--version", "--gpus"}
 
 
 def context(name: str) -> click.Context:
-    command: click.Command = import_module(COMMANDS[name][0]).command
+    command: click.Command = resolve_name(f"gpulaunch.cli.{COMMANDS[name][0]}")
     return click.Context(command, info_name=name)
 
 

@@ -7,11 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from gpulaunch.cli.machine import card_of
+from gpulaunch.contracts import MachineCard
 from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
-from gpulaunch.digest.gpus import GpuRow, GpuUser, gpus_json
 from gpulaunch.digest.plan import command, plan_json
 from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.gpus.inventory import InventoryRow
+from gpulaunch.gpus.machine import Process
+from gpulaunch.gpus.names import Holder
 from gpulaunch.views.gpus import print_gpus
 from gpulaunch.views.plan import print_plan
 from gpulaunch.views.runs import print_runs
@@ -114,27 +118,26 @@ def test_a_value_with_braces_is_not_taken_for_a_slot() -> None:
     assert command(("echo", "{{out}}", Template(("-o", OUT)))) == "echo '{{out}}' -o{{out}}"
 
 
+def cards(*rows: InventoryRow) -> list[MachineCard]:
+    return [card_of(row) for row in rows]
+
+
+ON_IT = (Process(4211, "C", 40 << 30, "ann", "python"), Process(9, "C"))
+HOLDER = Holder(7, 1000, "ann", run="20261120-074215-a1b2c3")
+LOST = "lost: the driver does not answer for it"
 ROWS = (
-    GpuRow(0, "GPU-5f3c", "NVIDIA H200", 141 << 30, 0),
-    GpuRow(
-        1,
-        "GPU-77aa",
-        "NVIDIA H200",
-        141 << 30,
-        41 << 30,
-        (GpuUser(4211, "ann", "python", 40 << 30), GpuUser(9)),
-        "run 20261120-074215-a1b2c3 of ann (pid 7)",
-    ),
-    GpuRow(2, "GPU-dead", "NVIDIA\x1b[2J H200", health="lost: the driver does not answer for it"),
+    InventoryRow(0, "GPU-5f3c", "NVIDIA H200", 141 << 30, 0, (), None, "ok"),
+    InventoryRow(1, "GPU-77aa", "NVIDIA H200", 141 << 30, 41 << 30, ON_IT, HOLDER, "ok"),
+    InventoryRow(2, "GPU-dead", "NVIDIA\x1b[2J H200", None, None, (), None, LOST),
 )
 
 
 def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
-    assert rendered(lambda c: print_gpus(c, ROWS), 40) == (
+    assert rendered(lambda c: print_gpus(c, cards(*ROWS)), 40) == (
         "GPU 0  NVIDIA H200            0 B of 141 GiB  free\n"
         "       GPU-5f3c\n"
         "GPU 1  NVIDIA H200         41 GiB of 141 GiB  leased\n"
-        "       leased by run 20261120-074215-a1b2c3 of ann (pid 7)\n"
+        "       leased by ann (pid 7, run 20261120-074215-a1b2c3)\n"
         "       python (pid 4211) of ann, 40 GiB\n"
         "       pid 9\n"
         "       GPU-77aa\n"
@@ -145,7 +148,7 @@ def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
 
 def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
     why = "5 GiB are in use there by nobody that the driver names"
-    text = rendered(lambda c: print_gpus(c, [replace(ROWS[0], state=why), ROWS[1]]), 40)
+    text = rendered(lambda c: print_gpus(c, cards(replace(ROWS[0], occupied=why), ROWS[1])), 40)
     assert text.splitlines()[:2] == [
         "GPU 0  NVIDIA H200     0 B of 141 GiB  in use",
         f"       {why}",
@@ -154,7 +157,7 @@ def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
 
 def test_a_card_that_the_inherited_mask_leaves_out_says_so() -> None:
     row = replace(ROWS[0], outside="CUDA_VISIBLE_DEVICES=2,3")
-    text = rendered(lambda c: print_gpus(c, [row]), 40)
+    text = rendered(lambda c: print_gpus(c, cards(row)), 40)
     assert text.splitlines()[1:] == [
         "       not used from here: CUDA_VISIBLE_DEVICES=2,3",
         "       GPU-5f3c",
@@ -162,16 +165,16 @@ def test_a_card_that_the_inherited_mask_leaves_out_says_so() -> None:
 
 
 def test_simulated_cards_say_so_and_json_has_every_field() -> None:
-    row = GpuRow(0, "SIM-0", "simulated card", simulated=True)
-    assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, [row]))
-    (found,) = json.loads(json.dumps(gpus_json(ROWS[1:2])))["gpus"]
+    row = replace(ROWS[0], simulated=True)
+    assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, cards(row)))
+    (found,) = json.loads(json.dumps(cards(ROWS[1])))
     assert found["users"][0] == {
         "pid": 4211,
         "user": "ann",
         "command": "python",
         "memory": 40 << 30,
     }
-    assert found["lease"].startswith("run 2026")
+    assert found["lease"].startswith("ann (pid 7")
 
 
 def test_runs_with_how_far_they_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.lines import LineView
 from gpulaunch.views.progress import ProgressView
-from gpulaunch.views.terminal import SilentView, console_for, wants_color
+from gpulaunch.views.terminal import console_for, wants_color
 from tests.views.history import History
 from tests.views.screen import Tty
 
@@ -29,7 +29,6 @@ class AsciiTty(Tty):
         (Tty(), {**GOOD, "NO_COLOR": "1"}, {}, ProgressView),
         (Tty(), GOOD, {"quiet": True}, LineView),
         (Tty(), GOOD, {"no_progress": True}, LineView),
-        (Tty(), GOOD, {"json": True}, SilentView),
         (Tty(), {"TERM": "dumb"}, {}, LineView),
         (Tty(), {}, {}, LineView),
         (AsciiTty(), GOOD, {}, LineView),
@@ -98,7 +97,6 @@ def test_choosing_a_view_for_lines_imports_nothing_heavy() -> None:
     code = (
         "import io, sys\n"
         "from gpulaunch.digest import events, status, summary, tail\n"
-        "from gpulaunch.views import gpus, plan, progress, runs\n"
         "from gpulaunch.views.choose import choose_view\n"
         "choose_view(io.StringIO(), {})\n"
         "heavy = {'rich', 'psutil', 'pynvml', 'click'} & set(sys.modules)\n"

@@ -1,0 +1,143 @@
+"""`gpulaunch gpus`, `ps` and `doctor`: what is on this machine, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from typing import cast
+
+import click
+
+from gpulaunch.cli.options import as_json
+from gpulaunch.cli.output import print_json, say, stdout_console
+from gpulaunch.contracts import (
+    SCHEMA,
+    CardsDocument,
+    CardUser,
+    DoctorDocument,
+    MachineCard,
+    MachineFinding,
+)
+from gpulaunch.control.client import RunInfo, live_runs
+from gpulaunch.core.model import JobState
+from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.engines import strict
+from gpulaunch.engines.slurm import health
+from gpulaunch.errors import UsageError
+from gpulaunch.gpus.discover import ProbeClient, find
+from gpulaunch.gpus.doctor import examine
+from gpulaunch.gpus.inventory import InventoryRow, inventory
+from gpulaunch.gpus.lease import scope_of
+from gpulaunch.gpus.mask import pool
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.rundir import RunDir
+
+
+@click.command("gpus")
+@as_json
+def gpus(as_json: bool) -> None:
+    """Show the cards: index, UUID, name, memory, who uses them, who leases them, health.
+
+    The indices are those that --gpus takes.
+
+    \b
+    gpulaunch gpus
+    """
+    with ProbeClient(os.environ) as client:
+        machine = find(os.environ, client=client)
+        try:
+            ours = pool(machine, os.environ)
+        except UsageError as error:  # the mask may mean two cards: a run would refuse it
+            ours = None
+            say(str(error))
+        rows = [card_of(row) for row in inventory(machine, client, scope_of(os.environ), ours)]
+    for fault in machine.faults:
+        say(str(fault))
+    if as_json:
+        print_json(CardsDocument(schema=SCHEMA, gpus=rows))
+    elif rows:
+        from gpulaunch.views.gpus import print_gpus
+
+        print_gpus(stdout_console(), rows)
+
+
+def card_of(row: InventoryRow) -> MachineCard:
+    """Return a card of the machine as `gpus` tells of it, in JSON and for people."""
+    users = [
+        CardUser(pid=one.pid, user=one.user, command=one.command, memory=one.memory)
+        for one in row.processes
+    ]
+    return {
+        "index": -1 if row.index is None else row.index,
+        "uuid": row.uuid,
+        "name": row.name,
+        "memory": row.memory,
+        "used": row.used,
+        "users": users,
+        "lease": None if row.holder is None else str(row.holder),
+        "health": row.health,
+        "simulated": row.simulated,
+        "state": row.occupied,
+        "outside": row.outside,
+    }
+
+
+@click.command("ps")
+@as_json
+def ps(as_json: bool) -> None:
+    """List the runs alive on this machine, of all users.
+
+    \b
+    gpulaunch ps
+    """
+    rows = [_run_of(info) for info in live_runs()]
+    if as_json:
+        print_json(runs_json(rows))
+    else:
+        from gpulaunch.views.runs import print_runs
+
+        print_runs(stdout_console(), rows, now())
+
+
+def _run_of(info: RunInfo) -> RunRow:
+    row = RunRow(info.id, info.pid, info.user)
+    if info.dir is None:
+        return replace(row, silent=info.own)
+    row = replace(
+        row,
+        state=info.state,
+        name=info.name or "",
+        directory=str(info.dir),
+        counts=cast(dict[JobState, int], dict(info.counts)),
+    )
+    try:
+        manifest = RunDir(info.dir).read_manifest()
+    except UsageError:
+        return row
+    cards = ", ".join(str(gpu.index) for gpu in manifest.gpus)
+    started = datetime.fromisoformat(manifest.started.replace("Z", "+00:00")).timestamp()
+    return replace(row, started=started, cards=cards, simulated=manifest.simulated)
+
+
+@click.command("doctor")
+@as_json
+def doctor(as_json: bool) -> int:
+    """Say what is wrong with this machine: driver, permissions, card order, leases, isolation.
+
+    Where Slurm's programs are, also whether they answer. Exits 1 where it finds an error.
+
+    \b
+    gpulaunch doctor
+    """
+    findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
+    if as_json:
+        told = [
+            MachineFinding(level=one.level, what=one.what, advice=one.advice) for one in findings
+        ]
+        print_json(DoctorDocument(schema=SCHEMA, findings=told))
+    for finding in findings if not as_json else ():
+        click.echo(f"{finding.level:<8} {finding.what}")
+        if finding.advice:
+            click.echo(f"{'':8} {finding.advice}")
+    return int(any(finding.level == "error" for finding in findings))
