@@ -20,10 +20,11 @@ _TOKEN = re.compile(
 )
 _KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "coproc"})
 # fmt: off
-_PREFIXES = frozenset({
+PREFIXES = frozenset({
     "exec", "nohup", "setsid", "nice", "ionice", "env", "command", "stdbuf", "time", "sudo",
     "timeout", "numactl", "taskset", "chrt", "xargs", "unbuffer",
 })
+"""Programs that start the one that their arguments name."""
 BUILTINS = frozenset({
     "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "caller", "case", "cd", "command",
     "compgen", "complete", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo",
@@ -49,6 +50,11 @@ class Word:
     start: int
     end: int
 
+    @property
+    def program(self) -> str:
+        """The name of the program that it may be, without its directory."""
+        return self.text.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
@@ -64,7 +70,7 @@ class ShellCommand:
 
     @property
     def program(self) -> str:
-        return self.name.text.rsplit("/", 1)[-1] if self.name else ""
+        return self.name.program if self.name else ""
 
 
 def commands_in(script: str, dialect: str) -> Iterator[ShellCommand]:
@@ -105,15 +111,11 @@ def command_of(words: Sequence[Word]) -> ShellCommand:
         word = words[number]
         if _ASSIGNMENT.match(word.text):
             assignments.append(word)
-        elif _is_prefix(word) or (before and _OF_PREFIX.fullmatch(word.text)):
+        elif word.program in PREFIXES or (before and _OF_PREFIX.fullmatch(word.text)):
             before.append(word)
         else:
             return ShellCommand(tuple(assignments), word, tuple(words[number + 1 :]), tuple(before))
     return ShellCommand(tuple(assignments), None, (), tuple(before))
-
-
-def _is_prefix(word: Word) -> bool:
-    return word.text.rsplit("/", 1)[-1] in _PREFIXES
 
 
 def is_plain(word: Word) -> bool:

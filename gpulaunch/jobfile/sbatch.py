@@ -56,7 +56,7 @@ SHORT = {
 """Short options of sbatch, 20.11 to 25.05 (its manual page)."""
 _ALONE = frozenset("HOQVWhksv")
 """Short options that take no value."""
-_FLAGS = frozenset(
+FLAGS = frozenset(
     {
         *("--contiguous", "--exclusive", "--external", "--hold", "--ignore-pbs", "--nice"),
         *("--no-kill", "--oom-kill-step", "--overcommit", "--oversubscribe", "--propagate"),
@@ -145,7 +145,7 @@ def _made(value: str | None, word: str) -> list[str]:
     found = [_long(word)] if word.startswith("--") else _short(word)
     if value is not None:
         found[-1] += f"={value}"
-    if "=" not in found[-1] and found[-1] not in _FLAGS:  # it would take the next word
+    if "=" not in found[-1] and found[-1] not in FLAGS:  # it would take the next word
         raise FieldError(f"expected its value as well, {found[-1]}=..., found {v.found(word)}")
     return found
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+Read: TypeAlias = Callable[[str], "str | None"]
+"""The text of a file that the script names, None where it cannot be read."""
+
+
+class Untranslatable(Exception):
+    """Why a piece of the script has no counterpart, in words."""
 
 
 class StarterRemark(NamedTuple):

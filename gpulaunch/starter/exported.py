@@ -12,16 +12,14 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import StarterEntry
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.entry import Read, StarterEntry, Untranslatable
 from gpulaunch.starter.mask import OWNED
-from gpulaunch.starter.shell import Script, walk, words_of
-from gpulaunch.starter.unfold.pieces import Piece, inner
-from gpulaunch.starter.unfold.strings import Read
+from gpulaunch.starter.pieces import Piece, inner
+from gpulaunch.starter.shell import Script, above, walk, words_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -51,36 +49,29 @@ _CODED = re.compile(r"((?:\\x[0-9a-fA-F]{2})+)|\\(.)")
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What a job's line is read with: values of variables."""
+def _filled(known: str) -> str:
+    """A text of the script for a field in which placeholders work."""
 
-    values: Mapping[str, str] = field(default_factory=dict)
-
-    def text(self, known: str) -> str:
-        """A text of the script for a field in which placeholders work."""
-        return _VARIABLE.sub(self._variable, escaped(known))
-
-    def _variable(self, match: re.Match[str]) -> str:
+    def variable(match: re.Match[str]) -> str:
         name = match.group(1)
         return f"{{{{{_AT_START[name]}}}}}" if name in _AT_START else match.group()
 
-    def plain(self, pieces: Sequence[Piece]) -> str:
-        """What a word comes to, where no shell reads it any more."""
-        out = ""
-        for piece in pieces:
-            if isinstance(piece, str):
-                out += self.text(piece)
-            elif match := _VARIABLE.fullmatch(piece.text):
-                out += self._known(match.group(1))
-            else:
-                raise Untranslatable(f"holds {piece.text}, which no export has")
-        return out
+    return _VARIABLE.sub(variable, escaped(known))
 
-    def _known(self, name: str) -> str:
-        if name in _AT_START:
-            return f"{{{{{_AT_START[name]}}}}}"
-        return escaped(self.values.get(name, ""))
+
+def _plain(pieces: Sequence[Piece], values: Mapping[str, str]) -> str:
+    """What a word comes to, where no shell reads it any more. `values` are those of variables."""
+    out = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            out += _filled(piece)
+        elif (match := _VARIABLE.fullmatch(piece.text)) is None:
+            raise Untranslatable(f"holds {piece.text}, which no export has")
+        elif match.group(1) in _AT_START:
+            out += _filled(piece.text)
+        else:
+            out += escaped(values.get(match.group(1), ""))
+    return out
 
 
 def is_export(script: str) -> bool:
@@ -174,12 +165,11 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
         values = _row(row)
         if "item_input" in values:
             raise Untranslatable(_INPUTS)
-        given = _Given(values=values)
         cwd = values.get("item_cwd") or [_cd(line) for line in lines if line[:6] == "cd -- "][-1]
-        entry = _entry(values["GPULAUNCH_JOB"], lines[at - 1].strip(), given, cwd)
+        entry = _entry(values["GPULAUNCH_JOB"], lines[at - 1].strip(), values, cwd)
         own = {name: value for name, value in values.items() if name.startswith("item_")}
         used = {name: escaped(own[name]) for name in own if f"${{{name}}}" in lines[at - 1]}
-        extra = _extra(_terms(text, tries), _outputs_in(lines, given))
+        extra = _extra(_terms(text, tries), _outputs_in(lines, values))
         yield replace(
             entry,
             gpus=int(gpus.group(1)) if gpus else 0,
@@ -201,13 +191,11 @@ def _terms(text: str, tries: re.Match[str] | None) -> dict[str, str]:
 
 def _row(row: str) -> dict[str, str]:
     script = Script(f"export {row}")
-    found = {}
-    for node in walk(script.root):
-        if node.type == "variable_assignment":
-            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-            if name is not None:
-                found[script.text(name)] = _verbatim(script, value)
-    return found
+    return {
+        script.part(node, "name"): _verbatim(script, node.child_by_field_name("value"))
+        for node in walk(script.root)
+        if node.type == "variable_assignment"
+    }
 
 
 def _verbatim(script: Script, value: Node | None) -> str:
@@ -215,30 +203,34 @@ def _verbatim(script: Script, value: Node | None) -> str:
     return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
-def _outputs_in(lines: Sequence[str], given: _Given) -> list[str]:
+def _outputs_in(lines: Sequence[str], values: Mapping[str, str]) -> list[str]:
     found = []
     for line in lines:
         if match := _OUTPUT.match(line.strip()):
             script = Script(f"x {match.group(1) or match.group(2)}")
-            found.append(given.plain(_read(script, words_of(script.root.children[0])[1])))
+            word = words_of(script.root.children[0])[1]
+            found.append(_plain(_read(script, word), values))
     return found
 
 
 # ── A job's line ────────────────────────────────────────────────────────────────────────────────
 
 
-def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntry:
-    """The job whose command is the last one on a line."""
+def _entry(name: str, line: str, values: Mapping[str, str], base: str | None) -> StarterEntry:
+    """The job whose command is the last one on a line, and stands in no `$(...)`."""
     script = Script(line)
-    commands = [node for node in walk(script.root) if node.type == "command"]
-    commands = [node for node in commands if node.parent is None or not _inside(node)]
+    commands = [
+        node
+        for node in walk(script.root)
+        if node.type == "command" and "command_substitution" not in (o.type for o in above(node))
+    ]
     if not commands:
         raise Untranslatable(f"has no command for {name}")
     command = commands[-1]
     cwd = _cd(script.text(commands[0])) if script.text(commands[0])[:6] == "cd -- " else base
     assigned = _assigned(script, command)
     texts = {
-        key: given.plain(_read(script, value))
+        key: _plain(_read(script, value), values)
         for key, value in assigned.items()
         if key not in OWNED and key not in _OF_THE_INTERPRETER
     }
@@ -252,14 +244,15 @@ def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntr
         extra = [("timeout", f"{timeout}s"), *([("grace", f"{grace}s")] if grace != "10" else [])]
         words = words[4:]
     if [script.text(word) for word in words[:4]] == _SHELL and len(words) == 5:
-        run = "".join(_in_a_script(piece) for piece in _read(script, words[4]))
+        pieces = _read(script, words[4])
+        run = "".join(piece if isinstance(piece, str) else piece.text for piece in pieces)
     else:
         run = script.slice(words[0].start_byte, words[-1].end_byte)
         if "PATH" in assigned and not any(interpreter.values()):
             run = f"PATH={script.text(assigned['PATH'])} {run}"
     return StarterEntry(
         name=escaped(name),
-        run=given.text(run.rstrip("\n")),
+        run=_filled(run.rstrip("\n")),
         cwd=None if cwd is None else escaped(posixpath.normpath(cwd)),
         env=texts,
         venv=interpreter["venv"],
@@ -268,27 +261,10 @@ def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntr
     )
 
 
-def _inside(node: Node) -> bool:
-    """Whether a command stands in a `$(...)`."""
-    parent = node.parent
-    while parent is not None:
-        if parent.type == "command_substitution":
-            return True
-        parent = parent.parent
-    return False
-
-
 def _assigned(script: Script, command: Node) -> dict[str, Node]:
-    found = {}
-    for node in command.children:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if node.type == "variable_assignment" and name is not None and value is not None:
-            found[script.text(name)] = value
-    return found
-
-
-def _in_a_script(piece: Piece) -> str:
-    return piece if isinstance(piece, str) else piece.text
+    nodes = [node for node in command.children if node.type == "variable_assignment"]
+    values = [(script.part(node, "name"), node.child_by_field_name("value")) for node in nodes]
+    return {name: value for name, value in values if value is not None}
 
 
 def _read(script: Script, node: Node) -> list[Piece]:

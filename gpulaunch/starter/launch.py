@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import ForeachLoop, StarterEntry
-from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
+from gpulaunch.starter.entry import ForeachLoop, StarterEntry, Untranslatable
+from gpulaunch.starter.loops import arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
-from gpulaunch.starter.scope import Made, Order, Scope
+from gpulaunch.starter.scope import Here, Made, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in, walk
 
 if TYPE_CHECKING:
@@ -50,39 +50,37 @@ class Launcher:
         self.numbers: dict[str, int] = {}
         self.worked = False
 
-    def launch(
-        self,
-        groups: Sequence[Sequence[Node]],
-        background: bool,
-        scope: Scope,
-        order: Order,
-        must: bool,
-        comments: Sequence[str],
-    ) -> None:
+    def launch(self, groups: Sequence[Sequence[Node]], here: Here, comments: Sequence[str]) -> None:
+        """Make a job of commands; each group is a stretch of the source. Raises Untranslatable."""
+        scope, order, must = here.scope, here.order, here.must or here.scope.errexit
         loops = arranged(scope.loops)
         before = self._preamble(groups, scope)
         rendered = self.renderer.render([*before, *groups], loops)
-        goes_on = not (must or scope.errexit) and sum(map(self._steps_of, groups)) > 1
         if not rendered.text:
             raise Untranslatable("nothing is left to run")
+        run = rendered.text
+        if not must and sum(map(self._steps_of, groups)) > 1:
+            # bash goes on where a command fails; a job's shell does not
+            run = ("set +e\n" if "\n" in run else "set +e; ") + run
         nodes = [node for group in [*before, *groups] for node in group]
-        self.notes.read |= {name for node in nodes for name in variables_in(self.script, node)}
+        read = {name for node in nodes for name in variables_in(self.script, node)}
+        self.notes.read |= read
         gpus, remarks = self._gpus(nodes, rendered, scope)
-        self._of_slurm(nodes, scope)
+        self._of_slurm(nodes[0], read, scope)
         base = self._base(nodes)
         name = base + name_suffix(loops)
         needs, after, in_turn = _waits_for(order, scope)
         entry = StarterEntry(
             name=name,
-            run=_going_on(rendered.text) if goes_on else rendered.text,
+            run=run,
             gpus=gpus,
             loops=loops,
             needs=needs,
             after=after,
-            cwd=_escaped(scope.cwd),
-            env=self._env(nodes, rendered.variables, scope),
-            venv=_escaped(scope.venv),
-            conda=_escaped(scope.conda),
+            cwd=scope.cwd and escaped(scope.cwd),
+            env=self._env(read, rendered.variables, scope),
+            venv=scope.venv and escaped(scope.venv),
+            conda=scope.conda and escaped(scope.conda),
             timeout=scope.timeout,
             cpus=scope.cpus,
             comments=(*comments, *remarks),
@@ -91,10 +89,9 @@ class Launcher:
         self.entries.append(entry)
         self.worked = self.worked or self.works(nodes)
         self.notes.remarks += rendered.remarks
-        covered = frozenset().union(*(one.made.before | {one.made.base} for one in order.ended)) - {
-            base
-        }
-        order.started(Made(base, name, scope.loops, covered), background, must or scope.errexit)
+        covered = frozenset().union(*(one.made.before | {one.made.base} for one in order.ended))
+        made = Made(base, name, scope.loops, covered - {base})
+        order.started(made, here.background, must)
 
     def _steps_of(self, group: Sequence[Node]) -> int:
         """The same of a stretch of the source; what `&&` joins is one."""
@@ -121,11 +118,8 @@ class Launcher:
                 chosen.append([node])
         return chosen[::-1]
 
-    def _env(
-        self, nodes: Iterable[Node], items: Sequence[ForeachLoop], scope: Scope
-    ) -> dict[str, str]:
-        read = {name for node in nodes for name in variables_in(self.script, node)}
-        read -= self.renderer.idle
+    def _env(self, read: set[str], items: Sequence[ForeachLoop], scope: Scope) -> dict[str, str]:
+        read = read - self.renderer.idle
         env = {name: escaped(value) for name, value in scope.exported.items() if name != MASK}
         for name, value in scope.literals.items():
             if name in read:
@@ -136,11 +130,10 @@ class Launcher:
             env[INDEX] = "{{index}}"
         return env
 
-    def _of_slurm(self, nodes: Sequence[Node], scope: Scope) -> None:
-        given = {*scope.literals, *(loop.variable for loop in scope.loops)}
-        for name in {v for node in nodes for v in variables_in(self.script, node)} - given:
+    def _of_slurm(self, node: Node, read: set[str], scope: Scope) -> None:
+        for name in read - {*scope.literals, *(loop.variable for loop in scope.loops)}:
             if name.startswith("SLURM_"):
-                self.notes.remark(nodes[0], "empty here: only Slurm sets it", f"${name}")
+                self.notes.remark(node, "empty here: only Slurm sets it", f"${name}")
 
     def _gpus(
         self, nodes: Sequence[Node], rendered: Rendered, scope: Scope
@@ -153,10 +146,9 @@ class Launcher:
                 self.notes.remark(nodes[0], odd, f"{MASK}={mask}")
         if counted:
             return max(count for count, _ in counted), ()
-        text = rendered.text
-        if not self.works(nodes) and MASK not in text:
+        if not self.works(nodes) and MASK not in rendered.text:
             return 0, ()
-        if (several := _PROCESSES.search(text)) and int(several.group(1)) > 1:
+        if (several := _PROCESSES.search(rendered.text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
         return 1, (f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",)
 
@@ -166,21 +158,17 @@ class Launcher:
         return any(name not in NO_CARD for name in names if name)
 
     def _program(self, node: Node) -> str:
-        if node.type != "command" or not (words := behind_wrappers(self.script.words(node))):
-            return ""
-        return posixpath.basename(words[0])
+        words = behind_wrappers(self.script.words(node))
+        return posixpath.basename(words[0]) if words else ""
 
     def _base(self, nodes: Sequence[Node]) -> str:
         """A name from the command: the script that python runs, or the program."""
         found = "job"
         for command in (inner for node in nodes for inner in walk(node)):
-            program = self._program(command)
-            if not program:
-                continue
-            words = self.script.words(command)
-            found = _called(words)
-            if program not in NO_CARD:
-                break
+            if program := self._program(command):
+                found = _called(self.script.words(command))
+                if program not in NO_CARD:
+                    break
         return self._distinct(found)
 
     def _distinct(self, found: str) -> str:
@@ -198,11 +186,6 @@ class Launcher:
 
     def _matched(self, base: str) -> bool:
         return base in self.prefixes or not self.bases.isdisjoint(_prefixes(base))
-
-
-def _going_on(text: str) -> str:
-    """The text as bash runs it, which goes on where a command fails; a job's shell does not."""
-    return ("set +e\n" if "\n" in text else "set +e; ") + text
 
 
 def _prefixes(base: str) -> set[str]:
@@ -230,7 +213,3 @@ def _waits_for(order: Order, scope: Scope) -> tuple[tuple[str, ...], tuple[str, 
     after = [one.made.seen_from(scope.loops) for one in order.ended if not one.must]
     in_turn = any(not one.waited for one in order.ended)
     return tuple(dict.fromkeys(needs)), tuple(dict.fromkeys(after)), in_turn
-
-
-def _escaped(text: str | None) -> str | None:
-    return None if text is None else escaped(text)

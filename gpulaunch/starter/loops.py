@@ -6,9 +6,11 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import ForeachLoop
+from gpulaunch.jobfile.placeholders import RESERVED
+from gpulaunch.starter.entry import ForeachLoop, Untranslatable
+from gpulaunch.starter.pieces import literal
 from gpulaunch.starter.scope import Scope
-from gpulaunch.starter.shell import Script, literal
+from gpulaunch.starter.shell import Script
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -26,24 +28,17 @@ _LESS_ONE = re.compile(r"(?:\$\(\()?\s*(\d+)\s*-\s*1\s*\)\)")
 _NAMED = re.compile(r"\$\{?(\w+)\}?|(?<![\w$-])([A-Za-z_]\w*)\b(?!=)")
 _SEQ = re.compile(r"\$\(seq (-w )?(\d+)(?: (\d+))?(?: (\d+))?\)")
 _MAX_ITEMS = 10_000
-_OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
-_OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
-_RESERVED = frozenset({*_OF_JOBS, *_OF_ITEMS})
-
-
-class Untranslatable(Exception):
-    """Why a piece of the script has no counterpart, in words."""
+_RESERVED = RESERVED | {"exclude"}
 
 
 def for_loop(script: Script, node: Node, scope: Scope) -> ForeachLoop:
     """`for NAME in WORDS`. Raises Untranslatable."""
-    name = node.child_by_field_name("variable")
-    assert name is not None
+    name = script.part(node, "variable")
     words = node.children_by_field_name("value")
     if not words:
         raise Untranslatable("loops over the script's own arguments, which a job file has not")
     if len(words) == 1 and (file := _FILE.fullmatch(script.text(words[0]))):
-        return ForeachLoop(script.text(name), "lines", (_placed(file.group(1), scope),))
+        return ForeachLoop(name, "lines", (_placed(file.group(1), scope),))
     values = [value for word in words for value in _values(script, word, scope)]
     globs = [isinstance(value, _Pattern) for value in values]
     texts = tuple(str(value) for value in values)
@@ -52,10 +47,10 @@ def for_loop(script: Script, node: Node, scope: Scope) -> ForeachLoop:
     if any("{{" in text or "\0" in text for text in texts):
         raise Untranslatable("an item holds {{, which the job file would read as a placeholder")
     if all(globs):
-        return ForeachLoop(script.text(name), "glob", tuple(_placed(text, scope) for text in texts))
+        return ForeachLoop(name, "glob", tuple(_placed(text, scope) for text in texts))
     if any(globs):
         raise Untranslatable("mixes patterns and plain words in one list")
-    return ForeachLoop(script.text(name), "values", texts)
+    return ForeachLoop(name, "values", texts)
 
 
 class _Pattern(str):
@@ -78,7 +73,9 @@ def _values(script: Script, word: Node, scope: Scope) -> list[str]:
             raise Untranslatable(f"counts the files of {indices.group(1)}: loop over those")
         return [str(number) for number in range(len(items))]
     if listed := re.fullmatch(r"\$\(ls (?:-1 )?([^\s$()|;&`]+)\)", text):
-        return [_Pattern(listed.group(1)) if _GLOB.search(text) else _no_listing(text)]
+        if not _GLOB.search(text):
+            raise Untranslatable(f"loops over {text}: write the directory's pattern, like dir/*")
+        return [_Pattern(listed.group(1))]
     if array := re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', text):
         return _array(script, array.group(1), scope)
     value = literal(script, word, scope.literals)
@@ -123,10 +120,6 @@ def _quoted_glob(script: Script, word: Node) -> bool:
     return any(_GLOB.search(script.text(child)) for child in quoted)
 
 
-def _no_listing(text: str) -> str:
-    raise Untranslatable(f"loops over {text}: write the directory's pattern, like dir/*")
-
-
 def _array(script: Script, name: str, scope: Scope) -> list[str]:
     node = scope.arrays.get(name)
     if node is None:
@@ -135,6 +128,7 @@ def _array(script: Script, name: str, scope: Scope) -> list[str]:
 
 
 def _numbers(first: int, last: int) -> list[str]:
+    """The numbers from one to the other, both included, up or down."""
     if abs(last - first) >= _MAX_ITEMS:
         raise Untranslatable(f"loops over {abs(last - first) + 1} numbers: use lines: of a file")
     step = 1 if last >= first else -1

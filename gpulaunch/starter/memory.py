@@ -9,12 +9,14 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.loops import Untranslatable, counted
+from gpulaunch.starter.entry import Untranslatable
+from gpulaunch.starter.loops import counted
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.notes import Notes
+from gpulaunch.starter.pieces import literal
 from gpulaunch.starter.render import MODULES, Renderer, mask_value
 from gpulaunch.starter.scope import Order, Scope
-from gpulaunch.starter.shell import Script, literal, variables_in
+from gpulaunch.starter.shell import Script, variables_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -68,40 +70,32 @@ class Memory:
                     scope.exported[name] = scope.literals[name]
 
     def _assign(self, node: Node, exported: bool, scope: Scope, order: Order) -> None:
-        name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        assert name_node is not None
-        name = self.script.text(name_node)
-        spelt = self.script.text(value) if value is not None else ""
+        name, spelt = self.script.part(node, "name"), self.script.part(node, "value")
         if name == MASK:
             scope.mask = mask_value(spelt, scope.literals)
-            return
-        if name == TIME:
+        elif name == TIME:
             scope.timeout = spelt
-            return
-        if name == CPUS:
+        elif name == CPUS:
             scope.cpus = spelt
-            return
-        if name in OWNED:
+        elif name in OWNED:
             raise Untranslatable(f"{name} is set by gpulaunch itself")
-        if spelt.strip('"') in ("$!", "${!}") and order.last is not None:
+        elif spelt.strip('"') in ("$!", "${!}") and order.last is not None:
             order.pids[name] = order.last
-            return
-        counts = value is not None and name in variables_in(self.script, value)
-        arithmetic = value is not None and value.type == "arithmetic_expansion"
-        if counts and (scope.loops or arithmetic):
-            raise Untranslatable("only counts; use {{index}} where a number is needed")
-        self._remember(node, name, value, exported, scope)
+        else:
+            self._remember(node, name, exported, scope)
 
-    def _remember(
-        self, node: Node, name: str, value: Node | None, exported: bool, scope: Scope
-    ) -> None:
+    def _remember(self, node: Node, name: str, exported: bool, scope: Scope) -> None:
+        value = node.child_by_field_name("value")
+        recursive = value is not None and name in variables_in(self.script, value)
+        arithmetic = value is not None and value.type == "arithmetic_expansion"
+        if recursive and (scope.loops or arithmetic):
+            raise Untranslatable("only counts; use {{index}} where a number is needed")
         if not exported:
             self.notes.assigned.append((name, node))
         known = literal(self.script, value, scope.literals) if value is not None else ""
-        if known is None and value is not None:
-            count = counted(self.script, self.script.text(value), scope)
+        if known is None:
+            count = counted(self.script, self.script.part(node, "value"), scope)
             known = count if count.isdigit() else None
-        recursive = value is not None and name in variables_in(self.script, value)
         if not recursive:
             scope.forget(name)
         if value is not None and value.type == "array":

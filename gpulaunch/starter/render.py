@@ -14,13 +14,14 @@ from itertools import pairwise
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
+from gpulaunch.jobfile.commands import PREFIXES
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import ForeachLoop, StarterRemark
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.entry import ForeachLoop, StarterRemark, Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.outside import why_outside
 from gpulaunch.starter.shell import (
     Script,
+    above,
     chooses_a_card,
     forks,
     is_late_ampersand,
@@ -37,15 +38,11 @@ _LOG = re.compile(r"(?i)\.(log|out|err|stdout|stderr)\W*$|\blogs?\b|log_|_log|no
 _MASKED = re.compile(rf"\b{MASK}=")
 _OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
 _GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
-# fmt: off
-WRAPPERS = frozenset({
-    "env", "time", "nohup", "nice", "ionice", "timeout", "stdbuf", "taskset", "sudo", "exec",
-    "setsid", "command", "numactl", "unbuffer", "xargs",
-})
-# fmt: on
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
-_OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
+OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
+"""An option of such a program as `nohup` or `env`, or a variable that it sets."""
 _JOB_SLOT = "PARALLEL_JOBSLOT"
+_USED = ("pipeline", "redirected_statement", "command_substitution", "list")
 _KEEPS = ("command", "declaration_command")
 _DETACHING = ("nohup", "setsid")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
@@ -66,10 +63,29 @@ class Rendered:
 
 @dataclass(slots=True)
 class _Edits:
-    cuts: list[tuple[int, int, str | None]] = field(default_factory=list)
+    """What becomes of `tops`, the commands of one job: (start, end, new words), and what of it."""
+
+    script: Script
+    tops: Sequence[Node]
+    cuts: list[tuple[int, int, str]] = field(default_factory=list)
     masks: list[str] = field(default_factory=list)
     remarks: list[StarterRemark] = field(default_factory=list)
-    tops: Sequence[Node] = ()
+
+    def remark(self, node: Node, why: str, text: str = "") -> None:
+        text = text or self.script.text(node)
+        self.remarks.append(StarterRemark(self.script.line(node), text, why))
+
+    def replace(self, node: Node, new: str) -> None:
+        self.cuts.append((node.start_byte, node.end_byte, new))
+
+    def drop(self, node: Node) -> None:
+        """Cut a statement; `:` does nothing, and stands wherever a command may."""
+        self.replace(node, ":")
+
+    def cut_word(self, node: Node) -> None:
+        """Cut a word with the blanks behind it."""
+        after = node.next_sibling
+        self.cuts.append((node.start_byte, after.start_byte if after else node.end_byte, ""))
 
 
 class Renderer:
@@ -88,12 +104,10 @@ class Renderer:
         nodes = [node for group in groups for node in group]
         self.idle = self._only_for_masks(nodes)
         by_env = tuple(loop for loop in loops if self._in_shell_ways(nodes, loop.variable))
-        edits = _Edits(tops=nodes)
-        for group in groups:
-            for node in group:
-                self._collect(node, edits, [loop for loop in loops if loop not in by_env])
-        lines = [self._line(group, edits) for group in groups]
-        text = "\n".join(line for line in lines if line)
+        edits = _Edits(self.script, nodes)
+        for node in nodes:
+            self._collect(node, edits, [loop for loop in loops if loop not in by_env])
+        text = "\n".join(filter(None, (self._line(group, edits) for group in groups)))
         if found := _MASKED.search(text):
             raise Untranslatable(
                 f"{found.group()} cannot be cut where it stands: it would override the card"
@@ -107,7 +121,8 @@ class Renderer:
     def _line(self, group: Sequence[Node], edits: _Edits) -> str:
         text = self._apply(group[0].start_byte, group[-1].end_byte, edits)
         if not any(self._spans_lines(node) for node in group):
-            text = _dedented(text)
+            first, newline, rest = text.partition("\n")
+            text = first + newline + dedent(rest)
         return f"export {text}" if group[0].start_byte in self.exported else text
 
     def _spans_lines(self, top: Node) -> bool:
@@ -119,8 +134,8 @@ class Renderer:
         """The masks named in it, without a word on the rest."""
         found = []
         for inner in walk(node):
-            if inner.type == "variable_assignment" and self._assigned(inner) == MASK:
-                found.append(self._value(inner))
+            if inner.type == "variable_assignment" and self.script.part(inner, "name") == MASK:
+                found.append(self.script.part(inner, "value"))
             elif inner.type == "command" and (spelt := self._env_mask(inner)) is not None:
                 found.append(spelt[1])
         return found
@@ -156,25 +171,20 @@ class Renderer:
 
     def _blind(self, node: Node) -> bool:
         """A placeholder cannot be quoted here."""
-        parent = node.parent
-        braced = parent is not None and parent.type == "expansion"
-        parent = parent.parent if parent is not None and braced else parent
-        while parent is not None:
-            if parent.type in _BLIND or self.script.slice(
-                parent.start_byte, parent.start_byte + 2
-            ) in ("((", "[["):
+        for one in above(node):
+            if one == node.parent and one.type == "expansion":
+                continue  # its own braces
+            if one.type in _BLIND or self.script.text(one).startswith(("((", "[[")):
                 return True
-            if parent.type == "command_substitution":
-                return self.script.text(parent).startswith("`") or self._blind(parent)
-            parent = parent.parent
+            if one.type == "command_substitution":
+                return self.script.text(one).startswith("`") or self._blind(one)
         return False
 
     # ── what changes ────────────────────────────────────────────────────────────────────────────
 
     def _collect(self, top: Node, edits: _Edits, loops: Sequence[ForeachLoop]) -> None:
         if given := _GIVEN.search(shell_text(self.script, top)):
-            given_text = given.group()
-            raise Untranslatable(f"uses {given_text}, a word of the script's own command line")
+            raise Untranslatable(f"uses {given.group()}, a word of the script's own command line")
         for node in walk(top):
             kind = node.type
             if why := self._refused(node):
@@ -186,23 +196,19 @@ class Renderer:
             elif kind == "file_redirect":
                 self._redirect(node, edits)
             elif is_late_ampersand(node):
-                edits.cuts.append((node.start_byte, node.end_byte, ""))
+                edits.replace(node, "")
             elif kind in ("simple_expansion", "expansion"):
                 self._expansion(node, edits, loops)
             elif kind in ("word", "string_content") and (
                 match := _OTHER_CARD.search(self.script.text(node))
             ):
                 why = f"asks for {match.group()}, but a job sees one card, cuda:0: change it"
-                edits.remarks.append(
-                    StarterRemark(self.script.line(node), self.script.text(node), why)
-                )
+                edits.remark(node, why)
 
     def _refused(self, node: Node) -> str:
         """Why nothing around it can be a job; empty for nearly everything."""
-        if node.type == "for_statement":
-            name = node.child_by_field_name("variable")
-            if name is not None and self.script.text(name) in self.script.made:
-                return "starts several jobs, but only under a condition: write them without it"
+        if node.type == "for_statement" and self.script.part(node, "variable") in self.script.made:
+            return "starts several jobs, but only under a condition: write them without it"
         slot = node.type == "variable_name" and self.script.text(node) == _JOB_SLOT
         if slot and not chooses_a_card(self.script, node) and not self._in_idle(node):
             return "uses the number of a slot: a job sees its card as cuda:0"
@@ -214,7 +220,9 @@ class Renderer:
         chosen: set[str] = set()
         for node in nodes:
             for inner in walk(node):
-                if inner.type != "variable_name" or self._is_target(inner):
+                parent = inner.parent
+                target = parent is not None and parent.type == "variable_assignment"
+                if inner.type != "variable_name" or target:
                     continue
                 name = self.script.text(inner)
                 if chooses_a_card(self.script, inner) or self._in_message(inner):
@@ -225,75 +233,41 @@ class Renderer:
         loose = {name for name in chosen - read if "eval" in text and name in text}
         return frozenset(chosen - read - loose)
 
-    def _is_target(self, name: Node) -> bool:
-        parent = name.parent
-        return parent is not None and parent.type == "variable_assignment"
-
     def _in_message(self, node: Node) -> bool:
         """Inside of an `echo` to the terminal."""
-        parent = node.parent
-        while parent is not None and parent.type != "command":
-            parent = parent.parent
-        return parent is not None and self._is_message(parent)
+        command = next((one for one in above(node) if one.type == "command"), None)
+        return command is not None and self._is_message(command)
 
     def _is_message(self, command: Node) -> bool:
         parent = command.parent
-        alone = parent is not None and parent.type not in (
-            "pipeline",
-            "redirected_statement",
-            "command_substitution",
-            "list",
-        )
+        alone = parent is not None and parent.type not in _USED
         return alone and self.script.words(command)[:1] in (["echo"], ["printf"])
 
     def _in_idle(self, node: Node) -> bool:
         """In the value of a variable that only chooses a card, or in a message."""
-        parent = node.parent
-        while parent is not None:
-            if parent.type == "variable_assignment" and self._assigned(parent) in self.idle:
-                return True
-            parent = parent.parent
-        return self._in_message(node)
-
-    def _assigned(self, assignment: Node) -> str:
-        name = assignment.child_by_field_name("name")
-        return self.script.text(name) if name is not None else ""
-
-    def _value(self, assignment: Node) -> str:
-        value = assignment.child_by_field_name("value")
-        return self.script.text(value) if value is not None else ""
+        assigned = (one for one in above(node) if one.type == "variable_assignment")
+        return self._in_message(node) or any(
+            self.script.part(one, "name") in self.idle for one in assigned
+        )
 
     def _assignment(self, node: Node, edits: _Edits) -> None:
-        name, parent = self._assigned(node), node.parent
+        name, parent = self.script.part(node, "name"), node.parent
         if name in self.idle and parent is not None and parent.type not in _KEEPS:
-            self._cut_statement(node, edits)
-            edits.remarks.append(
-                StarterRemark(self.script.line(node), self.script.text(node), "only chose the card")
-            )
+            edits.drop(node)
+            edits.remark(node, "only chose the card")
             return
         if name not in OWNED or parent is None:
             return
         if name == MASK:
-            edits.masks.append(self._value(node))
+            edits.masks.append(self.script.part(node, "value"))
         else:
-            why = f"{name} is set by gpulaunch itself"
-            edits.remarks.append(StarterRemark(self.script.line(node), self.script.text(node), why))
-        if parent.type == "command":
-            self._cut_before_next(node, edits)
-        elif parent.type == "declaration_command" and parent.named_child_count == 1:
-            self._cut_statement(parent, edits)
-        elif parent.type == "declaration_command":
-            self._cut_before_next(node, edits)
+            edits.remark(node, f"{name} is set by gpulaunch itself")
+        if parent.type == "declaration_command" and parent.named_child_count == 1:
+            edits.drop(parent)
+        elif parent.type in _KEEPS:
+            edits.cut_word(node)
         else:
-            self._cut_statement(node, edits)
-
-    def _cut_before_next(self, node: Node, edits: _Edits) -> None:
-        after = node.next_sibling
-        edits.cuts.append((node.start_byte, after.start_byte if after else node.end_byte, ""))
-
-    def _cut_statement(self, node: Node, edits: _Edits) -> None:
-        """`:` does nothing, and stands wherever a command may."""
-        edits.cuts.append((node.start_byte, node.end_byte, ":"))
+            edits.drop(node)
 
     def _env_mask(self, command: Node) -> tuple[Node, str] | None:
         """The mask among a command's words: `env CUDA_VISIBLE_DEVICES=1 cmd`, `time ...`."""
@@ -302,7 +276,7 @@ class Renderer:
             name, equals, value = text.partition("=")
             if name == MASK and equals:
                 return word, value
-            if not (text in WRAPPERS or re.match(r"-|\d|\w+=", text)):
+            if not (text in PREFIXES or re.match(r"-|\d|\w+=", text)):
                 return None
         return None
 
@@ -313,19 +287,17 @@ class Renderer:
             return
         name = self.script.text(words[0])
         if name in ("module", "ml"):
-            self._cut_statement(node, edits)
-            edits.remarks.append(
-                StarterRemark(self.script.line(node), self.script.text(node), MODULES)
-            )
+            edits.drop(node)
+            edits.remark(node, MODULES)
             return
         read = {self.script.text(one) for one in walk(node) if one.type == "variable_name"}
         if self._is_message(node) and read & (self.idle | {_JOB_SLOT}):
-            self._cut_statement(node, edits)
+            edits.drop(node)
             return
         if why := why_outside(behind_wrappers([self.script.text(word) for word in words])):
             raise Untranslatable(why)
         if (spelt := self._env_mask(node)) is not None:
-            self._cut_env_mask(spelt, words, edits)
+            self._cut_env_mask(*spelt, words, edits)
         if name in _DETACHING and len(words) > 1:
             self._cut_detaching(node, words, edits)
         elif name in self.functions:
@@ -335,7 +307,7 @@ class Renderer:
         elif name in ("continue", "break") and not self._inside_loop(node, edits):
             if name == "break":
                 raise Untranslatable("break: jobs do not end each other; see --fail-fast")
-            edits.cuts.append((node.start_byte, node.end_byte, "exit 0"))
+            edits.replace(node, "exit 0")
 
     def _cut_detaching(self, node: Node, words: Sequence[Node], edits: _Edits) -> None:
         """`nohup`, and `setsid`, which would end at once while its child goes on."""
@@ -343,33 +315,28 @@ class Renderer:
             name = self.script.text(word)
             if name not in _DETACHING:
                 return
-            self._cut_before_next(word, edits)
+            edits.cut_word(word)
             why = f"{name}: `gpulaunch run --detach` goes on when the terminal is closed"
-            edits.remarks.append(StarterRemark(self.script.line(node), name, why))
+            edits.remark(node, why, name)
 
-    def _cut_env_mask(self, spelt: tuple[Node, str], words: list[Node], edits: _Edits) -> None:
+    def _cut_env_mask(self, word: Node, mask: str, words: list[Node], edits: _Edits) -> None:
         """With the `env` before it, where that has nothing else to do."""
-        edits.masks.append(spelt[1])
-        start, at = spelt[0], words.index(spelt[0])
+        edits.masks.append(mask)
+        edits.cut_word(word)
+        at = words.index(word)
         rest = self.script.text(words[at + 1]) if at + 1 < len(words) else "-"
         if at and self.script.text(words[at - 1]) == "env" and not re.match(r"-|\w+=", rest):
-            start = words[at - 1]
-        after = spelt[0].next_sibling
-        end = after.start_byte if after is not None else spelt[0].end_byte
-        edits.cuts.append((start.start_byte, end, ""))
+            edits.cut_word(words[at - 1])
 
     def _inside_loop(self, node: Node, edits: _Edits) -> bool:
         """A loop that stays in the text, as against the one that became foreach."""
-        parent = node.parent
-        while parent is not None and parent.type not in _LOOPS:
-            parent = parent.parent
-        return parent is not None and any(
-            top.start_byte <= parent.start_byte < top.end_byte for top in edits.tops
+        loop = next((one for one in above(node) if one.type in _LOOPS), None)
+        return loop is not None and any(
+            top.start_byte <= loop.start_byte < top.end_byte for top in edits.tops
         )
 
     def _join_lines(self, command: Node, edits: _Edits) -> None:
-        children = command.children
-        for left, right in pairwise(children):
+        for left, right in pairwise(command.children):
             gap = self.script.slice(left.end_byte, right.start_byte)
             if "\\\n" in gap:
                 edits.cuts.append((left.end_byte, right.start_byte, joined(gap)))
@@ -380,8 +347,7 @@ class Renderer:
             raise Untranslatable(f"uses {text}, which belongs to the command before it")
         for loop in loops:
             if text in (f"${loop.variable}", f"${{{loop.variable}}}"):
-                placed = f"\0{loop.placeholder}\0"
-                edits.cuts.append((node.start_byte, node.end_byte, placed))
+                edits.replace(node, f"\0{loop.placeholder}\0")
 
     # ── redirections ────────────────────────────────────────────────────────────────────────────
 
@@ -393,17 +359,19 @@ class Renderer:
         edits.cuts.append((start, node.end_byte, ""))
         text = self.script.text(node)
         if not re.fullmatch(r"\d*>&\d", text):
-            edits.remarks.append(StarterRemark(self.script.line(node), text, KEPT))
+            edits.remark(node, KEPT)
 
     def of_a_log(self, node: Node) -> bool:
         """A file that takes standard error, or is called a log, and that nothing else mentions."""
-        text, siblings = self.script.text(node), self._beside(node)
+        text, parent = self.script.text(node), node.parent
+        beside = parent.children if parent is not None else []
+        siblings = [one for one in beside if one.type == "file_redirect" and one != node]
         target = node.child_by_field_name("destination")
         if target is None or text.startswith("<") or self._in_a_pipe(node):
             return False
         name = self.script.text(target)
         if re.match(r"\d*>&", text) and name.isdigit():
-            return any(self.of_a_log(one) for one in siblings if one.id != node.id and one != node)
+            return any(map(self.of_a_log, siblings))
         errors = text.startswith(("&>", "2>", ">&")) or any(
             self.script.text(one).startswith("2>&1") for one in siblings
         )
@@ -413,50 +381,35 @@ class Renderer:
         stage = any(inner.type == "variable_name" for inner in walk(target))
         return (alone or stage) and bool(errors or _LOG.search(name))
 
-    def _beside(self, node: Node) -> list[Node]:
-        parent = node.parent
-        if parent is None:
-            return []
-        return [one for one in parent.children if one.type == "file_redirect" and one != node]
-
     def _in_a_pipe(self, node: Node) -> bool:
-        parent = node.parent
-        while parent is not None and parent.type in ("redirected_statement", "command"):
-            parent = parent.parent
-        return parent is not None and parent.type in ("pipeline", "command_substitution")
+        outer = (one for one in above(node) if one.type not in ("redirected_statement", "command"))
+        around = next(outer, None)
+        return around is not None and around.type in ("pipeline", "command_substitution")
 
     # ── the text ────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, start: int, end: int, edits: _Edits) -> str:
-        out, at = [], start
-        for left, right, new in sorted(edits.cuts, key=lambda cut: (cut[0], -cut[1])):
-            if left < at or right > end or left < start:
-                continue
-            out += [self.script.slice(at, left), new or ""]
-            at = right
-        text = "".join([*out, self.script.slice(at, end)])
+        text = self.script.edited(start, end, edits.cuts)
         text = re.sub(r"(?m)^[ \t]*:[ \t]*;?[ \t]*(\n|\Z)", "", text)
         text = re.sub(r"\A\s*:\s*(?:;|&&)\s*", "", text)
-        pieces = re.split("\0([a-zA-Z_]\\w*)\0", text)
-        done = [f"{{{{{piece}}}}}" if i % 2 else piece for i, piece in enumerate(pieces)]
-        for i in range(0, len(done), 2):
-            done[i] = escaped(done[i])
+        pieces = enumerate(re.split("\0([a-zA-Z_]\\w*)\0", text))
+        done = (f"{{{{{piece}}}}}" if i % 2 else escaped(piece) for i, piece in pieces)
         return "".join(done).strip()
-
-
-def _dedented(text: str) -> str:
-    """Lines behind the first with what they have in common of their indentation gone."""
-    first, newline, rest = text.partition("\n")
-    return first + newline + dedent(rest)
 
 
 def behind_wrappers(words: Sequence[str]) -> Sequence[str]:
     """A command's words from its own program on: without `nohup`, `timeout 2h` ..."""
-    while words and words[0].rpartition("/")[2] in WRAPPERS:
-        words = words[1:]
-        while words and _OF_WRAPPER.fullmatch(words[0]):
-            words = words[1:]
-    return words
+    return words[wrappers_of(words) :]
+
+
+def wrappers_of(words: Sequence[str]) -> int:
+    """How many words stand before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
+    at = 0
+    while at < len(words) and words[at].rpartition("/")[2] in PREFIXES:
+        at += 1
+        while at < len(words) and OF_WRAPPER.fullmatch(words[at]):
+            at += 1
+    return at
 
 
 def mask_value(spelt: str, literals: dict[str, str]) -> str:

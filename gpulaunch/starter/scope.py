@@ -2,12 +2,14 @@
 
 Scope   directory, environment, variables, loops around: copied where the shell forks
 Order   what has surely ended here (a foreground command, a `wait`), what may still run
+Here    both, for one statement, and whether what follows waits for it
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.entry import ForeachLoop
@@ -36,19 +38,12 @@ class Scope:
     loops: tuple[ForeachLoop, ...] = ()
 
     def copy(self) -> Scope:
-        return Scope(
-            self.mask,
-            dict(self.exported),
-            dict(self.literals),
-            list(self.preamble),
-            dict(self.arrays),
-            self.cwd,
-            self.venv,
-            self.conda,
-            self.timeout,
-            self.cpus,
-            self.errexit,
-            self.loops,
+        return replace(
+            self,
+            exported=dict(self.exported),
+            literals=dict(self.literals),
+            preamble=list(self.preamble),
+            arrays=dict(self.arrays),
         )
 
     def forget(self, variable: str) -> None:
@@ -119,3 +114,28 @@ class Order:
         """Without those that another one already comes after."""
         covered: frozenset[str] = frozenset().union(*(one.made.before for one in ended))
         return [one for one in ended if one.made.base not in covered]
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a statement stands. `background`: it runs beside what follows. `must`: what follows is
+    reached only if it succeeds.
+    """
+
+    scope: Scope
+    order: Order
+    background: bool = False
+    must: bool = False
+
+    def beside(self, forks: bool) -> Here:
+        """The same for a statement with an & behind it (`forks`), which has a scope of its own."""
+        scope = self.scope.copy() if forks else self.scope
+        return replace(self, scope=scope, background=forks)
+
+    @contextmanager
+    def group(self) -> Iterator[Here]:
+        """The same for several statements in turn, which all run beside what follows, or none."""
+        order = self.order.copy() if self.background else self.order
+        yield replace(self, order=order, background=False)
+        if self.background:
+            self.order.joined(order)

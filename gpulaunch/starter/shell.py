@@ -9,14 +9,13 @@ letter. bashlex is GPL. Imported only here, only when a script is translated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_ESCAPED_IN_DOUBLE = re.compile(r'\\(["\\$`])')
 _MASK = "CUDA_VISIBLE_DEVICES="
 _READ = re.compile(r"(?<!\\)\$(?:\{[#!]?)?([A-Za-z_]\w*)")
 _NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
@@ -70,8 +69,25 @@ class Script:
         return self.source[start:end].decode("utf-8", "replace")
 
     def words(self, command: Node) -> list[str]:
-        """A command's own words as they stand, without assignments and redirections."""
-        return [self.text(node) for node in words_of(command)]
+        """A command's own words as they stand, without assignments and redirections.
+
+        None of what is no command.
+        """
+        return [self.text(node) for node in words_of(command)] if command.type == "command" else []
+
+    def part(self, node: Node, field: str) -> str:
+        """The text of a part by the grammar's name for it; empty where there is none."""
+        found = node.child_by_field_name(field)
+        return self.text(found) if found is not None else ""
+
+    def edited(self, start: int, end: int, edits: Iterable[tuple[int, int, str]]) -> str:
+        """From start to end with other words in some places; of edits in each other the outer."""
+        out, at = [], start
+        for left, right, new in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
+            if at <= left and right <= end:
+                out += [self.slice(at, left), new]
+                at = right
+        return "".join([*out, self.slice(at, end)])
 
 
 def _numbers(old: str, numbers: Sequence[int], new: str) -> list[int]:
@@ -97,6 +113,14 @@ def walk(node: Node) -> Iterator[Node]:
         node = pending.pop()
         yield node
         pending.extend(reversed(node.children))
+
+
+def above(node: Node) -> Iterator[Node]:
+    """What it stands in, from the inside out."""
+    parent = node.parent
+    while parent is not None:
+        yield parent
+        parent = parent.parent
 
 
 def broken(node: Node) -> bool:
@@ -153,51 +177,10 @@ def variables_in(script: Script, node: Node) -> set[str]:
 
 def chooses_a_card(script: Script, node: Node) -> bool:
     """Whether it stands in the value of a mask."""
-    parent = node.parent
-    while parent is not None:
-        if parent.type == "variable_assignment" and script.text(parent).startswith(_MASK):
-            return True
-        parent = parent.parent
-    return False
-
-
-def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
-    """What a word or an assigned value stands for, where that is certain without running it."""
-    text = script.text(node)
-    kind = node.type
-    if kind == "number":
-        return text
-    if kind == "word":
-        return None if text.startswith("~") else re.sub(r"\\(.)", r"\1", text, flags=re.S)
-    if kind == "raw_string":
-        return text[1:-1]
-    if kind in ("simple_expansion", "expansion"):
-        match = re.fullmatch(r"\$(?:\{(\w+)\}|(\w+))", text)
-        return known.get(match.group(1) or match.group(2)) if match else None
-    if kind == "string":
-        return _double_quoted(script, node, known)
-    if kind == "concatenation":
-        parts = [literal(script, child, known) for child in node.children]
-        return None if None in parts else "".join(part for part in parts if part is not None)
-    return None
-
-
-def _double_quoted(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
-    """Between the quotes, blanks next to an expansion belong to no child: taken by position."""
-    out, at = "", node.start_byte + 1
-    for child in node.named_children:
-        if child.type == "string_content":
-            continue
-        out += _unescaped(script.slice(at, child.start_byte))
-        value = literal(script, child, known)
-        if value is None:
-            return None
-        out, at = out + value, child.end_byte
-    return out + _unescaped(script.slice(at, node.end_byte - 1))
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED_IN_DOUBLE.sub(r"\1", text.replace("\\\n", ""))
+    return any(
+        one.type == "variable_assignment" and script.text(one).startswith(_MASK)
+        for one in above(node)
+    )
 
 
 def joined(text: str) -> str:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.loops import Untranslatable
-from gpulaunch.starter.shell import Script, walk
+from gpulaunch.starter.entry import Untranslatable
+from gpulaunch.starter.shell import Script, above, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -76,27 +76,23 @@ def called(body: str, given: Arguments) -> str:
             edits.append((node.start_byte, node.end_byte, " ".join(given.texts[shifted:]) or "''"))
         elif node.type == "declaration_command" and script.text(node.children[0]) == "local":
             edits.append(_local(script, node))
-        elif node.type == "command":
-            edits += _command(script, node)
+        elif node.type == "command" and _SHIFT.fullmatch(script.text(node)):
+            edits.append((node.start_byte, node.end_byte, ":"))
+        elif node.type == "command_name" and script.text(node) == "return":
+            edits.append((node.start_byte, node.end_byte, "exit"))
         elif node.type == "variable_assignment" and _of_itself(script, node, given, shifted):
             edits.append((node.start_byte, node.end_byte, ":"))
-    out, at = [], 0
-    for start, end, new in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
-        if start >= at:
-            out += [script.slice(at, start), new]
-            at = end
-    return "".join([*out, script.slice(at, len(script.source))])
+    return script.edited(0, len(script.source), edits)
 
 
 def _of_itself(script: Script, node: Node, given: Arguments, shifted: int) -> bool:
     """Whether `f=$1` would come to `f=$f`."""
-    name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-    match = _NAME.fullmatch(script.text(value).strip('"')) if value is not None else None
+    match = _NAME.fullmatch(script.part(node, "value").strip('"'))
     alone = node.parent is not None and node.parent.type == "program"
-    if name is None or match is None or not alone or not match.group(1).isdigit():
+    if match is None or not alone or not match.group(1).isdigit():
         return False
     lone = _LONE.fullmatch(given.inside(int(match.group(1)) + shifted))
-    return lone is not None and script.text(name) in lone.groups()
+    return lone is not None and script.part(node, "name") in lone.groups()
 
 
 def _shifts(script: Script) -> list[tuple[int, int]]:
@@ -135,14 +131,11 @@ def _expansion(script: Script, node: Node, given: Arguments, shifted: int) -> st
 
 def _quoted(node: Node) -> bool:
     """Whether "..." or arithmetic is around it, with no `$(` between."""
-    parent = node.parent
-    while parent is not None and parent.type not in (
-        "command_substitution",
-        "process_substitution",
-    ):
-        if parent.type in ("string", "arithmetic_expansion", "heredoc_body", "expansion"):
+    for one in above(node):
+        if one.type in ("command_substitution", "process_substitution"):
+            return False
+        if one.type in ("string", "arithmetic_expansion", "heredoc_body", "expansion"):
             return True
-        parent = parent.parent
     return False
 
 
@@ -152,13 +145,3 @@ def _local(script: Script, node: Node) -> tuple[int, int, str]:
     if not assigned:
         return node.start_byte, node.end_byte, ":"
     return node.start_byte, assigned[0].start_byte, ""
-
-
-def _command(script: Script, node: Node) -> list[tuple[int, int, str]]:
-    name = node.children[0] if node.children else node
-    text = script.text(name)
-    if text == "return":
-        return [(name.start_byte, name.end_byte, "exit")]
-    if _SHIFT.fullmatch(script.text(node)):
-        return [(node.start_byte, node.end_byte, ":")]
-    return []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.loops import Untranslatable
-from gpulaunch.starter.shell import Script, words_of
+from gpulaunch.starter.entry import Untranslatable
+from gpulaunch.starter.shell import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +34,20 @@ class ItemSource:
         """A loop in which the variable is each item."""
         if self.file:
             return f"while read -r {variable}; do {body}\ndone < {self.file}"
-        if self.within:
-            path = f"{variable}_path"
-            body = f"{variable}=${{{path}##*/}}; {body}"
-            variable = path
+        variable, body = self._named(variable, body)
         return f"for {variable} in {self.words}; do {body}\ndone"
 
     def group(self, variable: str, body: str) -> str:
         """A loop of which each turn is a process of its own."""
-        if self.within:
-            path = f"{variable}_path"
-            body = f"{variable}=${{{path}##*/}}; {body}"
-            return f"for {path} in {self.words}; do ( {body}\n)\ndone"
-        return self.loop(variable, f"( {body}\n)")
+        variable, body = self._named(variable, body)
+        return replace(self, within=False).loop(variable, f"( {body}\n)")
+
+    def _named(self, variable: str, body: str) -> tuple[str, str]:
+        """The variable of the loop and its body, in which names stand for paths."""
+        if not self.within:
+            return variable, body
+        path = f"{variable}_path"
+        return path, f"{variable}=${{{path}##*/}}; {body}"
 
 
 def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> ItemSource:
@@ -54,7 +55,7 @@ def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> ItemSource:
 
     Raises Untranslatable.
     """
-    kept = [stage for stage in stages if _program(script, stage) not in _ORDER]
+    kept = [stage for stage in stages if _ORDER.isdisjoint(script.words(stage)[:1])]
     if len(kept) != 1 or kept[0].type != "command":
         shown = " | ".join(script.text(stage) for stage in stages)
         raise Untranslatable(
@@ -64,16 +65,9 @@ def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> ItemSource:
     return _of_command(script, kept[0], lines)
 
 
-def _program(script: Script, stage: Node) -> str:
-    words = script.words(stage) if stage.type == "command" else []
-    return words[0] if words else ""
-
-
 def _of_command(script: Script, command: Node, lines: bool) -> ItemSource:
-    text, words = script.text(command), words_of(command)[1:]
-    spelt = [script.text(word) for word in words]
-    program = _program(script, command)
-    if program == "cat" and len(words) == 1 and not spelt[0].startswith("-"):
+    text, (program, *spelt) = script.text(command), script.words(command) or [""]
+    if program == "cat" and len(spelt) == 1 and not spelt[0].startswith("-"):
         return ItemSource(file=spelt[0])
     if program in ("find", "seq"):
         return ItemSource(words=f"$({text})")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.launch import INDEX
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.pieces import Insert, Outer, Piece, handed, inner, script_of, split
 from gpulaunch.starter.shell import Script
 from gpulaunch.starter.unfold.items import ItemSource
-from gpulaunch.starter.unfold.pieces import Insert, Outer, Piece, inner, joined, script_of, split
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -54,15 +54,16 @@ _TOLD = {
     "--retries": "say retries: of the job, one less: Parallel counts the first try",
     "--timeout": "say timeout: of the job",
 }
+_PAIRS = "pairs its sources: write a table, and foreach: {csv: FILE}"
 _REFUSED = {
-    "--link": "pairs its sources: write a table, and foreach: {csv: FILE}",
-    "--xapply": "pairs its sources: write a table, and foreach: {csv: FILE}",
-    "-S": "runs on other machines; gpulaunch gives cards of this one",
-    "--sshlogin": "runs on other machines; gpulaunch gives cards of this one",
-    "--sshloginfile": "runs on other machines; gpulaunch gives cards of this one",
-    "--slf": "runs on other machines; gpulaunch gives cards of this one",
-    "--colsep": "splits its items into columns: write foreach: {csv: FILE}",
-    "-C": "splits its items into columns: write foreach: {csv: FILE}",
+    **dict.fromkeys(("--link", "--xapply"), _PAIRS),
+    **dict.fromkeys(
+        ("-S", "--sshlogin", "--sshloginfile", "--slf"),
+        "runs on other machines; gpulaunch gives cards of this one",
+    ),
+    **dict.fromkeys(
+        ("--colsep", "-C"), "splits its items into columns: write foreach: {csv: FILE}"
+    ),
     "--header": "names its columns: write foreach: {csv: FILE}",
 }
 # fmt: on
@@ -82,15 +83,8 @@ class ParallelLine:
 def read_line(script: Script, words: Sequence[Node]) -> ParallelLine:
     """The words behind `parallel`. Raises Untranslatable for options that change what is run."""
     line, at = ParallelLine(), 0
-    while at < len(words) and not line.template and not line.sources:
-        text = script.text(words[at])
-        if text.startswith("-") and text != "-":
-            at += _option(script, line, words, at)
-        elif text in _SOURCES:
-            break
-        else:
-            line.template.append(words[at])
-            at += 1
+    while at < len(words) and re.match("-.", script.text(words[at])):
+        at += _option(script, line, words, at)
     for word in words[at:]:
         text = script.text(word)
         if text in _SOURCES:
@@ -149,14 +143,13 @@ def _sources(script: Script, line: ParallelLine, given: ItemSource | None) -> li
     found: list[ItemSource] = []
     for mark, words in line.sources:
         if mark.endswith("+"):
-            why = "pairs its sources: write a table, and foreach: {csv: FILE}"
-            raise Untranslatable(f"parallel {mark} {why}")
+            raise Untranslatable(f"parallel {mark} {_PAIRS}")
+        texts = [script.text(word) for word in words]
         if mark == ":::":
-            found.append(ItemSource(words=" ".join(script.text(word) for word in words)))
+            found.append(ItemSource(words=" ".join(texts)))
             continue
-        for word in words:
-            stdin = script.text(word) == "-" and given is not None
-            found.append(given if stdin and given else ItemSource(file=script.text(word)))
+        for text in texts:
+            found.append(given if text == "-" and given else ItemSource(file=text))
     if line.file:
         found.append(ItemSource(file=line.file))
     if not found and given is not None:
@@ -177,20 +170,11 @@ def _commands(script: Script, line: ParallelLine) -> str:
 
 
 def _body(script: Script, line: ParallelLine, names: Sequence[str]) -> str:
-    pieces: list[Piece] = []
-    for word in line.template:
-        pieces += [" ", *inner(script, word)] if pieces else inner(script, word)
     pattern = re.compile(re.escape(line.string)) if line.string else _STRING
-    found = list(split(joined(pieces), pattern))
-    used = False
-    made: list[Piece] = []
-    for piece in found:
-        if isinstance(piece, re.Match):
-            used = used or not piece.groupdict().get("count")
-            made.append(_slot(piece, names))
-        else:
-            made.append(piece)
-    if not used:
+    found = list(split(handed(script, line.template), pattern))
+    made = [_slot(piece, names) if isinstance(piece, re.Match) else piece for piece in found]
+    slots = [piece for piece in found if isinstance(piece, re.Match)]
+    if all(slot.groupdict().get("count") for slot in slots):
         for name in names:
             made += [" ", Insert(f"${name}")]
     return script_of(made)

@@ -11,44 +11,23 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.jobfile.sbatch import FLAGS, SHORT
+from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.memory import CPUS, TIME
 
 TASK = "SLURM_ARRAY_TASK_ID"
 _MAX_TASKS = 10_000
-_SHORT = {
-    "-a": "--array",
-    "-G": "--gpus",
-    "-t": "--time",
-    "-c": "--cpus-per-task",
-    "-n": "--ntasks",
-    "-N": "--nodes",
-    "-J": "--job-name",
-    "-o": "--output",
-    "-e": "--error",
-    "-p": "--partition",
-    "-A": "--account",
-    "-q": "--qos",
-    "-d": "--dependency",
-    "-C": "--constraint",
-    "-w": "--nodelist",
-    "-x": "--exclude",
-    "-D": "--chdir",
-    "-b": "--begin",
-    "-L": "--licenses",
-}
+_SHORT = {f"-{letter}": f"--{name}" for letter, name in SHORT.items()}
 _GPUS = ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task")
-_FLAGS = frozenset({"--exclusive", "--parsable", "--requeue", "--no-requeue", "--hold", "--quiet"})
-_FLAGS |= frozenset({"--overlap", "--exact", "--unbuffered", "-u", "-Q", "-H", "-l", "--label"})
+_OF_SRUN = ("--overlap", "--exact", "--unbuffered", "-u", "--label", "-l")
+_FLAGS = FLAGS | {"--parsable", "--requeue", "--no-requeue", *_OF_SRUN}
 _TOLD = {
-    "--mem": "gpulaunch reserves no host memory",
-    "--mem-per-cpu": "gpulaunch reserves no host memory",
-    "--mem-per-gpu": "gpulaunch reserves no host memory",
-    "--output": "each job has a log of its own: logs/JOB.N.log",
-    "--error": "each job has a log of its own: logs/JOB.N.log",
-    "--mail-type": "say notify: in the job file",
-    "--mail-user": "say notify: in the job file",
+    **dict.fromkeys(
+        ("--mem", "--mem-per-cpu", "--mem-per-gpu"), "gpulaunch reserves no host memory"
+    ),
+    **dict.fromkeys(("--output", "--error"), "each job has a log of its own: logs/JOB.N.log"),
+    **dict.fromkeys(("--mail-type", "--mail-user"), "say notify: in the job file"),
     "--begin": "start `gpulaunch run` then",
 }
 _QUIET = frozenset({*_GPUS, "--array", "--time", "--cpus-per-task", "--job-name", "--ntasks"})
@@ -83,7 +62,7 @@ class BatchOptions:
         out = ""
         if self.options.get("--nodes", "1") not in ("1", "1-1"):
             raise Untranslatable("--nodes: a job has the cards of one machine")
-        if int(_number(self.options.get("--ntasks", "1"))) > 1:
+        if (tasks := self.options.get("--ntasks", "1")).isdigit() and int(tasks) > 1:
             raise Untranslatable("--ntasks: starts several copies; a job is one process tree")
         if gpus := self.gpus():
             out += f"export {mask_of(gpus)}; "
@@ -100,10 +79,6 @@ class BatchOptions:
     def tasks(self) -> list[str]:
         """The array's numbers; none without an array. Raises Untranslatable."""
         return list(_tasks(self.options.get("--array", "").partition("%")[0]))
-
-
-def _number(text: str) -> str:
-    return text if text.isdigit() else "1"
 
 
 def mask_of(gpus: int) -> str:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.entry import Read, Untranslatable
 from gpulaunch.starter.mask import MASK
-from gpulaunch.starter.render import WRAPPERS
+from gpulaunch.starter.pieces import Outer, Piece, handed, inner, script_of
+from gpulaunch.starter.render import OF_WRAPPER, wrappers_of
 from gpulaunch.starter.shell import Script, forks, walk, words_of
 from gpulaunch.starter.unfold import slurm
 from gpulaunch.starter.unfold.calls import Arguments, called
-from gpulaunch.starter.unfold.pieces import Outer, Piece, inner, script_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Read = Callable[[str], "str | None"]
-"""The text of a file that the script names, None where it cannot be read."""
-
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 _FLAGS = re.compile(r"-[a-z]*c")
 _GOES = frozenset({"nohup", "env", "setsid", "exec", "command", "time"})
-_OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _VALUE = r"(?:\$\(\([^)]*\)\)|\$\{[^}]*\}|[^\s;&|()'\"\\]|\\\$)*"
 _TYPED_MASK = re.compile(rf"(?:export\s+)?{MASK}=({_VALUE})\s*(?:;|&&)?\s*")
 # fmt: off
@@ -40,13 +36,8 @@ _OF_SLURM = re.compile(
 
 
 def behind(script: Script, words: Sequence[Node]) -> int:
-    """How many words stand before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
-    at = 0
-    while at < len(words) and script.text(words[at]).rpartition("/")[2] in WRAPPERS:
-        at += 1
-        while at < len(words) and _OF_WRAPPER.fullmatch(script.text(words[at])):
-            at += 1
-    return at
+    """How many words stand before a command's own program."""
+    return wrappers_of([script.text(word) for word in words])
 
 
 def of_shell(script: Script, node: Node) -> str | None:
@@ -56,19 +47,19 @@ def of_shell(script: Script, node: Node) -> str | None:
     """
     words = words_of(node)
     texts = [script.text(word) for word in words]
-    found = [
+    found = (
         at
         for at in range(len(words) - 2)
         if texts[at].rpartition("/")[2] in _SHELLS and _FLAGS.fullmatch(texts[at + 1])
-    ]
-    at = found[0] if found else 0
-    if not found or not _SERVED_BY.isdisjoint(texts[:at]):
+    )
+    at = next(found, None)
+    if at is None or not _SERVED_BY.isdisjoint(texts[:at]):
         return None
     pieces = _known(script, node, inner(script, words[at + 2]))
     text = script_of(pieces)
     if not (MASK in text or _SERVED.search(text) or forks(Script(text).root)):
         return None
-    wrappers = [word for word in texts[:at] if not _OF_WRAPPER.fullmatch(word)]
+    wrappers = [word for word in texts[:at] if not OF_WRAPPER.fullmatch(word)]
     if any(word not in _GOES for word in wrappers):
         return _hoisted(script, node, words[at + 2])
     arguments = words[at + 3 :]
@@ -102,10 +93,7 @@ def of_eval(script: Script, node: Node) -> str | None:
     words = words_of(node)[1:]
     if not words or "conda" in script.text(node) or "$(" in script.text(node):
         return None
-    pieces: list[Piece] = []
-    for word in words:
-        pieces += [" ", *inner(script, word)] if pieces else inner(script, word)
-    pieces = _known(script, node, pieces)
+    pieces = _known(script, node, handed(script, words))
     if not any(isinstance(piece, str) and piece.strip() for piece in pieces):
         raise Untranslatable("only the shell can know what this runs")
     return f"( {script_of(pieces)}\n)"
@@ -119,10 +107,9 @@ def _known(script: Script, node: Node, pieces: list[Piece]) -> list[Piece]:
     name = _VARIABLE.fullmatch(outers[0].text)
     found: Node | None = None
     for one in walk(script.root):
-        if one.type == "variable_assignment" and one.start_byte < node.start_byte:
-            spelt = one.child_by_field_name("name")
-            if name and spelt is not None and script.text(spelt) == name.group(1):
-                found = one.child_by_field_name("value")
+        before = one.type == "variable_assignment" and one.start_byte < node.start_byte
+        if before and name and script.part(one, "name") == name.group(1):
+            found = one.child_by_field_name("value")
     return inner(script, found) if found is not None else pieces
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import StarterRemark
+from gpulaunch.starter.entry import Read, StarterRemark, Untranslatable
 from gpulaunch.starter.launch import NO_CARD
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.render import wrappers_of
 from gpulaunch.starter.shell import Script, walk, words_of
 from gpulaunch.starter.unfold import items, parallel, slurm, strings, xargs
 from gpulaunch.starter.unfold.calls import Arguments, called
-from gpulaunch.starter.unfold.strings import Read
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -39,17 +38,18 @@ class Unfolded:
 def unfold(source: str, read: Read) -> Unfolded:
     """The script spelt out; `read` gives the text of a file it names. Raises Untranslatable."""
     script = Script(source)
-    unfolder = _Unfolder(_batch(script, source), read)
-    unfolder.remarks(slurm.header(source)[1])
+    asked, told = slurm.header(source)
+    ntasks = asked.options.get("--ntasks", "1")
+    unfolder = _Unfolder(_batch(script, asked), read, int(ntasks) if ntasks.isdigit() else 1)
+    unfolder.remarks(told)
     for _ in range(MAX_UNFOLDED):
         if not unfolder.step():
             break
     return unfolder.done
 
 
-def _batch(script: Script, source: str) -> Script:
+def _batch(script: Script, asked: slurm.BatchOptions) -> Script:
     """A batch script with what its `#SBATCH` lines ask for as its first words."""
-    asked, _ = slurm.header(source)
     if not asked.options:
         return script
     options = {**asked.options, "--ntasks": "1"}
@@ -66,15 +66,16 @@ def _batch(script: Script, source: str) -> Script:
 
 
 class _Unfolder:
-    def __init__(self, script: Script, read: Read) -> None:
+    """`tasks` is how many processes a batch script asks for, which a bare `srun` starts."""
+
+    def __init__(self, script: Script, read: Read, tasks: int) -> None:
         self.done = Unfolded(script)
         self.read = read
+        self.tasks = tasks
         typed = script.source.decode("utf-8", "replace")
         self.variable = "item" if not re.search(r"\bitem\b", typed) else "each_item"
         names = {self.variable, *(f"{self.variable}{at}" for at in range(1, 10))}
         self.made = frozenset({*names, *(f"{name}_path" for name in names)})
-        ntasks = slurm.header(typed)[0].options.get("--ntasks", "1")
-        self.tasks = int(ntasks) if ntasks.isdigit() else 1
         self.functions: dict[str, Node] = {}
 
     def remarks(self, told: Sequence[tuple[int, str, str]]) -> None:
@@ -93,7 +94,9 @@ class _Unfolder:
                 self.done.refused[script.text(node)] = str(no)
                 continue
             if new is not None and len(script.source) + len(new) < MAX_SCRIPT_BYTES:
-                end = _end(node, new)
+                after, end = node.next_sibling, node.end_byte
+                if new.endswith("&") and after is not None and after.type == ";":
+                    end = after.end_byte  # no `;` can stand behind an `&`
                 self.done.script = script.replaced(node.start_byte, end, new, self.made)
                 return True
         return False
@@ -112,15 +115,12 @@ class _Unfolder:
         if node.type == "redirected_statement" and len(stages) == 1 and _is_loop(stages[0]):
             return self._read_loop(script, stages[0], items.of_redirect(script, redirects))
         logs = [stages.pop()] if _program(script, stages[-1]) == "tee" and len(stages) > 1 else []
-        given = items.of_redirect(script, redirects) if self._takes(script, stages[-1]) else None
+        takes = _program(script, stages[-1]) in _RUNNERS or _is_loop(stages[-1])
+        given = items.of_redirect(script, redirects) if takes else None
         new = self._last_stage(script, stages, given)
         if new is not None:
             self._told(node, [(script.text(log), "each job has a log of its own") for log in logs])
         return new
-
-    def _takes(self, script: Script, stage: Node) -> bool:
-        program = _program(script, stage)
-        return program in parallel.NAMES or program == "xargs" or _is_loop(stage)
 
     def _last_stage(
         self, script: Script, stages: Sequence[Node], given: items.ItemSource | None
@@ -158,8 +158,9 @@ class _Unfolder:
         names, text = match.group(3).split(), script.text(body)[2:-4].strip().rstrip(";")
         text = f"{text};" if not text.endswith("&") else text
         if len(names) == 1:
-            already = given.file and loop.parent is not None and _of_file(loop.parent)
-            return None if already else given.loop(names[0], f"\n{text}")
+            parent = loop.parent
+            of_file = parent is not None and parent.type == "redirected_statement"
+            return None if given.file and of_file else given.loop(names[0], f"\n{text}")
         split = f'{match.group(1)}read {match.group(2)}{match.group(3)} <<< "${self.variable}"'
         return given.loop(self.variable, f"{split}\n{text}")
 
@@ -180,18 +181,19 @@ class _Unfolder:
         if program == "sbatch":
             text, told = strings.of_sbatch(script, node, self.read)
             self._told(node, told)
-            return f"{text} &" if not _in_background(node) else text
+            after = node.next_sibling
+            return text if after is not None and after.type == "&" else f"{text} &"
         return strings.of_shell(script, node)
 
     def _assigned(self, script: Script, node: Node) -> str | None:
         """`id=$(sbatch --parsable job.sh)`: the job in the background, and its number."""
-        value, name = node.child_by_field_name("value"), node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
         commands = [one for one in value.named_children if one.type == "command"] if value else []
-        if name is None or len(commands) != 1 or _program(script, commands[0]) != "sbatch":
+        if len(commands) != 1 or _program(script, commands[0]) != "sbatch":
             return None
         text, told = strings.of_sbatch(script, commands[0], self.read)
         self._told(node, told)
-        return f"{text} & {script.text(name)}=$!"
+        return f"{text} & {script.part(node, 'name')}=$!"
 
     def _call(self, script: Script, node: Node, name: str) -> str | None:
         body = self.functions[name]
@@ -201,21 +203,11 @@ class _Unfolder:
         before = [script.text(one) for one in node.children if one.type == "variable_assignment"]
         inside = called(text.strip()[1:-1].strip(), Arguments(script, words_of(node)[1:], name))
         self.done.called.add(name)
-        if not self._works(body, script):
+        programs = [_program(script, one) for one in walk(body) if one.type == "command"]
+        if all(one in NO_CARD or one in self.functions for one in programs):
             return f"{{ {inside}\n}}"
         exported = f"export {' '.join(before)}; " if before else ""
         return f"( {exported}{inside}\n)"
-
-    def _works(self, body: Node, script: Script) -> bool:
-        programs = [_program(script, one) for one in walk(body) if one.type == "command"]
-        return any(one not in NO_CARD and one not in self.functions for one in programs)
-
-
-def _end(node: Node, new: str) -> int:
-    """Where the statement ends; with the `;` behind it, which cannot stand behind an `&`."""
-    after = node.next_sibling
-    late = new.endswith("&") and after is not None and after.type == ";"
-    return after.end_byte if late and after is not None else node.end_byte
 
 
 def _statements(root: Node) -> Iterator[Node]:
@@ -234,18 +226,15 @@ def _functions(script: Script) -> dict[str, Node]:
     found: dict[str, Node | None] = {}
     for node in walk(script.root):
         if node.type == "function_definition":
-            name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-            if name is not None and body is not None and body.type == "compound_statement":
-                spelt = script.text(name)
-                found[spelt] = None if spelt in found else body
+            name, body = script.part(node, "name"), node.child_by_field_name("body")
+            if body is not None and body.type == "compound_statement":
+                found[name] = None if name in found else body
     once = {name: body for name, body in found.items() if body is not None}
-    calls = {name: _called_in(script, body, once) for name, body in once.items()}
+    calls = {
+        name: {_program(script, one) for one in walk(body) if one.type == "command"} & once.keys()
+        for name, body in once.items()
+    }
     return {name: body for name, body in once.items() if name not in _reached(name, calls)}
-
-
-def _called_in(script: Script, body: Node, functions: Container[str]) -> set[str]:
-    programs = {_program(script, one) for one in walk(body) if one.type == "command"}
-    return {program for program in programs if program in functions}
 
 
 def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
@@ -261,34 +250,29 @@ def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
 
 
 def _stages(node: Node) -> tuple[list[Node], list[Node]]:
-    """The stages of a pipe, and the last one's redirections."""
-    redirects: list[Node] = []
+    """The stages of a pipe, and their redirections."""
     if node.type == "redirected_statement":
-        redirects = [one for one in node.children[1:] if one.type.endswith("redirect")]
-        node = node.children[0]
-    stages = list(node.named_children) if node.type == "pipeline" else [node]
-    bare = []
-    for stage in stages:
-        if stage.type == "redirected_statement":
-            redirects += [one for one in stage.children[1:] if one.type.endswith("redirect")]
-            stage = stage.children[0]
-        bare.append(stage)
-    return bare, redirects
+        bare, redirects = _stages(node.children[0])
+        return bare, [one for one in node.children[1:] if one.type.endswith("redirect")] + redirects
+    if node.type != "pipeline":
+        return [node], []
+    both = [_stages(stage) for stage in node.named_children]
+    return [one for bare, _ in both for one in bare], [one for _, found in both for one in found]
 
 
 def _program(script: Script, stage: Node) -> str:
-    words = words_of(stage) if stage.type == "command" else []
-    at = strings.behind(script, [word for word in words if script.text(word) != "xargs"])
-    if any(script.text(word) == "xargs" for word in words[: at + 1]):
+    words = script.words(stage)
+    at = wrappers_of([word for word in words if word != "xargs"])
+    if "xargs" in words[: at + 1]:
         return "xargs"
-    return script.text(words[at]).rpartition("/")[2] if at < len(words) else ""
+    return words[at].rpartition("/")[2] if at < len(words) else ""
 
 
 def _behind(script: Script, command: Node) -> list[Node]:
     """The words behind the program's name."""
-    words = words_of(command)
-    names = [script.text(word).rpartition("/")[2] for word in words]
-    return words[next(at for at, name in enumerate(names) if name in _RUNNERS) + 1 :]
+    names = [word.rpartition("/")[2] for word in script.words(command)]
+    at = next(at for at, name in enumerate(names) if name in _RUNNERS)
+    return words_of(command)[at + 1 :]
 
 
 _RUNNERS = frozenset({*parallel.NAMES, "xargs"})
@@ -296,12 +280,3 @@ _RUNNERS = frozenset({*parallel.NAMES, "xargs"})
 
 def _is_loop(node: Node) -> bool:
     return node.type == "while_statement"
-
-
-def _of_file(parent: Node) -> bool:
-    return parent.type == "redirected_statement"
-
-
-def _in_background(node: Node) -> bool:
-    after = node.next_sibling
-    return after is not None and after.type == "&"

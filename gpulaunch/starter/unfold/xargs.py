@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.launch import NO_CARD
-from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK
+from gpulaunch.starter.pieces import Insert, Piece, script_of, split
 from gpulaunch.starter.render import behind_wrappers
 from gpulaunch.starter.shell import Script
 from gpulaunch.starter.unfold.items import ItemSource
 from gpulaunch.starter.unfold.parallel import SLOT
-from gpulaunch.starter.unfold.pieces import Insert, Piece, script_of, split
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -32,6 +32,8 @@ _LONG = {
     "--verbose": "-t",
     "--process-slot-var": "--process-slot-var",
 }
+_OLD = {"-i": ("-I", "{}"), "-l": ("-L", "1")}
+"""Options of which others took the place, and what they mean without a value."""
 _KNOWN = frozenset({*_LONG.values(), "-r", "-t", "-0", "-x", "-E"})
 
 
@@ -61,9 +63,8 @@ def read_line(script: Script, words: Sequence[Node]) -> XargsLine:
         name, equals, value = text.partition("=")
         if not text.startswith("--"):
             name, value = text[:2], text[2:]
-            if name in ("-i", "-l"):
-                name = {"-i": "-I", "-l": "-L"}[name]
-                value = value or {"-I": "{}", "-L": "1"}[name]
+            if name in _OLD:
+                name, value = _OLD[name][0], value or _OLD[name][1]
         name = _LONG.get(name, name)
         if name in _VALUED and not value and not equals and at + 1 < len(words):
             at += 1
@@ -103,12 +104,10 @@ def unfolded(script: Script, line: XargsLine, given: ItemSource | None, variable
     text = " ".join(script.text(word) for word in line.template)
     if slot and slot != MASK:
         text = re.sub(rf"\$(?:{slot}\b|\{{{slot}\}})", f"${SLOT}", text)
-    pieces: list[Piece] = [text]
     chosen = f"export {MASK}=${SLOT}; " if slot == MASK else ""
-    made: list[Piece] = []
+    item = Insert(f"${variable}")
+    made: list[Piece] = [text, " ", item]
     if line.string:
-        for piece in split(pieces, re.compile(re.escape(line.string))):
-            made.append(Insert(f"${variable}") if isinstance(piece, re.Match) else piece)
-    else:
-        made = [*pieces, " ", Insert(f"${variable}")]
+        found = split([text], re.compile(re.escape(line.string)))
+        made = [item if isinstance(piece, re.Match) else piece for piece in found]
     return given.group(variable, f"{chosen}{script_of(made)}")

@@ -7,16 +7,17 @@ parallel 'fold {} > {.}'                                  fold | {} (Insert) | >
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.shell import Script
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_LONE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ESCAPED = re.compile(r'\\(["\\$`])|\\\n')
 
 
@@ -79,12 +80,31 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
     return out
 
 
-def plain(pieces: Iterable[Piece]) -> str | None:
-    """The text, where no expansion is in it."""
-    found = list(pieces)
-    if any(not isinstance(piece, str) for piece in found):
+def handed(script: Script, words: Sequence[Node]) -> list[Piece]:
+    """What several words hand on, with blanks between."""
+    pieces: list[Piece] = []
+    for word in words:
+        pieces += [" ", *inner(script, word)] if pieces else inner(script, word)
+    return joined(pieces)
+
+
+def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
+    """What a word or an assigned value stands for, where that is certain without running it."""
+    if node.type == "word" and script.text(node).startswith("~"):
         return None
-    return "".join(piece for piece in found if isinstance(piece, str))
+    try:
+        pieces = inner(script, node)
+    except Untranslatable:
+        return None
+    found = [_value(piece, known) for piece in pieces]
+    return None if None in found else "".join(text for text in found if text is not None)
+
+
+def _value(piece: Piece, known: Mapping[str, str]) -> str | None:
+    if isinstance(piece, str):
+        return piece
+    lone = _LONE.fullmatch(piece.text)
+    return known.get(lone.group(1) or lone.group(2)) if lone else None
 
 
 def split(
