@@ -9,7 +9,7 @@ itself contains `{{out}}` stays as it is. Each slot remembers how its place must
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -49,9 +49,36 @@ def quote(value: str, quoting: Quoting) -> str:
     return value
 
 
+def parts_of(text: Text) -> tuple[str | Slot, ...]:
+    return (text,) if isinstance(text, str) else text.parts
+
+
+def text_of(parts: Iterable[str | Slot]) -> Text:
+    """Return the text of these parts, neighbouring strings in one; `str` if there is no slot."""
+    joined: list[str | Slot] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part:
+            joined.append(part)
+    if not joined:
+        return ""
+    first = joined[0]
+    return first if len(joined) == 1 and isinstance(first, str) else Template(tuple(joined))
+
+
 def slots(text: Text) -> Iterator[Slot]:
-    if isinstance(text, Template):
-        yield from (part for part in text.parts if isinstance(part, Slot))
+    return (part for part in parts_of(text) if isinstance(part, Slot))
+
+
+def literals(text: Text) -> Iterator[str]:
+    """Yield what is typed between the slots."""
+    return (part for part in parts_of(text) if isinstance(part, str))
+
+
+def shown(text: Text) -> str:
+    """Return the text as it is typed, each slot as `{{name}}`."""
+    return "".join(p if isinstance(p, str) else f"{{{{{p.name}}}}}" for p in parts_of(text))
 
 
 def fill(text: Text, values: Mapping[str, str]) -> Text:
@@ -63,15 +90,8 @@ def fill(text: Text, values: Mapping[str, str]) -> Text:
         if isinstance(part, Slot):
             known = values.get(part.name)
             part = part if known is None else quote(known, part.quoting)
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        else:
-            parts.append(part)
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return Template(tuple(parts))
+        parts.append(part)
+    return text_of(parts)
 
 
 def render(text: Text, values: Mapping[str, str]) -> str:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import RetryPolicy
 from gpulaunch.jobfile import values as v
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
-from gpulaunch.jobfile.services import check_typed_ready
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
+from gpulaunch.jobfile.placeholders import compile_raw
+from gpulaunch.jobfile.services import check_ready
 from gpulaunch.jobfile.suggest import did_you_mean, did_you_mean_key
 from gpulaunch.jobfile.tree import Plain
 from gpulaunch.text import parse_span
@@ -23,21 +24,15 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 _VARIABLE = re.compile(r"[^\s=\0]+")
 
-MASKS = frozenset(
-    {
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "ROCR_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
-        "ZE_AFFINITY_MASK",
-        "ASCEND_RT_VISIBLE_DEVICES",
-    }
-)
+# fmt: off
+MASKS = frozenset({
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES",
+})
+# fmt: on
+"""Variables that choose cards, and that gpulaunch alone sets."""
 FAILURES = frozenset(POLICIES)
 """The failure classes of an attempt's end, which `retries: {on:}` may name."""
-
-# ── converters: plain value -> meaning, or FieldError ───────────────────────────────────────────
 
 
 def scalar(value: Plain, what: str = "one value") -> str:
@@ -56,10 +51,7 @@ def texts(value: Plain) -> tuple[str, ...]:
         return (value,)
     if not isinstance(value, list):
         raise FieldError(f"expected a list, found {v.found(value)}")
-    gather = ErrorCollector()
-    found = tuple(gather.take((i,), not_empty, item) for i, item in enumerate(value))
-    gather.done()
-    return found
+    return tuple(converted(not_empty, value))
 
 
 def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]:
@@ -73,13 +65,9 @@ def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]
 
 def keys(value: dict[str, Plain], known: tuple[str, ...], gather: ErrorCollector) -> None:
     """Collect an error for each key that is not among `known`; does not stop at the first."""
-    for key in value:
-        gather.take((), partial(_known, known), key)
-
-
-def _known(known: tuple[str, ...], key: str) -> None:
-    if key not in known:
-        raise FieldError(unknown_key(key, known), (key,), key=True)
+    gather.bads += [
+        FieldError(unknown_key(key, known), (key,), key=True) for key in value if key not in known
+    ]
 
 
 def with_on(value: dict[str, Plain]) -> dict[str, Plain]:
@@ -120,10 +108,7 @@ def preload(value: Plain) -> tuple[str, ...]:
     names = texts(value)
     if not names:
         raise FieldError("expected modules like [torch, igfold], or auto, found an empty list")
-    gather = ErrorCollector()
-    for i, name in enumerate(names):
-        gather.take((i,) if isinstance(value, list) else (), _module, name)
-    gather.done()
+    converted(_module, names)
     if "auto" in names and len(names) > 1:
         raise FieldError("expected modules like [torch, igfold], or auto alone; found both")
     return names
@@ -138,10 +123,7 @@ def codes(value: Plain) -> frozenset[int]:
     given = texts(value)
     if not given:
         raise FieldError("expected exit codes like [0], found an empty list")
-    gather = ErrorCollector()
-    found = frozenset(gather.take((i,), _code, code) for i, code in enumerate(given))
-    gather.done()
-    return found
+    return frozenset(converted(_code, given))
 
 
 def _code(text: str) -> int:
@@ -167,10 +149,7 @@ def retries(value: Plain) -> RetryPolicy:
 
 
 def _classes(value: Plain) -> frozenset[str]:
-    gather = ErrorCollector()
-    found = frozenset(gather.take((i,), _class, name) for i, name in enumerate(texts(value)))
-    gather.done()
-    return found
+    return frozenset(converted(_class, texts(value)))
 
 
 def _class(name: str) -> str:
@@ -227,9 +206,7 @@ def run(value: Plain) -> str | tuple[str, ...]:
         raise FieldError(f"expected a command (a string or a list), found {v.found(value)}")
     if not value:
         raise FieldError("expected a command, found an empty list")
-    gather = ErrorCollector()
-    words = tuple(gather.take((i,), _argument, item, ".") for i, item in enumerate(value))
-    gather.done()
+    words = tuple(converted(_argument, value))
     if not words[0]:
         raise FieldError("expected a program, found an empty one", (0,))
     return words
@@ -247,13 +224,9 @@ def service(value: Plain) -> str:
         raise FieldError("ready: is missing: tcp:{{port}} or http://127.0.0.1:{{port}}/...")
     ready = scalar(given["ready"], "tcp:{{port}} or a URL")
     gather = ErrorCollector()
-    gather.take(("ready",), check_typed_ready, ready)
+    gather.take(("ready",), check_ready, compile_raw(ready))
     gather.done()
     return ready
-
-
-def isolation(value: Plain) -> str:
-    return v.choice(scalar(value), "env", "strict")
 
 
 UNFIT = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

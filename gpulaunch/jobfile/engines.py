@@ -9,14 +9,14 @@ It says nothing about which engine runs: that is `--engine`. Nor is it part of w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from gpulaunch.jobfile import sbatch
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import keys, scalar
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import compile_raw, names_in
 from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.jobfile.tree import Plain
@@ -39,8 +39,11 @@ def typed(value: Plain) -> dict[str, dict[str, list[str]]]:
             " with --engine"
         )
     gather = ErrorCollector()
+    known = ", ".join(ENGINES)
     for name in value:
-        gather.take((), _engine, name)
+        if name not in ENGINES:
+            message = f"unknown engine{did_you_mean(name, ENGINES)} (known: {known})"
+            gather.bads.append(FieldError(message, (name,), key=True))
     found = {
         name: gather.take((name,), _settings, given, {})
         for name, given in value.items()
@@ -48,13 +51,6 @@ def typed(value: Plain) -> dict[str, dict[str, list[str]]]:
     }
     gather.done()
     return found
-
-
-def _engine(name: str) -> None:
-    if name not in ENGINES:
-        known = ", ".join(ENGINES)
-        message = f"unknown engine{did_you_mean(name, ENGINES)} (known: {known})"
-        raise FieldError(message, (name,), key=True)
 
 
 def _settings(value: Plain) -> dict[str, list[str]]:
@@ -84,10 +80,7 @@ def _options(value: Plain) -> list[str]:
         return sbatch.options(sbatch.split(value))
     if not isinstance(value, list):
         raise FieldError(f"expected options like [--mem=64G], found {v.found(value)}")
-    gather = ErrorCollector()
-    words = [gather.take((number,), scalar, word, "") for number, word in enumerate(value)]
-    gather.done()
-    return sbatch.options(words)
+    return sbatch.options(converted(scalar, value))
 
 
 def settled(value: Any) -> Settings:
@@ -95,10 +88,7 @@ def settled(value: Any) -> Settings:
     gather = ErrorCollector()
     found = {
         name: {
-            key: tuple(
-                gather.take((name, key, number), partial(_settle, key), word)
-                for number, word in enumerate(words)
-            )
+            key: gather.take((name, key), partial(_settle, key), words, ())
             for key, words in given.items()
         }
         for name, given in value.items()
@@ -107,7 +97,11 @@ def settled(value: Any) -> Settings:
     return found
 
 
-def _settle(key: str, word: str) -> str:
+def _settle(key: str, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(converted(partial(_checked, key), words))
+
+
+def _checked(key: str, word: str) -> str:
     if key == "extra":
         sbatch.check(word)
     elif key == "gres":

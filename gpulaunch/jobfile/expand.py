@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,7 @@ from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, filled
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, converted
 from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.placeholders import compile_raw, insert
@@ -93,12 +94,10 @@ class EntryExpansion:
                 return
             items = known
         context = self.context
-        texts = Texts(
-            self.fields, items, self.group, context.scripts, context.places.home, self._add
-        )
+        home = context.places.home
+        texts = Texts(self.fields, items, self.group, context.scripts, home, self._add)
         fine = texts.check()
-        if not fine:
-            self.broken = True
+        self.broken = self.broken or not fine
         if self.broken:
             self._check_constants(texts.fixed)
         if texts.name_broken:
@@ -112,14 +111,11 @@ class EntryExpansion:
         That is what they run and, without placeholders, what they wait for.
         """
         self._check_constants({k: v for k, v in self.fields.items() if not isinstance(v, Deferred)})
-        waits = {
-            field: tuple(pattern_of(text, {}, str) for text in texts if isinstance(text, str))
-            for field in ("needs", "after")
-            for texts in [tuple(map(compile_raw, self.fields.get(field, ())))]
-        }
-        return Draft(
-            "", "", self.group, self._sketch(), waits["needs"], waits["after"], sound=self.sound
+        needs, after = (
+            tuple(pattern_of(text, {}, str) for text in texts if isinstance(text, str))
+            for texts in (map(compile_raw, self.fields.get(key, ())) for key in ("needs", "after"))
         )
+        return Draft("", "", self.group, self._sketch(), needs, after, sound=self.sound)
 
     @property
     def sound(self) -> bool:
@@ -143,12 +139,8 @@ class EntryExpansion:
             group=self.group,
             shell=fields.get("shell") or DEFAULT_SHELL,
             env=env,
-            cwd=found.get("cwd") or str(self.context.places.base),
-            env_file=found.get("env_file"),
-            python=found.get("python"),
-            venv=found.get("venv"),
-            conda=found.get("conda"),
             worker=worker,
+            **found,
         )
 
     def _expand(self, texts: Texts, items: Items, fine: bool) -> Iterator[Draft]:
@@ -188,12 +180,10 @@ class EntryExpansion:
                 self._add("first", FieldError("first needs foreach: or matrix:"))
             return Items(frozenset(), iter((ForeachItem({}, "", {}, ""),)), 1)
         items = open_items(foreach, self.context.places.base, self.context.places.home)
-        if matrix is not None:
-            for key in matrix.keys:
-                if key in items.names or key in items.start_names:
-                    self._add(
-                        "matrix", FieldError(f"{key} is a name that foreach gives", (key,), True)
-                    )
+        for key in matrix.keys if matrix is not None else ():
+            if key in items.names or key in items.start_names:
+                why = f"{key} is a name that foreach gives"
+                self._add("matrix", FieldError(why, (key,), True))
         if batch is None:
             return items
         if foreach.kind != "glob":
@@ -216,25 +206,23 @@ class EntryExpansion:
         matrix: Matrix | None = self.fields.get("matrix")
         if matrix is None:
             return [{}]
-        count = 1
-        for axis in matrix.keys.values():
-            count *= len(axis)
+        count = math.prod(map(len, matrix.keys.values()))
         if count > MAX_JOBS:
-            self._add(
-                "matrix",
-                FieldError(f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned"),
-            )
+            why = f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned"
+            self._add("matrix", FieldError(why))
             return []
         if count * len(matrix.exclude) > 20 * MAX_JOBS:
             self._add("matrix", FieldError("too many rules for so many combinations", ("exclude",)))
             self.complete = False
             return []
-        rules = [list(rule.items()) for rule in matrix.exclude]
-        kept: list[Values] = []
-        for chosen in itertools.product(*matrix.keys.values()):
-            axes = dict(zip(matrix.keys, chosen, strict=True))
-            if not any(all(axes[key] == value for key, value in rule) for rule in rules):
-                kept.append(axes)
+        rules = [rule.items() for rule in matrix.exclude]
+        every = (
+            dict(zip(matrix.keys, chosen, strict=True))
+            for chosen in itertools.product(*matrix.keys.values())
+        )
+        kept: list[Values] = [
+            axes for axes in every if not any(rule <= axes.items() for rule in rules)
+        ]
         if not kept:
             self._add("matrix", FieldError("every combination is excluded", ("exclude",)))
         return kept
@@ -251,25 +239,16 @@ class EntryExpansion:
             self.complete = False
             return None
         values["job"] = name
-        job = None
-        if fine:
-            job = self._job(texts, item, self._params({**item.params, **axes}), values, where)
-        return Draft(
-            name,
-            where,
-            self.group,
-            job,
-            texts.patterns("needs", values),
-            texts.patterns("after", values),
-            "service" in self.fields,
-            self.sound,
-        )
+        params = self._params({**item.params, **axes})
+        job = self._job(texts, item, params, values, where) if fine else None
+        needs, after = (texts.patterns(field, values) for field in ("needs", "after"))
+        serves = "service" in self.fields
+        return Draft(name, where, self.group, job, needs, after, serves, self.sound)
 
     def _params(self, given: Values) -> Mapping[str, str]:
         if not given:
             return _NO_PARAMS
-        names = tuple(given)
-        if names != self.names:
+        if (names := tuple(given)) != self.names:  # the entry's jobs share it
             self.names = names
         return Params(self.names, tuple(given.values()))
 
@@ -302,32 +281,18 @@ class EntryExpansion:
             group=self.group,
             params=params,
             demand=demand,
-            priority=resolved.get("priority", 0),
-            cost=resolved.get("cost", 0.0),
             retry=resolved.get("retries", _NO_RETRY),
-            success_codes=resolved.get("success_codes", _ZERO),
             shell=shell,
-            cwd=found.get("cwd") or str(self.context.places.base),
             env=env,
-            env_file=found.get("env_file"),
-            python=found.get("python"),
-            venv=found.get("venv"),
-            conda=found.get("conda"),
-            timeout=resolved.get("timeout"),
-            idle_timeout=resolved.get("idle_timeout"),
-            grace=resolved.get("grace", 10.0),
             outputs=outputs,
             batch=item.batch,
             fasta=item.record,
             service=service,
-            visible=resolved.get("visible", "index"),
-            isolation=resolved.get("isolation", "env"),
-            explain=resolved.get("explain", False),
-            preload=resolved.get("preload", ()),
-            inherit_ranks=resolved.get("inherit_ranks", False),
             worker=worker,
-            item=values if worker is not None else _NO_PLACES,
+            item=values if worker is not None else _NO_VALUES,
             engine=self._engine(resolved),
+            **found,
+            **{name: resolved[name] for name in _AS_TYPED & resolved.keys()},
         )
         if self.broken:
             return job
@@ -337,29 +302,26 @@ class EntryExpansion:
             except FieldError as bad:
                 self._add_for(where, bad)
                 return None
-        self._set_digest(job)
-        return job
-
-    def _set_digest(self, job: Job) -> None:
         made = digest(job, str(self.context.places.base))
         if made != self.digest:  # items that differ in name alone share the text
             self.digest = made
         # The job is new and not shared yet: `replace` would copy every field.
         object.__setattr__(job, "digest", self.digest)
+        return job
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """Return the worker with its files found; checks them unless needed jobs may make them."""
-        form: workers.Form | None = resolved.get("worker")
-        if form is None:
+        worker: Worker | None = resolved.get("worker")
+        if worker is None:
             return None
-        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
-        functions = []
-        for function in (form.worker.function, form.worker.load):
-            if file := workers.file_of(function):
-                found = self.context.places.find("worker", made_later, file)
-                function = workers.moved(function, found)
-            functions.append(function)
-        return replace(form.worker, function=functions[0], load=functions[1])
+        return replace(worker, function=self._found(worker.function), load=self._found(worker.load))
+
+    def _found(self, function: str) -> str:
+        """Return a function's name with its file's absolute path."""
+        if not (file := workers.file_of(function)):
+            return function
+        path = self.context.places.find("worker", self._made_later, file)
+        return f"{path}:{function.rpartition(':')[2]}"
 
     def _keyed(self, job: Job) -> Job:
         gather = ErrorCollector()
@@ -386,34 +348,31 @@ class EntryExpansion:
         if not texts.deferred:
             return texts.fixed
         resolved = dict(texts.fixed)
-        for name, deferred in texts.deferred:
+        for name, deferred in texts.deferred.items():
             plain = filled(deferred.value, lambda text: insert(text, values, str))
             value = gather.take((name,), deferred.convert, plain)
             if value is not None:
                 resolved[name] = value
         return resolved
 
-    def _places(self, resolved: Fields) -> Mapping[str, str]:
+    def _places(self, resolved: Fields) -> dict[str, Any]:
         """Return the job's places as absolute paths; checks them unless needs may make them."""
-        if paths.FIELDS.isdisjoint(resolved):
-            return _NO_PLACES
-        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
-        gather = ErrorCollector()
-        found = {
-            name: gather.take(
-                (name,), partial(self.context.places.find, name, made_later), resolved[name]
-            )
-            for name in paths.FIELDS.intersection(resolved)
-        }
+        gather, places = ErrorCollector(), self.context.places
+        found: dict[str, Any] = {"cwd": str(places.base)}
+        for name in paths.FIELDS & resolved.keys():
+            look = partial(places.find, name, self._made_later)
+            found[name] = gather.take((name,), look, resolved[name])
         gather.done()
         return found
 
+    @property
+    def _made_later(self) -> bool:
+        """Whether jobs that come before may make the files that these name."""
+        return bool(self.fields.get("needs") or self.fields.get("after"))
+
     def _demand(self, resolved: Fields) -> Demand:
         uses = resolved.get("uses", ())
-        gather = ErrorCollector()
-        for i, token in enumerate(uses):
-            gather.take(("uses", i), self._limited, token)
-        gather.done()
+        converted(self._limited, uses, "uses")
         gpus = resolved.get("gpus", 1)
         cpus = resolved.get("cpus")
         if not gpus:
@@ -448,10 +407,16 @@ _RUNNING = frozenset(
     }
 )
 """Fields that say what a job runs, in what, and whether other jobs come before."""
+_AS_TYPED = frozenset(
+    {
+        *("priority", "cost", "success_codes", "timeout", "idle_timeout", "grace", "visible"),
+        *("isolation", "explain", "preload", "inherit_ranks"),
+    }
+)
+"""Fields of a job that are, by the same name and default, the Job's."""
 _NO_DEMAND = Demand()
-_ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
-_NO_PLACES: Mapping[str, str] = {}
+_NO_VALUES: Mapping[str, str] = {}
 _NO_PARAMS = Params((), ())
 _NO_ENGINE: engines.Settings = {}
 

@@ -109,39 +109,39 @@ class Kind:
 
     def __init__(self, convert: c.Convert, schema: Schema, *, defers: bool = True) -> None:
         self.convert = _deferring(convert) if defers else convert
-        self.schema = {"anyOf": [schema, PLACEHOLDER]} if defers else schema
+        self.schema = _or_filled(schema) if defers else schema
 
 
 # ── what editors are told ───────────────────────────────────────────────────────────────────────
 
-PLACEHOLDER: Schema = {"type": "string", "pattern": r"\{\{"}
+
+def any_of(*schemas: Schema) -> Schema:
+    return {"anyOf": list(schemas)}
+
+
+def _text(pattern: str) -> Schema:
+    return {"type": "string", "pattern": pattern}
+
+
+def _or_filled(schema: Schema) -> Schema:
+    """The schema of a part that a placeholder may stand for."""
+    return any_of(schema, PLACEHOLDER)
+
+
+PLACEHOLDER: Schema = _text(r"\{\{")
 SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-TEXT: Schema = {"anyOf": [{"type": "string", "minLength": 1}, {"type": ["number", "boolean"]}]}
-LIST: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
-COUNT: Schema = {
-    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+$"}]
-}
-SOME: Schema = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1},
-        {"type": "string", "pattern": "^0*[1-9][0-9]*$"},
-    ]
-}
-_WHOLE: Schema = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[+-]?[0-9]+$"}]}
-_NUMBER: Schema = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[+0-9.eE-]+$"}]
-}
-_BOOLEAN: Schema = {
-    "anyOf": [{"type": "boolean"}, {"enum": ["true", "false", "yes", "no", "Yes", "No"]}]
-}
-_TIME: Schema = {
-    "anyOf": [
-        {"type": "number", "minimum": 0},
-        {"type": "string", "pattern": rf"^\s*([0-9.]+|({SPAN}\s*)+)\s*$"},
-    ]
-}
-_SIZE: Schema = {"type": "string", "pattern": r"^\s*[0-9.]+\s*([kKmMgGtT][iI]?[bB]?|[bB])\s*$"}
-_CLASS: Schema = {"anyOf": [{"enum": sorted(c.FAILURES)}, PLACEHOLDER]}
+TEXT: Schema = any_of({"type": "string", "minLength": 1}, {"type": ["number", "boolean"]})
+LIST: Schema = any_of(TEXT, {"type": "array", "items": TEXT})
+COUNT: Schema = any_of({"type": "integer", "minimum": 0}, _text("^[0-9]+$"))
+SOME: Schema = any_of({"type": "integer", "minimum": 1}, _text("^0*[1-9][0-9]*$"))
+_WHOLE: Schema = any_of({"type": "integer"}, _text("^[+-]?[0-9]+$"))
+_NUMBER: Schema = any_of({"type": "number", "minimum": 0}, _text("^[+0-9.eE-]+$"))
+_BOOLEAN: Schema = any_of(
+    {"type": "boolean"}, {"enum": ["true", "false", "yes", "no", "Yes", "No"]}
+)
+_TIME: Schema = any_of({"type": "number", "minimum": 0}, _text(rf"^\s*([0-9.]+|({SPAN}\s*)+)\s*$"))
+_SIZE: Schema = _text(r"^\s*[0-9.]+\s*([kKmMgGtT][iI]?[bB]?|[bB])\s*$")
+_CLASS: Schema = _or_filled({"enum": sorted(c.FAILURES)})
 
 
 def _object(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
@@ -162,72 +162,57 @@ def with_on(made: Schema) -> Schema:
     return {**kept, "propertyNames": {"enum": [*made["properties"], "true", True]}}
 
 
-def _array(items: Schema) -> Schema:
+def array(items: Schema) -> Schema:
     return {"type": "array", "minItems": 1, "items": items}
 
 
-_RETRIES: Schema = {
-    "anyOf": [
-        COUNT,
-        with_on(
-            _object(
-                {
-                    "times": {"anyOf": [COUNT, PLACEHOLDER]},
-                    "on": {"anyOf": [_CLASS, {"type": "array", "items": _CLASS}]},
-                    "delay": {"anyOf": [_TIME, PLACEHOLDER]},
-                }
-            )
-        ),
-    ]
+_RULES: Schema = {
+    "times": _or_filled(COUNT),
+    "on": any_of(_CLASS, {"type": "array", "items": _CLASS}),
+    "delay": _or_filled(_TIME),
 }
+_RETRIES: Schema = any_of(COUNT, with_on(_object(_RULES)))
 _ENV: Schema = {
     "type": "object",
     "propertyNames": {"not": {"enum": sorted(c.MASKS)}, "pattern": r"^[^\s=]+$"},
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-_FOREACH: Schema = {
-    "anyOf": [
-        TEXT,
-        _array(TEXT),
-        *(_object({kind: TEXT}, (kind,)) for kind in ("lines", "csv", "fasta")),
-        _object({"values": _array(SCALAR)}, ("values",)),
-    ]
-}
+_FOREACH: Schema = any_of(
+    TEXT,
+    array(TEXT),
+    *(_object({kind: TEXT}, (kind,)) for kind in ("lines", "csv", "fasta")),
+    _object({"values": array(SCALAR)}, ("values",)),
+)
 _RULE: Schema = {"type": "object", "minProperties": 1, "additionalProperties": SCALAR}
 _MATRIX: Schema = {
     "type": "object",
     "minProperties": 1,
-    "properties": {"exclude": {"anyOf": [_RULE, {"type": "array", "items": _RULE}]}},
+    "properties": {"exclude": any_of(_RULE, {"type": "array", "items": _RULE})},
     "propertyNames": {"not": {"enum": sorted(RESERVED)}},
-    "additionalProperties": {"anyOf": [SCALAR, _array(SCALAR)]},
+    "additionalProperties": any_of(SCALAR, array(SCALAR)),
 }
-_CODES: Schema = {"anyOf": [COUNT, PLACEHOLDER, _array({"anyOf": [COUNT, PLACEHOLDER]})]}
-_FUNCTION: Schema = {"type": "string", "pattern": r":"}
-_LOADS: Schema = {
-    "load": _FUNCTION,
-    "items": {"anyOf": [SOME, PLACEHOLDER]},
-    "memory": {"anyOf": [_SIZE, PLACEHOLDER]},
-    "load_timeout": {"anyOf": [_TIME, PLACEHOLDER]},
+_CODES: Schema = any_of(COUNT, PLACEHOLDER, array(_or_filled(COUNT)))
+_FUNCTION: Schema = _text(":")
+_LIMITS: Schema = {
+    "items": _or_filled(SOME),
+    "memory": _or_filled(_SIZE),
+    "load_timeout": _or_filled(_TIME),
 }
-_WORKER: Schema = {
-    "anyOf": [
-        _FUNCTION,
-        _object({"function": _FUNCTION, **_LOADS}, ("function",)),
-        _object(
-            {"run": _array(SCALAR), **{k: s for k, s in _LOADS.items() if k != "load"}}, ("run",)
-        ),
-    ]
-}
-_READY: Schema = {"type": "string", "pattern": r"^(tcp:|https?://|\{\{)"}
+_WORKER: Schema = any_of(
+    _FUNCTION,
+    _object({"function": _FUNCTION, "load": _FUNCTION, **_LIMITS}, ("function",)),
+    _object({"run": array(SCALAR), **_LIMITS}, ("run",)),
+)
+_READY: Schema = _text(r"^(tcp:|https?://|\{\{)")
 
-_MODULE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*$"}
-_PRELOAD: Schema = {"anyOf": [{"type": "boolean"}, _MODULE, _array(_MODULE)]}
-_NULL: Schema = {"type": "null"}
+_MODULE: Schema = _text(r"^[A-Za-z_][\w.]*$")
+_PRELOAD: Schema = any_of({"type": "boolean"}, _MODULE, array(_MODULE))
+NULL: Schema = {"type": "null"}
 _SETTINGS: Schema = {
-    **{key: {"anyOf": [TEXT, _NULL]} for key in ("partition", "account", "qos", "gres")},
-    "extra": {"anyOf": [LIST, _NULL]},
+    **{key: any_of(TEXT, NULL) for key in ("partition", "account", "qos", "gres")},
+    "extra": any_of(LIST, NULL),
 }
-ENGINE: Schema = _object({"slurm": {"anyOf": [_object(_SETTINGS), _NULL]}})
+ENGINE: Schema = _object({"slurm": any_of(_object(_SETTINGS), NULL)})
 
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────
 
@@ -235,6 +220,11 @@ _WORD = Kind(c.not_empty, TEXT)
 _SPAN = Kind(c.each(v.positive_duration), _TIME)
 _FLAG = Kind(c.each(v.boolean), _BOOLEAN)
 _NAMES = Kind(c.texts, LIST, defers=False)
+
+
+def _choice(*words: str) -> Kind:
+    return Kind(c.each(lambda text: v.choice(text, *words)), {"enum": list(words)})
+
 
 DEFAULTS: Mapping[str, Kind] = {
     "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
@@ -257,10 +247,8 @@ DEFAULTS: Mapping[str, Kind] = {
     "success_codes": Kind(c.codes, _CODES),
     "priority": Kind(c.integer(-(10**12), "a whole number, higher is earlier"), _WHOLE),
     "cost": Kind(c.each(v.number), _NUMBER),
-    "visible": Kind(
-        c.each(lambda text: v.choice(text, "index", "uuid")), {"enum": ["index", "uuid"]}
-    ),
-    "isolation": Kind(c.isolation, {"enum": ["env", "strict"]}),
+    "visible": _choice("index", "uuid"),
+    "isolation": _choice("env", "strict"),
     "explain": _FLAG,
     "preload": Kind(c.preload, _PRELOAD),
     "inherit_ranks": _FLAG,
@@ -271,7 +259,7 @@ DEFAULTS: Mapping[str, Kind] = {
 JOB: Mapping[str, Kind] = {
     **DEFAULTS,
     "name": Kind(c.not_empty, TEXT, defers=False),
-    "run": Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False),
+    "run": Kind(c.run, any_of(TEXT, array(SCALAR)), defers=False),
     "worker": Kind(workers.worker, _WORKER),
     "foreach": Kind(forms.foreach, _FOREACH, defers=False),
     "batch": Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False),

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import mapping, scalar, texts
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import NAME, RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
-from gpulaunch.jobfile.tree import Path, Plain
+from gpulaunch.jobfile.tree import Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,7 @@ def foreach(value: Plain) -> ForEach:
         patterns = texts(value)
         if not patterns:
             raise FieldError(f"expected {expected}, found an empty list")
-        gather = ErrorCollector()
-        for i, pattern in enumerate(patterns):
-            gather.take((i,), _no_placeholder, pattern)
-        gather.done()
+        converted(_no_placeholder, patterns)
         return ForEach("glob", patterns)
     given = mapping(value, ("values", "lines", "csv", "fasta"), expected)
     if len(given) != 1:
@@ -47,20 +44,13 @@ def foreach(value: Plain) -> ForEach:
     if kind == "values":
         if not isinstance(content, list) or not content:
             raise FieldError("expected a list with at least one value", (kind,))
-        return ForEach(kind, _scalars(content, (kind,)))
+        return ForEach(kind, tuple(converted(scalar, content, kind)))
     if not isinstance(content, str) or not content:
         raise FieldError(f"expected a file, found {v.found(content)}", (kind,))
     gather = ErrorCollector()
     gather.take((kind,), _no_placeholder, content)
     gather.done()
     return ForEach(kind, (content,))
-
-
-def _scalars(values: list[Plain], path: Path) -> tuple[str, ...]:
-    gather = ErrorCollector()
-    found = tuple(gather.take((*path, i), scalar, item) for i, item in enumerate(values))
-    gather.done()
-    return found
 
 
 def _no_placeholder(text: str) -> None:
@@ -91,7 +81,7 @@ def _axis(key: str, items: Plain) -> tuple[str, ...]:
     items = [items] if isinstance(items, str) else items
     if not isinstance(items, list) or not items:
         raise FieldError(f"expected a list of values, found {v.found(items)}", (key,))
-    found = _scalars(items, (key,))
+    found = tuple(converted(scalar, items, key))
     seen: set[str] = set()
     for i, item in enumerate(found):
         if item in seen:
@@ -116,10 +106,7 @@ def _exclude(keys: Keys, value: Plain) -> tuple[Mapping[str, str], ...]:
         return (_rule(keys, value),)
     if not isinstance(value, list):
         raise FieldError("expected a list like [{seed: 1}]")
-    gather = ErrorCollector()
-    rules = [gather.take((i,), partial(_rule, keys), rule) for i, rule in enumerate(value)]
-    gather.done()
-    return tuple(rules)
+    return tuple(converted(partial(_rule, keys), value))
 
 
 def _rule(keys: Keys, rule: Plain) -> Mapping[str, str]:

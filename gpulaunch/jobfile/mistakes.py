@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpulaunch.errors import JobFileError, Mistake
@@ -72,6 +72,14 @@ class ErrorCollector:
             first = self.bads[0]
             first.also = (*first.also, *self.bads[1:])
             raise first
+
+
+def converted(convert: Callable[[Any], Any], items: Sequence[Any], *under: str) -> list[Any]:
+    """Return every item converted; `under` leads to their list. Raises the errors of all items."""
+    gather = ErrorCollector()
+    found = [gather.take((*under, i), convert, item) for i, item in enumerate(items)]
+    gather.done()
+    return found
 
 
 class Mistakes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from gpulaunch.core.template import Template, Text
+from gpulaunch.core.template import Text, literals, parts_of
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.placeholders import compile_raw, insert
 from gpulaunch.jobfile.suggest import did_you_mean
@@ -44,8 +44,7 @@ def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str
     if isinstance(text, str):
         return Pattern(text, text if _MAGIC.search(text) else None)
     name = insert(text, values, clean)
-    typed = any(isinstance(part, str) and _MAGIC.search(part) for part in text.parts)
-    if not typed:
+    if not any(map(_MAGIC.search, literals(text))):
         return Pattern(name, None)
     return Pattern(name, insert(text, values, lambda value: escape(clean(value))))
 
@@ -71,7 +70,7 @@ def shape_of(typed: object, expands: bool, group: int) -> NameShape:
     """Return the shape of the names that an entry's `name:`, as typed, makes."""
     given = typed if isinstance(typed, str) and typed else None
     text = compile_raw(given or ("job" if expands else f"job-{group + 1}"))
-    parts = (text,) if isinstance(text, str) else text.parts
+    parts = parts_of(text)
     whole = "".join(re.escape(part) if isinstance(part, str) else ".*" for part in parts)
     if isinstance(text, str) and expands:
         whole += "(-.*)?"
@@ -81,10 +80,6 @@ def shape_of(typed: object, expands: bool, group: int) -> NameShape:
 def escape(value: str) -> str:
     """Return a glob that matches `value` alone."""
     return _MAGIC.sub(lambda match: f"[{match.group()}]", value)
-
-
-def is_constant(texts: Iterable[Text]) -> bool:
-    return not any(isinstance(text, Template) for text in texts)
 
 
 @dataclass
@@ -206,14 +201,11 @@ class Resolver:
 
     def _some(self, pattern: Pattern) -> Names:
         matches = self.index.match(pattern)
-        if not matches and not any(shape.may_be(pattern) for shape in self.shapes):
-            raise FieldError(self._nothing(pattern))
-        return matches
-
-    def _nothing(self, pattern: Pattern) -> str:
+        if matches or any(shape.may_be(pattern) for shape in self.shapes):
+            return matches
         if pattern.glob is not None:
-            return f"{pattern.name} matches no job's name"
-        return f"there is no job {pattern.name}{self.index.suggest(pattern.name)}"
+            raise FieldError(f"{pattern.name} matches no job's name")
+        raise FieldError(f"there is no job {pattern.name}{self.index.suggest(pattern.name)}")
 
     def _without_itself(self, job: str, patterns: tuple[Pattern, ...], known: Names) -> Names:
         inside = [pattern for pattern in patterns if self._matches(job, pattern)]

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpulaunch.jobfile import values as v
-from gpulaunch.jobfile.convert import integer, keys, run, scalar, texts, with_on
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.convert import integer, keys, run, texts, with_on
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import RESERVED, numbers
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Path, Plain
@@ -111,8 +111,11 @@ def _target(path: Path, value: Plain) -> Target:
     value, gather = with_on(value), ErrorCollector()
     keys(value, KEYS, gather)
     given = {key: item for key, item in value.items() if item is not None}
-    if ("to" in given) == ("run" in given):
-        gather.take((), _neither_or_both, "to" in given)
+    if "to" in given and "run" in given:
+        why = "to: and run: exclude each other; give each an entry of its own"
+        gather.bads.append(FieldError(why))
+    elif not ("to" in given or "run" in given):
+        gather.bads.append(FieldError("to: (an address) or run: (a command) is missing"))
 
     def part(key: str, convert: Callable[[Plain], Any], default: Any = None) -> Any:
         return gather.take((key,), convert, given[key]) if key in given else default
@@ -125,19 +128,10 @@ def _target(path: Path, value: Plain) -> Target:
         part("every", integer(1, "after how many failed jobs: 1, 2 ...")),
     )
     if made.on is not None and not made.on and "every" not in given:
-        gather.take(("on",), _never, given.get("on"))
+        why = f"expected at least one of {', '.join(OCCASIONS)}, or every: N beside it"
+        gather.bads.append(FieldError(why, ("on",)))
     gather.done()
     return made
-
-
-def _neither_or_both(both: bool) -> None:
-    if both:
-        raise FieldError("to: and run: exclude each other; give each an entry of its own")
-    raise FieldError("to: (an address) or run: (a command) is missing")
-
-
-def _never(_: Plain) -> None:
-    raise FieldError(f"expected at least one of {', '.join(OCCASIONS)}, or every: N beside it")
 
 
 def _address(value: Plain) -> str:
@@ -160,13 +154,10 @@ def _address(value: Plain) -> str:
 
 def _command(value: Plain) -> str | tuple[str, ...]:
     command = run(value)
-    gather = ErrorCollector()
     if isinstance(command, str):
-        gather.take((), _no_placeholder, command)
+        _no_placeholder(command)
     else:
-        for i, word in enumerate(command):
-            gather.take((i,), _no_placeholder, word)
-    gather.done()
+        converted(_no_placeholder, command)
     return command
 
 
@@ -181,14 +172,10 @@ def _no_placeholder(text: str) -> None:
 
 
 def _occasions(value: Plain) -> frozenset[str]:
-    gather = ErrorCollector()
-    found = frozenset(gather.take((i,), _occasion, name) for i, name in enumerate(texts(value)))
-    gather.done()
-    return found
+    return frozenset(converted(_occasion, texts(value)))
 
 
-def _occasion(value: Plain) -> str:
-    name = scalar(value)
+def _occasion(name: str) -> str:
     if name not in OCCASIONS:
         raise FieldError(
             f"expected one of {', '.join(OCCASIONS)}, found {v.found(name)}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
-from gpulaunch.core.template import Slot, Template, Text, slots
+from gpulaunch.core.template import Slot, Text, slots, text_of
 
 NAME = re.compile(r"[^\W\d][\w-]{0,99}")
 PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
@@ -27,20 +27,18 @@ RESERVED = START | {"item", "index", "job", "batch_dir", *OF_PATHS}
 Piece: TypeAlias = "str | Slot"
 
 
-def pieces(text: str) -> list[Piece]:
+def pieces(text: str) -> Iterator[Piece]:
     """Yield literal text and raw Slots, with escapes resolved."""
-    found: list[Piece] = []
     position = 0
     for match in PLACEHOLDER.finditer(text):
         before = text[position : match.start()]
         if _is_escaped(before):
-            _append(found, before[:-1] + match.group())
+            yield before[:-1] + match.group()
         else:
-            _append(found, before)
-            found.append(Slot(match.group(1)))
+            yield before
+            yield Slot(match.group(1))
         position = match.end()
-    _append(found, text[position:])
-    return found
+    yield text[position:]
 
 
 def _is_escaped(before: str) -> bool:
@@ -56,25 +54,6 @@ def numbers(text: str) -> list[tuple[int, str]]:
             found.append((number, match.group(1)))
         position = match.end()
     return found
-
-
-def _append(found: list[Piece], literal: str) -> None:
-    if not literal:
-        return
-    if found and isinstance(found[-1], str):
-        found[-1] += literal
-    else:
-        found.append(literal)
-
-
-def text_of(found: Iterable[Piece]) -> Text:
-    """Return a Template of the parts, or a plain `str` if there is no slot."""
-    parts = tuple(found)
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return Template(parts)
 
 
 def compile_raw(text: str) -> Text:

@@ -11,18 +11,20 @@ from gpulaunch.jobfile.fields import (
     ENGINE,
     JOB,
     LIST,
+    NULL,
     SCALAR,
     SOME,
     TEXT,
     Kind,
     Schema,
+    any_of,
+    array,
     with_on,
 )
 from gpulaunch.jobfile.notify_spec import OCCASIONS
 
 ID = "https://json-schema.org/draft/2020-12/schema"
-_NULL: Schema = {"type": "null"}
-_NO_SERVICE: Schema = {"properties": {"service": _NULL}}
+_NO_SERVICE: Schema = {"properties": {"service": NULL}}
 _ON: Schema = {"enum": list(OCCASIONS)}
 _TARGET: Schema = {
     "type": "object",
@@ -35,11 +37,11 @@ _TARGET: Schema = {
         },
         "run": {
             "description": "A command: the title is its last argument, a JSON summary its input.",
-            "anyOf": [TEXT, {"type": "array", "minItems": 1, "items": SCALAR}],
+            **any_of(TEXT, array(SCALAR)),
         },
         "on": {
             "description": "When: finish, first_failure, paused (all of them).",
-            "anyOf": [_ON, {"type": "array", "items": _ON}],
+            **any_of(_ON, {"type": "array", "items": _ON}),
         },
         "every": {"description": "Also after every so many failed jobs.", **SOME},
     },
@@ -59,19 +61,16 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["jobs"],
         "properties": {
-            "name": _described({"anyOf": [TEXT, _NULL]}, "name"),
-            "gpus": _described({"anyOf": [LIST, COUNT, _NULL]}, "pool"),
-            "per_gpu": _described({"anyOf": [SOME, _NULL]}, "per_gpu"),
+            "name": _described(any_of(TEXT, NULL), "name"),
+            "gpus": _described(any_of(LIST, COUNT, NULL), "pool"),
+            "per_gpu": _described(any_of(SOME, NULL), "per_gpu"),
             "limits": _described(
                 {"type": ["object", "null"], "additionalProperties": SOME}, "limits"
             ),
-            "notify": _described(
-                {"anyOf": [TARGET, {"type": "array", "minItems": 1, "items": TARGET}, _NULL]},
-                "notify",
-            ),
-            "engine": _described({"anyOf": [ENGINE, _NULL]}, "engine"),
-            "defaults": {"anyOf": [_fields(DEFAULTS), {"type": "null"}]},
-            "jobs": {"type": "array", "minItems": 1, "items": _fields(JOB)},
+            "notify": _described(any_of(TARGET, array(TARGET), NULL), "notify"),
+            "engine": _described(any_of(ENGINE, NULL), "engine"),
+            "defaults": any_of(_fields(DEFAULTS), NULL),
+            "jobs": array(_fields(JOB)),
         },
     }
 
@@ -80,7 +79,7 @@ def _fields(kinds: Mapping[str, Kind]) -> Schema:
     """Return the schemas of a job's fields; null means that the field is not given."""
     properties = {}
     for name, kind in kinds.items():
-        own = kind.schema if name == "run" else {"anyOf": [kind.schema, {"type": "null"}]}
+        own = kind.schema if name == "run" else any_of(kind.schema, NULL)
         properties[name] = _described(own, name)
     found: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
     if "run" in properties:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from gpulaunch.core.model import address_variable
-from gpulaunch.core.template import Text
+from gpulaunch.core.template import Text, parts_of, shown
 from gpulaunch.jobfile.needs import Names
-from gpulaunch.jobfile.placeholders import compile_raw
 from gpulaunch.jobfile.values import found
 
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -30,8 +29,8 @@ def check_ready(text: Text) -> None:
     `tcp:PORT`, `tcp:HOST:PORT` or `http(s)://HOST:PORT/...`; a placeholder counts as 1, which is
     a good host, port and number.
     """
-    parts = (text,) if isinstance(text, str) else text.parts
-    typed = "".join(part if isinstance(part, str) else f"{{{{{part.name}}}}}" for part in parts)
+    parts = parts_of(text)
+    typed = shown(text)
     address = "".join(part if isinstance(part, str) else "1" for part in parts)
     expected = "expected tcp:{{port}}, tcp:HOST:{{port}} or http://HOST:{{port}}/..."
     if len(address) > 2000:
@@ -51,11 +50,6 @@ def _port_of(address: str) -> str | None:
         return port if _HOST.fullmatch(host) and _HOST.fullmatch(port) else None
     url = _URL.fullmatch(address)
     return (url.group("port") or "") if url else None
-
-
-def check_typed_ready(text: str) -> None:
-    """Check an address as it was typed. Raises ValueError."""
-    check_ready(compile_raw(text))
 
 
 def same_addresses(services: Iterable[str]) -> list[tuple[str, str, str]]:

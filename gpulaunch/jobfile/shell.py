@@ -17,10 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from typing import TypeAlias
 
-from gpulaunch.core.template import Quoting, Slot, Text
-from gpulaunch.jobfile.placeholders import Piece, pieces, text_of
+from gpulaunch.core.template import Quoting, Slot, Text, text_of
+from gpulaunch.jobfile.placeholders import Piece, pieces
 
 _MARK = "\0"
 _WORD = re.compile(r"[\w./,:=+@%^~-]+", re.ASCII)
@@ -34,8 +35,15 @@ _SUBSCRIPT = re.compile(r"(?:^|[\s;&|()<>])[^\W\d]\w*\[[^\]\s]*$", re.ASCII)
 _HERE = {
     "brace": "inside ${...}",
     "arith": "inside arithmetic",
+    "bracket": "inside arithmetic",
     "backtick": "inside `...` (write $(...) instead)",
 }
+_CLOSES = {"single": "'", "double": '"', "ansi": "'", "brace": "}", "bracket": "]", "backtick": "`"}
+"""What ends a frame; bare text and arithmetic count their parentheses."""
+_EXPANDS = frozenset({"double", "brace", "arith", "bracket"})
+"""Frames in which `$`, a backtick and `"` begin something."""
+_QUOTING: dict[str, Quoting] = {"single": "single", "double": "double"}
+_OF_CODE = frozenset({"top", "paren"})
 
 _ADVICE = "; assign it to a variable before that and use the variable, or pass it in env:"
 
@@ -50,7 +58,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Places:
-    """Return for each placeholder its quoting, `text` if it is left alone, or an error."""
+    """For each placeholder its quoting, None if it stays text; and what is wrong with some."""
 
     quoting: list[Quoting | None] = field(default_factory=list)
     ansi: set[int] = field(default_factory=set)
@@ -66,7 +74,7 @@ def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
 
     A placeholder in a comment stays the text it is.
     """
-    found = pieces(script)
+    found = list(pieces(script))
     names = [piece.name for piece in found if isinstance(piece, Slot)]
     if not names:
         return text_of(found), []
@@ -98,7 +106,7 @@ def outline(script: str, dialect: str) -> str:
 def _outlined(scanner: _Scanner, kind: str, piece: str) -> str:
     if piece == "$(":
         return piece
-    if kind not in ("top", "paren") or piece[0] in "'\"`" or (piece[0] == "$" and len(piece) > 1):
+    if kind not in _OF_CODE or piece[0] in "'\"`" or (piece[0] == "$" and len(piece) > 1):
         return BLANK * len(piece)
     if piece.startswith("#"):
         return (" " if scanner.word_start else BLANK) * len(piece)
@@ -111,27 +119,20 @@ def _outlined(scanner: _Scanner, kind: str, piece: str) -> str:
     return BLANK * len(piece) if piece == "((" else piece
 
 
-def _quoted(found: Sequence[Piece], places: _Places) -> list[Piece]:
-    out: list[Piece] = []
-    number = 0
+def _quoted(found: Sequence[Piece], places: _Places) -> Iterator[Piece]:
+    numbers = count()
     for piece in found:
         if isinstance(piece, str):
-            new: list[Piece] = [piece]
+            yield piece
+            continue
+        number = next(numbers)
+        quoting = places.quoting[number]
+        if quoting is None:
+            yield f"{{{{{piece.name}}}}}"
+        elif number in places.ansi:
+            yield from ("'", Slot(piece.name, "bare"), "$'")
         else:
-            quoting = places.quoting[number]
-            if quoting is None:
-                new = [f"{{{{{piece.name}}}}}"]
-            elif number in places.ansi:
-                new = ["'", Slot(piece.name, "bare"), "$'"]
-            else:
-                new = [Slot(piece.name, quoting)]
-            number += 1
-        for part in new:
-            if out and isinstance(part, str) and isinstance(out[-1], str):
-                out[-1] += part
-            else:
-                out.append(part)
-    return out
+            yield Slot(piece.name, quoting)
 
 
 class _Scanner:
@@ -152,20 +153,12 @@ class _Scanner:
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """Yield after each step the kind of its frame, and where it began."""
-        steps = {
-            "top": self._bare,
-            "paren": self._bare,
-            "single": self._single,
-            "double": self._double,
-            "ansi": self._ansi,
-            "brace": self._brace,
-            "arith": self._arith,
-            "bracket": self._bracket,
-            "backtick": self._backtick,
-        }
         while self.at < len(self.script):
             kind, start = self.frames[-1].kind, self.at
-            steps[kind]()
+            if kind in _OF_CODE:
+                self._bare()
+            else:
+                self._inside(kind, self.script[start])
             yield kind, start
 
     # ── one step in each kind of frame ──────────────────────────────────────────────────────────
@@ -191,12 +184,8 @@ class _Scanner:
             self._comment()
         elif char == "'":
             self._open("single", 1)
-        elif char == '"':
-            self._open("double", 1)
-        elif char == "`":
-            self._open("backtick", 1)
-        elif char == "$":
-            self._dollar()
+        elif char in '"`$':
+            self._expansion(char)
         elif char == "<":
             self._less()
         elif char in "()":
@@ -206,116 +195,57 @@ class _Scanner:
                 self._case()
             self._skip(_WORD)
 
-    def _single(self) -> None:
-        char = self.script[self.at]
+    def _inside(self, kind: str, char: str) -> None:
+        """Take a step in quotes, a substitution or arithmetic."""
         if char == _MARK:
-            self._placeholder("single")
-        else:
-            self._close() if char == "'" else self._skip()
-
-    def _double(self) -> None:
-        char = self.script[self.at]
-        if char == _MARK:
-            self._placeholder("double")
-        elif char == "\\":
-            self.at += 2
-        elif char == '"':
+            if kind == "ansi":
+                self.places.ansi.add(len(self.places.quoting))
+            self._placeholder(_QUOTING.get(kind, "bare"))
+        elif char == _CLOSES.get(kind):
             self._close()
-        elif char == "`":
-            self._open("backtick", 1)
-        elif char == "$":
-            self._dollar()
+        elif char == "\\" and kind != "single":
+            self.at += 2
+        elif kind in _EXPANDS and char in '"`$':
+            self._expansion(char)
+        elif kind in ("brace", "arith", "bracket"):
+            self._expression(kind, char)
         else:
             self._skip()
 
-    def _ansi(self) -> None:
-        char = self.script[self.at]
-        if char == _MARK:
-            self.places.ansi.add(len(self.places.quoting))
-            self._placeholder("bare")
-        elif char == "\\":
-            self.at += 2
-        else:
-            self._close() if char == "'" else self._skip()
-
-    def _brace(self) -> None:
-        char = self.script[self.at]
-        if char == _MARK:
-            self._placeholder("bare")
-        elif char == "\\":
-            self.at += 2
-        elif char == "}":
-            self._close()
-        elif char == '"':
-            self._open("double", 1)
-        elif char == "`":
-            self._open("backtick", 1)
-        elif char == "$":
-            self._dollar()
-        elif char == "'" and self._inside_double():
-            self._lose('after a \' inside "${...}"')
-        elif char == "'":
-            self._open("single", 1)
-        else:
-            self.at += 1
-
-    def _arith(self) -> None:
-        char = self.script[self.at]
-        frame = self.frames[-1]
-        if char == _MARK:
-            self._placeholder("bare")
-        elif char == "(":
-            frame.depth += 1
-            self.at += 1
-        elif char == ")":
-            frame.depth -= 1
-            self.at += 1
-            if frame.depth == 1 and not self.script.startswith(")", self.at):
-                self._lose("after (( that does not end in )): write ( ( for nested subshells")
-            elif frame.depth == 0:
-                self.frames.pop()
-        else:
-            self._expression(char)
-
-    def _bracket(self) -> None:
-        char = self.script[self.at]
-        if char == _MARK:
-            self._placeholder("bare")
-        elif char == "]":
-            self._close()
-        elif char == "[":
+    def _expression(self, kind: str, char: str) -> None:
+        if kind == "arith" and char in "()":
+            self._counted(char)
+        elif kind == "bracket" and char == "[":
             self._lose("after nested [ inside $[...]")
-        else:
-            self._expression(char)
-
-    def _expression(self, char: str) -> None:
-        if char == "\\":
-            self.at += 2
-        elif char == '"':
-            self._open("double", 1)
-        elif char == "`":
-            self._open("backtick", 1)
-        elif char == "$":
-            self._dollar()
-        elif char == "'":
-            self._lose("after a ' inside arithmetic")
-        else:
+        elif char != "'":
             self.at += 1
-
-    def _backtick(self) -> None:
-        char = self.script[self.at]
-        if char == _MARK:
-            self._placeholder("bare")
-        elif char == "\\":
-            self.at += 2
+        elif kind != "brace":
+            self._lose("after a ' inside arithmetic")
+        elif self._inside_double():
+            self._lose('after a \' inside "${...}"')
         else:
-            self._close() if char == "`" else self._skip()
+            self._open("single", 1)
+
+    def _counted(self, char: str) -> None:
+        frame = self.frames[-1]
+        frame.depth += 1 if char == "(" else -1
+        self.at += 1
+        if char == ")" and frame.depth == 1 and not self.script.startswith(")", self.at):
+            self._lose("after (( that does not end in )): write ( ( for nested subshells")
+        elif frame.depth == 0:
+            self.frames.pop()
 
     # ── what opens something ────────────────────────────────────────────────────────────────────
 
+    def _expansion(self, char: str) -> None:
+        if char == "$":
+            self._dollar()
+        else:
+            self._open("double" if char == '"' else "backtick", 1)
+
     def _dollar(self) -> None:
         rest = self.script[self.at + 1 : self.at + 3]
-        bare = self.frames[-1].kind in ("top", "paren")
+        bare = self.frames[-1].kind in _OF_CODE
         if rest.startswith(_MARK):
             self.at += 1
             self._fail("right after a $")
@@ -364,12 +294,11 @@ class _Scanner:
 
     def _case(self) -> None:
         """Give up at `case` inside `"$( ... )"`: a pattern's `)` hides where that ends."""
-        if any(frame.kind not in ("top", "paren") for frame in self.frames):
+        if any(frame.kind not in _OF_CODE for frame in self.frames):
             self._lose('after `case` inside "$(...)"')
 
     def _comment(self) -> None:
-        end = self.script.find("\n", self.at)
-        end = len(self.script) if end < 0 else end
+        end = self._line_end()
         marks = self.script.count(_MARK, self.at, end)
         self.places.quoting += [None] * marks
         self.at = end
@@ -381,7 +310,7 @@ class _Scanner:
         self.at += 2
         strip = self.script.startswith("-", self.at)
         self.at += strip
-        while self.at < len(self.script) and self.script[self.at] in " \t":
+        while self.script.startswith((" ", "\t"), self.at):
             self.at += 1
         start = self.at
         word = ""
@@ -420,8 +349,7 @@ class _Scanner:
 
     def _body(self, word: str, strip: bool) -> None:
         while self.at < len(self.script):
-            end = self.script.find("\n", self.at)
-            end = len(self.script) if end < 0 else end
+            end = self._line_end()
             line = self.script[self.at : end]
             if (line.lstrip("\t") if strip else line) == word:
                 self.at = min(end + 1, len(self.script))
@@ -440,18 +368,19 @@ class _Scanner:
         self.places.quoting.append(quoting)
         self.at += 1
 
+    def _line_end(self) -> int:
+        end = self.script.find("\n", self.at)
+        return len(self.script) if end < 0 else end
+
     def _unsafe(self) -> str:
         if any(frame.kind == "backtick" for frame in self.frames):
             return _HERE["backtick"]
-        for frame in reversed(self.frames):
-            if frame.kind in ("top", "paren"):
-                break
-            if frame.kind == "bracket":
-                return _HERE["arith"]
-            if frame.kind in _HERE:
-                return _HERE[frame.kind]
-        bare = self.frames[-1].kind in ("top", "paren")
-        if bare and _SUBSCRIPT.search(self.script[max(0, self.at - 200) : self.at]):
+        for kind in self._around():
+            if kind in _HERE:
+                return _HERE[kind]
+        if self.frames[-1].kind in _OF_CODE and _SUBSCRIPT.search(
+            self.script[max(0, self.at - 200) : self.at]
+        ):
             return "as a subscript, which the shell would evaluate"
         return ""
 
@@ -469,13 +398,13 @@ class _Scanner:
         self.at += 1
 
     def _inside_double(self) -> bool:
-        """Whether "..." is around, with no $( between: then a ' may or may not be a quote."""
-        for frame in reversed(self.frames):
-            if frame.kind in ("top", "paren"):
-                break
-            if frame.kind == "double":
-                return True
-        return False
+        """Whether "..." is around: then a ' may or may not be a quote."""
+        return "double" in self._around()
+
+    def _around(self) -> Iterator[str]:
+        """Yield the kinds of the frames around, from the inside out, up to the nearest `$(`."""
+        kinds = (frame.kind for frame in reversed(self.frames))
+        return takewhile(lambda kind: kind not in _OF_CODE, kinds)
 
     def _open(self, kind: str, length: int, depth: int = 0) -> None:
         if len(self.frames) > _DEEPEST:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import Job, Service
-from gpulaunch.core.template import Template, Text, fill, slots
+from gpulaunch.core.template import Template, Text, fill, literals, parts_of, slots
 from gpulaunch.jobfile.convert import UNFIT
 from gpulaunch.jobfile.fields import Deferred, compiled_names
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.globs import home_expanded
 from gpulaunch.jobfile.items import Items
 from gpulaunch.jobfile.mistakes import FieldError
-from gpulaunch.jobfile.needs import Pattern, is_constant, pattern_of
+from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.placeholders import START, compile_raw, insert, names_in, numbers, unknown
 from gpulaunch.jobfile.services import check_ready
 from gpulaunch.jobfile.shell import Errors, compile_script
@@ -56,18 +56,11 @@ class Texts:
         self.group = group
         self.scripts = scripts
         self.add = add
-        self.fixed: dict[str, Any] = {}
-        self.deferred: list[tuple[str, Deferred]] = []
-        for name, value in fields.items():
-            if isinstance(value, Deferred):
-                self.deferred.append((name, value))
-            else:
-                self.fixed[name] = value
-        self.own_shell = any(name == "shell" for name, _ in self.deferred)
+        self.deferred = {k: v for k, v in fields.items() if isinstance(v, Deferred)}
+        self.fixed = {k: v for k, v in fields.items() if k not in self.deferred}
         matrix: Matrix | None = fields.get("matrix")
-        self.axes = tuple(matrix.keys) if matrix else ()
         self.expands = "foreach" in fields or matrix is not None
-        self.load = items.names | frozenset(self.axes)
+        self.load = items.names | frozenset(matrix.keys if matrix else ())
         self.start = START | items.start_names
         self.unfit = items.unfit
         self.batch = "batch_dir" in items.start_names
@@ -90,7 +83,7 @@ class Texts:
         self.constant = {
             field: tuple(pattern_of(text, {}, clean) for text in texts)
             for field, texts in self.waits.items()
-            if is_constant(texts)
+            if all(isinstance(text, str) for text in texts)
         }
 
     # ── checks before any item is filled in ─────────────────────────────────────────────────────
@@ -109,7 +102,7 @@ class Texts:
         for name, texts in self.waits.items():
             for i, text in enumerate(texts):
                 self._check(name, (i,), names_in(text), self.load | {"job"})
-        for name, deferred in self.deferred:
+        for name, deferred in self.deferred.items():
             self._check(name, (), compiled_names(deferred.value), self.load | {"job"})
         if self.unfit:
             self._check_unfit()
@@ -148,7 +141,7 @@ class Texts:
                 # A script with mistakes still tells which placeholders are in comments.
                 text, _ = self.scripts.get((run, dialect(shell) or ""), (compile_raw(run), []))
                 self._check("run", (), names_in(text), known)
-                if not self.own_shell:
+                if "shell" not in self.deferred:
                     self._wrong("run", bad)
                 return
             self._check("run", (), names_in(self.script), known)
@@ -184,14 +177,12 @@ class Texts:
         if self.name_text is None:
             return
         typed = self.name_text
-        parts = (typed,) if isinstance(typed, str) else typed.parts
-        literal = "".join(part for part in parts if isinstance(part, str))
+        first, literal = parts_of(typed)[0], "".join(literals(typed))
         message = ""
-        if isinstance(parts[0], str) and parts[0].startswith("."):
+        if isinstance(first, str) and first.startswith("."):
             message = "a name may not start with a dot"
-        elif UNFIT.search(literal):
-            odd = UNFIT.search(literal)
-            message = f"a name may not hold {odd.group()!r}: it names files" if odd else ""
+        elif odd := UNFIT.search(literal):
+            message = f"a name may not hold {odd.group()!r}: it names files"
         elif literal != literal.strip() and isinstance(typed, str):
             message = "a name may not start or end with a space"
         if message:
@@ -230,7 +221,7 @@ class Texts:
             return self.run_list if filled == self.run_list else filled  # one for all jobs
         if self.script is None:
             return _short(run)
-        script = self._script(run, shell) if self.own_shell else self.script
+        script = self._script(run, shell) if "shell" in self.deferred else self.script
         return _short(fill(script, values))
 
     def environment(self, values: Values) -> Mapping[str, Text | None]:
@@ -298,7 +289,7 @@ def _texts_in(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, str]]:
     elif isinstance(value, Deferred):
         yield from _texts_in(value.value)
     elif isinstance(value, Template):
-        yield steps, "{{}}".join(part for part in value.parts if isinstance(part, str))
+        yield steps, "{{}}".join(literals(value))
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _texts_in(item, (*steps, key))
@@ -309,10 +300,9 @@ def _texts_in(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, str]]:
 
 def _short(text: Text) -> Text:
     """Raise an error for a text that no exec can take."""
-    parts = (text,) if isinstance(text, str) else text.parts
-    length = sum(len(part) for part in parts if isinstance(part, str))
+    length = sum(map(len, literals(text)))
     if length > MAX_TEXT // 4:
-        length = sum(len(p.encode("utf-8", "replace")) for p in parts if isinstance(p, str))
+        length = sum(len(part.encode("utf-8", "replace")) for part in literals(text))
         if length > MAX_TEXT:
             raise FieldError(
                 f"{length:,} bytes; Linux takes at most {MAX_TEXT:,} in one argument: put the"

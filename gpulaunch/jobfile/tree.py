@@ -58,15 +58,19 @@ class YamlNode:
         """Return the place to which `path` leads, or that of the deepest node on its way."""
         node = self
         for step in self.within(path):
-            child: YamlNode | None = None
-            if isinstance(node.value, dict) and isinstance(step, str):
-                child = node.value.get(step)
-            elif isinstance(node.value, list) and isinstance(step, int):
-                child = node.value[step] if step < len(node.value) else None
+            child = node.child(step)
             if child is None:
                 return node.at
             node = child
         return node.key_at if key else node.at
+
+    def child(self, step: str | int) -> YamlNode | None:
+        """Return the value of a key, or the item of a number."""
+        if isinstance(self.value, dict) and isinstance(step, str):
+            return self.value.get(step)
+        if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
+            return self.value[step]
+        return None
 
     def within(self, path: Path) -> Path:
         """Return `path` without indices into a scalar, which may stand for a list of one."""
@@ -75,10 +79,7 @@ class YamlNode:
             if isinstance(step, int) and isinstance(node.value, str):
                 continue
             kept.append(step)
-            if isinstance(node.value, dict) and isinstance(step, str):
-                node = node.value.get(step, _NOTHING)
-            elif isinstance(node.value, list) and isinstance(step, int):
-                node = node.value[step] if step < len(node.value) else _NOTHING
+            node = node.child(step) or _NOTHING
         return tuple(kept)
 
 
@@ -106,16 +107,9 @@ def parse(source: JobFileText) -> tuple[YamlNode, list[tuple[int, str]]]:
 
 def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
     """Return the node to which these steps lead; None if there is none."""
-    node = root
+    node: YamlNode | None = root
     for step in steps:
-        child: YamlNode | None = None
-        if isinstance(node.value, dict) and isinstance(step, str):
-            child = node.value.get(step)
-        elif isinstance(node.value, list) and isinstance(step, int):
-            child = node.value[step]
-        if child is None:
-            return None
-        node = child
+        node = node.child(step) if node is not None else None
     return node
 
 
@@ -181,14 +175,19 @@ class _Builder:
         if self.root is not None:
             raise self._stop(at, "a second document; a job file is one document")
 
+    def _awaiting_key(self) -> _Open | None:
+        """Return the mapping in which the next value is a key."""
+        top = self.open[-1] if self.open else None
+        return top if top and isinstance(top.node.value, dict) and top.key is None else None
+
     def _scalar(self, event: yaml.ScalarEvent, at: int) -> None:
         text: str = event.value
         if event.tag is not None:
             self._check_tag(event.tag, at)
         if "\0" in text:
             raise self._stop(at, "a NUL character; no argument or file name can hold one")
-        top = self.open[-1] if self.open else None
-        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+        top = self._awaiting_key()
+        if top is not None:
             top.key = self.keys.setdefault(text, text)
             top.key_at = at
             if event.anchor is not None:
@@ -203,8 +202,7 @@ class _Builder:
             self._check_tag(event.tag, at)
         if len(self.open) >= MAX_DEPTH:
             raise self._stop(at, f"nested more than {MAX_DEPTH} deep")
-        top = self.open[-1] if self.open else None
-        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+        if self._awaiting_key():
             raise self._stop(at, self._bad_key(at))
         if event.anchor is not None:
             self.anchors[event.anchor] = None
@@ -226,8 +224,7 @@ class _Builder:
         target = self.anchors[anchor]
         if target is None:
             raise self._stop(at, f"*{anchor} contains itself")
-        top = self.open[-1] if self.open else None
-        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+        if self._awaiting_key():
             raise self._stop(at, "an alias cannot be a key")
         self._add(YamlNode(at, target.value, target.size), None)
 

@@ -1,6 +1,6 @@
 """Reads `worker:` as typed, and makes a job's worker of it.
 
-    worker: fold.py:predict                       ─▶ Form ─▶ Worker, and the key that its jobs share
+    worker: fold.py:predict                       ─▶ Worker, and the key that its jobs share
     worker: {function:, load:, items:, memory:, load_timeout:} | {run: [...], ...}
 
 The key is all that a process has for its whole life. Jobs of one key may follow each other in one
@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import Job, Worker
@@ -29,23 +29,16 @@ KINDS = 256
 
 _KEYS = ("function", "load", "run", "items", "memory", "load_timeout")
 _EXPECTED = "FILE.py:function, package.module:function, or {function: ..., load: ...}"
-_FUNCTION = re.compile(r"(?s:.+\.py)|[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FUNCTION = re.compile(rf"(?s:.+\.py)|{_NAME.pattern}")
 
 Command: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The field's value, checked; files are still as they were typed."""
-
-    worker: Worker
-
-
-def worker(value: Plain) -> Form:
-    """Convert the field's value. Raises FieldError."""
+def worker(value: Plain) -> Worker:
+    """Convert the field's value; files stay as they were typed. Raises FieldError."""
     if isinstance(value, str):
-        return Form(Worker(_function(value)))
+        return Worker(_function(value))
     if not isinstance(value, dict):
         raise FieldError(f"expected {_EXPECTED}, found {v.found(value)}")
     gather = ErrorCollector()
@@ -65,7 +58,7 @@ def worker(value: Plain) -> Form:
         load_timeout=part("load_timeout", lambda plain: v.positive_duration(scalar(plain)), None),
     )
     gather.done()
-    return Form(made)
+    return made
 
 
 def _one_of_them(given: Mapping[str, Plain]) -> None:
@@ -102,11 +95,6 @@ def file_of(function: str) -> str:
     """Return the file that a function is in; empty for one of a module."""
     place = function.rpartition(":")[0]
     return place if place.endswith(".py") else ""
-
-
-def moved(function: str, file: str) -> str:
-    """Return the function's name with its file's absolute path."""
-    return f"{file}:{function.rpartition(':')[2]}"
 
 
 def command_of(worker: Worker) -> Command:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from gpulaunch.jobfile.convert import MASKS
+
 MASK = "CUDA_VISIBLE_DEVICES"
-_OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES")
-_AMD = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-OWNED = frozenset({MASK, "CUDA_DEVICE_ORDER", *_AMD, *_OTHERS})
+OWNED = MASKS
 """Variables that gpulaunch sets itself; a job file may not."""
 
 _ENTRY = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+|.*[$`].*", re.DOTALL)
