@@ -13,16 +13,17 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from gpulaunch.core.model import Job
+from gpulaunch.core.template import shown
 from gpulaunch.diagnose.lint import functions
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
 from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
-from gpulaunch.diagnose.lint.shell import ScriptStep, steps
+from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
 from gpulaunch.diagnose.lint.silence import silenced
 from gpulaunch.jobfile.commands import Word
 from gpulaunch.jobfile.mistakes import Mistakes
@@ -65,19 +66,7 @@ def looking(environ: Mapping[str, str], cluster: bool) -> Looks:
     The jobs are those that would start with what is there now. `environ` is the caller's, whose
     PATH counts. `cluster`: they run on other machines, with programs and a PATH of their own.
     """
-
-    def look(mistakes: Mistakes, jobs: Sequence[Job]) -> None:
-        _Absences(mistakes, environ, cluster).all(jobs)
-
-    return look
-
-
-@dataclass(frozen=True, slots=True)
-class _Absent:
-    """`why` it cannot be run; `number` is its word's among those of the command."""
-
-    number: int
-    why: str
+    return lambda mistakes, jobs: _Absences(mistakes, environ, cluster).all(jobs)
 
 
 class _Absences:
@@ -102,11 +91,11 @@ class _Absences:
         if job.worker is not None and job.worker.function:
             self._functions(job, node)
         elif isinstance(job.run, tuple):
-            self._list(job, node, [of_jobs.shown(text) for text in job.run])
+            self._list(job, node, [shown(text) for text in job.run])
         else:
             self._shell(job)
             if kind := dialect(job.shell):
-                self._script(job, node, of_jobs.shown(job.run), kind)
+                self._script(job, node, shown(job.run), kind)
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -122,20 +111,19 @@ class _Absences:
     # ── lists ───────────────────────────────────────────────────────────────────────────────────
 
     def _list(self, job: Job, node: YamlNode, words: list[str]) -> None:
-        where: Steps = (
-            ("jobs", job.group, "worker", "run") if job.worker else ("jobs", job.group, "run")
-        )
+        own = ("worker", "run") if job.worker else ("run",)
+        where: Steps = ("jobs", job.group, *own)
         program = words[0]
-        if _known(program) is not None and (why := self._lacks_program(job, program)):
+        if known(program) is not None and (why := self._lacks_program(job, program)):
             self.mistakes.add((*where, 0), why)
         number, kind = of_jobs.script_in(words)
         if number:
             if not job.worker:
                 self._script(job, node, words[number], kind, number)
             return
-        for absent in self._of_words(tuple(map(_known, words)), job.cwd):
-            if absent.number:
-                self.mistakes.add((*where, absent.number), absent.why)
+        which, why = self._of_words(tuple(map(known, words)), job.cwd)
+        if which and why:
+            self.mistakes.add((*where, which), why)
 
     def _lacks_program(self, job: Job, name: str) -> str:
         """Why a program of a list cannot be executed; empty where it can, or who knows."""
@@ -174,16 +162,17 @@ class _Absences:
                 return
             cwd = posixpath.join(job.cwd, step.cwd)
             step = replace(step, values=tuple(self._of_shell(job, v) for v in step.values))
-            for absent in self._of_words(step.values, cwd):
-                if not any(posixpath.basename(str(step.values[absent.number])) in t for t in texts):
-                    self._add(job, node, script, step.words[absent.number], number, absent.why)
+            which, why = self._of_words(step.values, cwd)
+            if why:
+                if not any(posixpath.basename(str(step.values[which])) in text for text in texts):
+                    self._add(job, node, script, step.words[which], number, why)
                 return
             if not self._passes(step, cwd, texts):
                 return
 
     def _of_shell(self, job: Job, value: str | None) -> str | None:
         """A word's value, a home directory at its start filled in; None where nobody knows."""
-        if value is None or _known(value) is None:
+        if value is None or known(value) is None:
             return None
         if not value.startswith("~"):
             return value
@@ -203,17 +192,19 @@ class _Absences:
             texts.append(text)
         return text is not None
 
-    def _of_words(self, values: Sequence[str | None], cwd: str) -> Iterator[_Absent]:
-        """What a command would run, where that is a file and is not there."""
+    def _of_words(self, values: Sequence[str | None], cwd: str) -> tuple[int, str]:
+        """The number of the word that names what a command would run, and why that cannot be.
+
+        The reason is empty where it can, or who knows.
+        """
         run = _run_of(values)
         if run is None or (self.cluster and run.what.startswith("/")):
-            return
+            return 0, ""
         path = posixpath.join(cwd, run.what)
         if run.number == 0:
-            if why := self._cannot_run(path, run.what):
-                yield _Absent(0, why)
-        elif not self.files.exists(path) and not self._in_path(run):
-            yield _Absent(run.number, self._not_there(path, run.what))
+            return 0, self._cannot_run(path, run.what)
+        there = self.files.exists(path) or self._in_path(run)
+        return run.number, "" if there else self._not_there(path, run.what)
 
     def _in_path(self, run: ProgramRun) -> bool:
         """A shell looks in PATH as well, for a script without a slash."""
@@ -264,10 +255,6 @@ def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:
 def _plain(path: str) -> str:
     """For people: without `.`; `..` stays, since a link may stand before it."""
     return path if ".." in path else posixpath.normpath(path)
-
-
-def _known(word: str) -> str | None:
-    return None if "{{" in word or "${_}" in word else word
 
 
 def _run_of(values: Sequence[str | None]) -> ProgramRun | None:

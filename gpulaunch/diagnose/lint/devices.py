@@ -106,7 +106,7 @@ def texts(tree: PythonTree, value: ast.expr | None, unless: frozenset[str] = fro
     """Each text in the value that is a device."""
     for leaf in tree.leaves(value):
         text = tree.value(leaf)
-        suspect = wording.device(text, unless=unless) if isinstance(text, str) else None
+        suspect = wording.device(text, unless) if isinstance(text, str) else None
         if suspect:
             yield leaf, suspect
 
@@ -150,12 +150,9 @@ def _defaults(tree: PythonTree, node: ast.FunctionDef | ast.AsyncFunctionDef) ->
 def defaults_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str, ast.expr]]:
     """Parameters that have a default, with it."""
     named = [*node.args.posonlyargs, *node.args.args]
-    pairs = list(zip(reversed(named), reversed(node.args.defaults), strict=False))
-    found: list[tuple[str, ast.expr]] = [(arg.arg, default) for arg, default in pairs]
-    for arg, keyword in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=False):
-        if keyword is not None:
-            found.append((arg.arg, keyword))
-    return found
+    named = [*named[len(named) - len(node.args.defaults) :], *node.args.kwonlyargs]
+    pairs = zip(named, [*node.args.defaults, *node.args.kw_defaults], strict=True)
+    return [(argument.arg, default) for argument, default in pairs if default is not None]
 
 
 def _function_of(tree: PythonTree, node: ast.AST) -> str:
@@ -175,7 +172,8 @@ def _call(tree: PythonTree, node: ast.Call) -> Found:
         return
     if name not in _TEXT_CALLS:
         for argument in node.args:
-            if not isinstance(argument, ast.List | ast.Tuple | ast.Set) or _is_device_call(node):
+            listed = isinstance(argument, ast.List | ast.Tuple | ast.Set)
+            if not listed or _DEVICE_NAME.fullmatch(name.lower()):
                 yield from texts(tree, argument)
     if name == "append" and isinstance(node.func, ast.Attribute) and node.args:
         yield from _given(tree, last_name(node.func.value), node.args[0])
@@ -184,10 +182,6 @@ def _call(tree: PythonTree, node: ast.Call) -> Found:
         if keyword.arg and name not in ("parametrize", "param"):
             yield from _given(tree, keyword.arg, keyword.value)
             yield from _keyword_number(tree, node, keyword.arg, keyword.value)
-
-
-def _is_device_call(node: ast.Call) -> bool:
-    return bool(_DEVICE_NAME.fullmatch(last_name(node.func).lower()))
 
 
 def _option_default(tree: PythonTree, node: ast.Call) -> Found:
@@ -203,8 +197,7 @@ def _option_default(tree: PythonTree, node: ast.Call) -> Found:
         number = tree.value(default)
         strict = any(re.fullmatch(r"(gpu|device|cuda)_(id|index|device)", name) for name in unless)
         if strict and type(number) is int and number > 0:
-            shown = f"{options[0]} {number}"
-            yield default, wording.index(number, shown, "0", unless=unless)
+            yield default, wording.index(number, f"{options[0]} {number}", "0", unless)
 
 
 def option_name(word: str) -> str:
@@ -234,9 +227,14 @@ def _numbered(tree: PythonTree, node: ast.Call, name: str) -> Found:
 
 
 def _number(tree: PythonTree, value: ast.expr | None, shown: str) -> Found:
-    number = tree.value(value)
-    if value is not None and type(number) is int and 0 < number < 1000:
+    if value is not None and (number := _card(tree, value)):
         yield value, wording.index(number, shown.format(number), shown.format(0))
+
+
+def _card(tree: PythonTree, value: ast.expr | None) -> int:
+    """The number of a card other than the first; 0 for anything else."""
+    number = tree.value(value)
+    return number if type(number) is int and 0 < number < 1000 else 0
 
 
 def _keyword_number(tree: PythonTree, node: ast.Call, key: str, value: ast.expr) -> Found:
@@ -251,15 +249,17 @@ def _keyword_number(tree: PythonTree, node: ast.Call, key: str, value: ast.expr)
     if isinstance(value, ast.List | ast.Tuple):
         yield from _listed(tree, key, value)
         return
-    number = tree.value(value)
-    if isinstance(number, str) and _NUMBERS.fullmatch(number):
-        several = [int(one) for one in re.findall(r"\d+", number)]
-        if len(several) > 1 or key not in _LIST_ONLY:
-            number = max(several)
-            if number:
-                yield value, wording.index(number, f'{key}="{tree.value(value)}"', "0")
-    elif type(number) is int and 0 < number < 1000 and key not in _LIST_ONLY:
-        yield value, wording.index(number, f"{key}={number}", f"{key}=0")
+    text = tree.value(value)
+    if isinstance(text, str):
+        if (number := _largest(text)) and (not text.isdigit() or key not in _LIST_ONLY):
+            yield value, wording.index(number, f'{key}="{text}"', "0")
+    elif key not in _LIST_ONLY:
+        yield from _number(tree, value, f"{key}={{}}")
+
+
+def _largest(text: str) -> int:
+    """The largest number of `1` or `0,2`; 0 for any other text."""
+    return max(map(int, re.findall(r"\d+", text))) if _NUMBERS.fullmatch(text) else 0
 
 
 def _listed(tree: PythonTree, key: str, value: ast.List | ast.Tuple) -> Found:
@@ -278,8 +278,7 @@ def _map(tree: PythonTree, key: str, value: ast.expr) -> Found:
     if not isinstance(value, ast.Dict):
         return
     for item in value.keys if key == "max_memory" else value.values:
-        number = tree.value(item)
-        if item is not None and type(number) is int and 0 < number < 1000:
+        if item is not None and (number := _card(tree, item)):
             yield item, wording.index(number, f"card {number} in {key}", "0")
             return
         if key == "device_map":
@@ -304,10 +303,8 @@ def _dict(tree: PythonTree, node: ast.Dict) -> Found:
 
 def _openmm(tree: PythonTree, value: ast.expr) -> Found:
     text = tree.value(value)
-    if isinstance(text, str | int) and _NUMBERS.fullmatch(str(text)):
-        number = max(int(one) for one in re.findall(r"\d+", str(text)))
-        if number:
-            yield value, wording.index(number, f"DeviceIndex {text}", "0")
+    if number := _largest(str(text)):
+        yield value, wording.index(number, f"DeviceIndex {text}", "0")
 
 
 def _subscript(tree: PythonTree, node: ast.Subscript) -> Found:

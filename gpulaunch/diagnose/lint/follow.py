@@ -109,8 +109,8 @@ class Follow:
         if run.kind == "code":
             return None
         if run.kind == "module":
-            path = module_file(self.files, run.what, start.cwd)
-            return (path, "python") if path else None
+            module = module_file(self.files, run.what, start.cwd, "__main__.py")
+            return (module, "python") if module and not is_installed(module) else None
         path = posixpath.normpath(posixpath.join(start.cwd, run.what))
         if not path.startswith("/") or not self.files.is_file(path) or is_installed(path):
             return None
@@ -164,7 +164,7 @@ def _of_notebook(text: str) -> FileScan:
     if book is None:
         return FileScan()
     looked = python.look(book.text)
-    typed = list(book.typed)
+    typed = [line.typed for line in book.lines]
     kept = heard(looked.placed, typed)
     return FileScan(tuple(kept), typed, looked.imports, looked.runs, book=book)
 
@@ -173,9 +173,8 @@ def _in_cell(finding: Finding, book: notebook.Notebook | None) -> Finding:
     """In a notebook: the file's own line, and, as Jupyter shows none, which cell."""
     if book is None:
         return finding
-    cell = book.cells[finding.line - 1]
     line, column, text = book.place(finding.line - 1, finding.column - 1)
-    why = f"{cell}: {finding.why}"
+    why = f"{book.lines[finding.line - 1].cell}: {finding.why}"
     return replace(finding, line=line + 1, column=column + 1, text=text, why=why)
 
 

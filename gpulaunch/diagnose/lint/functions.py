@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import posixpath
 from collections.abc import Iterable, Iterator
 
 from gpulaunch.diagnose.lint.files import Files
+from gpulaunch.diagnose.lint.modules import module_file
+from gpulaunch.diagnose.lint.tree import parse
 from gpulaunch.jobfile.suggest import did_you_mean
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -20,7 +21,7 @@ def lacks(files: Files, function: str, cwd: str) -> str:
     can tell without running it.
     """
     place, _, name = function.rpartition(":")
-    path = place if place.endswith(".py") else _module(files, place, cwd)
+    path = place if place.endswith(".py") else module_file(files, place, cwd)
     text = files.text(path) if path else None
     names = None if text is None else defined(text)
     first = name.partition(".")[0]
@@ -29,17 +30,10 @@ def lacks(files: Files, function: str, cwd: str) -> str:
     return f"there is no {first} in {files.shown(path)}{did_you_mean(first, names)}"
 
 
-def _module(files: Files, name: str, cwd: str) -> str | None:
-    base = posixpath.join(cwd, *name.split("."))
-    paths = (f"{base}.py", posixpath.join(base, "__init__.py"))
-    return next((path for path in paths if files.is_file(path)), None)
-
-
 def defined(text: str) -> set[str] | None:
     """The names that a module has once it was run; None where they cannot be told from its text."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse(text)
+    if tree is None:
         return None  # of another version of Python, perhaps
     names: set[str] = set()
     for node in _at_top(tree.body):

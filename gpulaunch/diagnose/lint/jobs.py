@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Text
+from gpulaunch.core.template import shown
 from gpulaunch.diagnose.lint import python, shell
 from gpulaunch.diagnose.lint.finding import Given, Suspect
 from gpulaunch.diagnose.lint.follow import CommandStart
@@ -62,14 +62,11 @@ def alike(job: Job) -> object:
 
     Where nothing is suspect in a command itself, only the scripts count that it names.
     """
-    text = job.run if isinstance(job.run, str) else " ".join(map(shown, _texts(job.run)))
+    texts = job.run if isinstance(job.run, tuple) else (job.run,)
+    text = " ".join(map(shown, texts))
     if _WORTH.search(text):
         return text, job.cwd, job.shell, job.group
     return tuple(_SCRIPTS.findall(text)), job.cwd, job.shell
-
-
-def _texts(run: Text | tuple[Text, ...]) -> tuple[Text, ...]:
-    return run if isinstance(run, tuple) else (run,)
 
 
 def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
@@ -120,18 +117,6 @@ def script_in(words: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
-def shown(text: Text) -> str:
-    """A text with what is known only at the start as `{{out}}`."""
-    if isinstance(text, str):
-        return text
-    return "".join(p if isinstance(p, str) else f"{{{{{p.name}}}}}" for p in text.parts)
-
-
-def place_in(mistakes: Mistakes, run: YamlNode, charge: Charge, shell: tuple[str, ...]) -> int:
-    """Where a charge stands in the job file, whose entry says `run`."""
-    return place_of_word(mistakes, run, charge.text, charge.word, charge.number, shell)
-
-
 def place_of_word(
     mistakes: Mistakes,
     run: YamlNode,
@@ -170,8 +155,7 @@ def _place_of(mistakes: Mistakes, node: YamlNode, word: Word, script: str) -> in
 def _words(text: str, kind: str) -> Iterator[Word]:
     for command in commands_in(text, kind):
         yield from command.assignments
-        if command.name:
-            yield command.name
+        yield from (command.name,) if command.name else ()
         yield from command.arguments
 
 

@@ -41,24 +41,16 @@ def _below(files: Files, base: str, module: Module) -> Iterator[str]:
             yield f"{base}.py"
             return
     for name in module.names[:100]:
-        if name.isidentifier():
-            yield from _one(files, posixpath.join(base, name))
-
-
-def _one(files: Files, base: str) -> Iterator[str]:
-    for path in (f"{base}.py", posixpath.join(base, "__init__.py")):
-        if files.is_file(path):
+        path = module_file(files, name, base) if name.isidentifier() else None
+        if path is not None:
             yield path
-            return
 
 
-def module_file(files: Files, name: str, cwd: str) -> str | None:
-    """What `python -m name` runs, where it stands in the job's directory."""
+def module_file(files: Files, name: str, cwd: str, within: str = "__init__.py") -> str | None:
+    """The file of a module below a directory: `a/b.py` for `a.b`, or what is `within` a/b."""
     base = posixpath.join(cwd, *name.split("."))
-    for path in (f"{base}.py", posixpath.join(base, "__main__.py")):
-        if files.is_file(path) and not is_installed(path):
-            return path
-    return None
+    paths = (f"{base}.py", posixpath.join(base, within))
+    return next((path for path in paths if files.is_file(path)), None)
 
 
 def roots_of(path: str, cwd: str, more: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpulaunch.diagnose.lint.tree import parse
 
@@ -18,26 +20,37 @@ _SHELL_CELL = re.compile(r"%%(?:bash|sh|script bash)\b")
 _PYTHON_CELL = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Notebook:
-    """`text` is Python; of each line: its number in the file (from 0), the column there, as typed.
-
-    `file` are the file's lines. `cells` says where it is for a person in Jupyter: `cell 3, line 2`.
+class CellLine(NamedTuple):
+    """A line as Python and as `typed`, its `row` and `column` in the file, from 0, and its `cell`
+    as Jupyter shows it: `cell 3, line 2`.
     """
 
-    text: str
-    lines: tuple[int, ...]
-    columns: tuple[int, ...]
-    cells: tuple[str, ...]
-    typed: tuple[str, ...]
+    python: str
+    typed: str
+    cell: str
+    row: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """The lines of all code cells, and those of the file."""
+
+    lines: tuple[CellLine, ...]
     file: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The cells as one Python text."""
+        return "\n".join(line.python for line in self.lines)
 
     def place(self, line: int, column: int) -> tuple[int, int, str]:
         """Line and column in the file, and that line, of a place in the text; all from 0."""
-        row, start = self.lines[line], self.columns[line]
-        magic = bool(_MAGIC.match(self.typed[line]))  # what it became stands elsewhere
-        before = json.dumps("" if magic else self.typed[line][:column], ensure_ascii=False)
-        return row, start + len(before) - 2 if start else 0, self.file[row]
+        found = self.lines[line]
+        magic = bool(_MAGIC.match(found.typed))  # what it became stands elsewhere
+        before = json.dumps("" if magic else found.typed[:column], ensure_ascii=False)
+        shown = found.column + len(before) - 2 if found.column else 0
+        return found.row, shown, self.file[found.row]
 
 
 def read(file: str) -> Notebook | None:
@@ -47,27 +60,15 @@ def read(file: str) -> Notebook | None:
         sources = [_source(cell) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    python: list[str] = []
-    typed: list[str] = []
-    names: list[str] = []
+    found: list[CellLine] = []
     for number, source in enumerate(sources, 1):
         lines = source.split("\n")
         code = _plain(lines)
         if parse("\n".join(code)) is None:
             code = [""] * len(lines)  # the other cells run nevertheless
         for at, (line, plain) in enumerate(zip(lines, code, strict=True), 1):
-            python.append(plain)
-            typed.append(line)
-            names.append(f"cell {number}, line {at}")
-    places = _places(file, typed)
-    return Notebook(
-        "\n".join(python),
-        tuple(line for line, _ in places),
-        tuple(column for _, column in places),
-        tuple(names),
-        tuple(typed),
-        tuple(file.split("\n")),
-    )
+            found.append(CellLine(plain, line, f"cell {number}, line {at}"))
+    return Notebook(tuple(_placed(file, found)), tuple(file.split("\n")))
 
 
 def _source(cell: dict[str, object]) -> str:
@@ -96,20 +97,19 @@ def _magic(line: str) -> str:
     return f"{indent}pass"
 
 
-def _places(file: str, typed: list[str]) -> list[tuple[int, int]]:
-    """Where each line stands in the file: looked for in order, by how JSON spells it."""
-    found: list[tuple[int, int]] = []
+def _placed(file: str, lines: list[CellLine]) -> Iterator[CellLine]:
+    """The lines with their places in the file: looked for in order, by how JSON spells them."""
     at = row = misses = 0
-    for line in typed:
-        place = _find(file, line, at) if line.strip() and misses < _MISSES else -1
-        if place >= 0:
-            row += file.count("\n", at, place)
-            at = place
-            found.append((row, place - file.rfind("\n", 0, place)))
-        else:
-            misses += bool(line.strip())
-            found.append((row, 0))
-    return found
+    for line in lines:
+        blank = not line.typed.strip()
+        place = -1 if blank or misses >= _MISSES else _find(file, line.typed, at)
+        if place < 0:
+            misses += not blank
+            yield line._replace(row=row)
+            continue
+        row += file.count("\n", at, place)
+        at = place
+        yield line._replace(row=row, column=place - file.rfind("\n", 0, place))
 
 
 def _find(file: str, line: str, start: int) -> int:

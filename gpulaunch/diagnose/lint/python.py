@@ -9,7 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
+from typing import NamedTuple
 
 from gpulaunch.diagnose.lint import devices, options, shell, spread
 from gpulaunch.diagnose.lint.finding import Placed, Suspect
@@ -30,6 +31,7 @@ _SPEAKS = re.compile(
     r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|docker|podman|\.to\(|spawn|\.system\(", re.I
 )
 """A file without any of these has nothing to find, whatever its tree."""
+_STARTS = re.compile("subprocess|system|popen")
 _STARTERS = re.compile(
     r"(?:os\.(?:system|popen)|subprocess\.(?:run|call|check_call|check_output"
     r"|Popen|getoutput|getstatusoutput))"
@@ -59,6 +61,13 @@ class PythonScan:
     runs: tuple[ProgramRun, ...] = ()
 
 
+class StartedProcess(NamedTuple):
+    """What is suspect in the command of a process that the file starts, and what that runs."""
+
+    found: list[tuple[ast.expr, Suspect]]
+    runs: tuple[ProgramRun, ...]
+
+
 def look(text: str, main: bool = True) -> PythonScan:
     """`main`: it is run, not imported, so that `if __name__ == "__main__"` holds."""
     module = parse(text)
@@ -67,7 +76,9 @@ def look(text: str, main: bool = True) -> PythonScan:
     tree = PythonTree(module, main)
     lines = text.splitlines(keepends=True) if "\r" in text or "\f" in text else text.split("\n")
     found: dict[tuple[int, int, Suspect], Placed] = {}
-    for node, suspect in _suspects(tree) if _SPEAKS.search(text) else ():
+    started = list(_started(tree)) if _STARTS.search(text) else []
+    of_started = (pair for one in started for pair in one.found)
+    for node, suspect in chain(_suspects(tree), of_started) if _SPEAKS.search(text) else ():
         placed = _placed(tree, node, suspect, lines)
         found.setdefault((placed.line, placed.column, suspect), placed)
         if len(found) >= MAX_SUSPECTS:
@@ -76,7 +87,7 @@ def look(text: str, main: bool = True) -> PythonScan:
         tuple(sorted(found.values(), key=lambda p: (p.line, p.column))),
         tuple(_imports(tree)),
         frozenset(_indices(tree)),
-        tuple(_runs(tree))[:MAX_SUSPECTS] if "subprocess" in text or "system" in text else (),
+        tuple(run for one in started for run in one.runs)[:MAX_SUSPECTS],
     )
 
 
@@ -95,8 +106,6 @@ def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
                 yield from _reached(tree, node, at, suspect)
         yield from spread.check(tree, node)
         yield from masks.check(node)
-    for node in _starters(tree):
-        yield from _started(tree, node)
 
 
 def _reached(
@@ -140,9 +149,7 @@ def _indices(tree: PythonTree) -> Iterator[str]:
         if not isinstance(node, ast.Call) or last_name(node.func) not in ("add_argument", "option"):
             continue
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        counted = any(
-            _COUNT_HELP.search(words_in(keywords[key])) for key in ("help",) if key in keywords
-        )
+        counted = "help" in keywords and _COUNT_HELP.search(words_in(keywords["help"]))
         if counted or "action" in keywords or last_name(keywords.get("type", node)) == "bool":
             continue
         for argument in node.args:
@@ -151,34 +158,20 @@ def _indices(tree: PythonTree) -> Iterator[str]:
                 yield devices.option_name(str(name))
 
 
-def _starters(tree: PythonTree) -> Iterator[ast.Call]:
-    """Calls that start a process."""
-    calls = (node for node in tree.nodes if isinstance(node, ast.Call))
-    return islice((c for c in calls if _STARTERS.fullmatch(tree.dotted(c.func))), MAX_SUSPECTS)
-
-
-def _runs(tree: PythonTree) -> Iterator[ProgramRun]:
-    """The scripts that it starts itself."""
-    for node in _starters(tree):
-        first = node.args[0] if node.args else None
-        if isinstance(first, ast.List | ast.Tuple):
-            yield from shell.runs_of_words([_known(tree, item) for item in first.elts[:200]])
-        elif first is not None and len(text := _known(tree, first)) < 20_000:
-            yield from shell.look(text, "sh", suspects_in).runs
-
-
-def _started(tree: PythonTree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
+def _started(tree: PythonTree) -> Iterator[StartedProcess]:
     """`os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion."""
-    first = node.args[0] if node.args else None
-    if isinstance(first, ast.List | ast.Tuple):
-        words = [_known(tree, item) for item in first.elts[:200]]
-        for number, suspect in shell.of_words(words, suspects_in):
-            yield first.elts[number], suspect
-    elif first is not None:
-        text = _known(tree, first)
-        if text and len(text) < 20_000:
-            for found in shell.look(text, "sh", suspects_in).found:
-                yield first, found.suspect
+    calls = (node for node in tree.nodes if isinstance(node, ast.Call) and node.args)
+    starters = (node for node in calls if _STARTERS.fullmatch(tree.dotted(node.func)))
+    for node in islice(starters, MAX_SUSPECTS):
+        first = node.args[0]
+        if isinstance(first, ast.List | ast.Tuple):
+            words = [_known(tree, item) for item in first.elts[:200]]
+            charged = shell.of_words(words, suspects_in)
+            found = [(first.elts[number], suspect) for number, suspect in charged]
+            yield StartedProcess(found, shell.runs_of_words(words))
+        elif len(text := _known(tree, first)) < 20_000:
+            scan = shell.look(text, "sh", suspects_in)
+            yield StartedProcess([(first, one.suspect) for one in scan.found], scan.runs)
 
 
 def _known(tree: PythonTree, node: ast.expr) -> str:
@@ -188,9 +181,7 @@ def _known(tree: PythonTree, node: ast.expr) -> str:
     if tree.dotted(node) == "sys.executable":
         return "python"
     if isinstance(node, ast.JoinedStr):
-        parts = [
-            tree.value(part) if isinstance(part, ast.Constant) else None
-            for part in node.values[:200]
-        ]
-        return "".join("${_}" if part is None else str(part) for part in parts)
+        parts = node.values[:200]
+        known = (tree.value(part) if isinstance(part, ast.Constant) else None for part in parts)
+        return "".join("${_}" if part is None else str(part) for part in known)
     return "${_}"

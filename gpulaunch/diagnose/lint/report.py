@@ -13,7 +13,6 @@ from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
 from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, judged
 from gpulaunch.diagnose.lint.follow import Follow
-from gpulaunch.diagnose.lint.jobs import Charge
 from gpulaunch.diagnose.lint.silence import heard, silenced
 from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
@@ -97,8 +96,11 @@ class _PlanScan:
         indices = frozenset[str]().union(*map(self.follow.indices, starts))
         if indices:
             charges, _ = of_jobs.looked_at(job, indices)
-        for charge in charges:
-            for found in self._charged(charge, kinds, run(), job):
+        for one in charges:
+            at = of_jobs.place_of_word(
+                self._mistakes, run(), one.text, one.word, one.number, job.shell
+            )
+            for found in self._at(at, one.suspect, kinds):
                 yield found, True
         for start in starts:
             for kind in kinds:
@@ -113,13 +115,6 @@ class _PlanScan:
         at = self.plan.root.find(("jobs", job.group, "env", wording.PORT))
         yield from self._at(at, wording.port(f"{wording.PORT}: {port}"), kinds)
 
-    def _charged(
-        self, charge: Charge, kinds: Sequence[Given], run: YamlNode, job: Job
-    ) -> Iterator[Finding]:
-        """One of a command, where it holds, at its place in the job file."""
-        at = of_jobs.place_in(self._mistakes, run, charge, job.shell)
-        yield from self._at(at, charge.suspect, kinds)
-
     def _at(self, at: int, suspect: Suspect, kinds: Sequence[Given]) -> Iterator[Finding]:
         line, column = tree.place(at)
         lines = self.plan.source.lines
@@ -132,28 +127,15 @@ class _PlanScan:
 
     def _run_node(self, group: int) -> YamlNode:
         """The entry's `run:`, or what its worker runs."""
-        top = self.plan.root.value
-        entries = top["jobs"].value if isinstance(top, dict) else None
-        entry = entries[group] if isinstance(entries, list) else None
-        defaults = top.get("defaults") if isinstance(top, dict) else None
-        for node in (entry, defaults):
-            if node is not None and isinstance(node.value, dict) and "run" in node.value:
-                return node.value["run"]
-            if node is not None and isinstance(node.value, dict) and "worker" in node.value:
-                return _worker_node(node.value["worker"])
+        for steps in (("run",), ("worker", "run"), ("worker", "function"), ("worker",)):
+            if node := tree.node_at(self.plan.root, ("jobs", group, *steps)):
+                return node
         return self.plan.root
 
     def _line(self, run: YamlNode) -> str:
         """The line on which `run:` itself stands."""
         number, lines = tree.place(run.key_at)[0], self.plan.source.lines
         return lines[number] if number < len(lines) else ""
-
-
-def _worker_node(node: YamlNode) -> YamlNode:
-    """What it runs: the program's list, or the function's name."""
-    if not isinstance(node.value, dict):
-        return node
-    return node.value.get("run") or node.value.get("function") or node
 
 
 def _text(run: YamlNode) -> str:

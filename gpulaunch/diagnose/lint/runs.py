@@ -61,16 +61,12 @@ def runs(
 ) -> Iterator[ProgramRun]:
     """What a command's words run, program first. `handed` and `more`: see Options."""
     start = _start(words)
+    if start is not None and start[1] == "module" and start[2] in _RUN_MODULES:
+        start = _of_launcher(words, start[0] + 1)
     if start is None:
         return
     number, kind, what = start
     rest = words[number + 1 :]
-    if kind == "module" and what in _RUN_MODULES:
-        script = _of_launcher(words, number + 1)
-        if script is None:
-            return
-        number, kind, what = script
-        rest = words[number + 1 :]
     given = frozenset(option for _, option, _ in settings(["", *rest]))
     given |= {word.lstrip("-").replace("-", "_") for word in rest if word and word[:1] == "-"}
     yield ProgramRun(kind, what, IndexOptions(given, handed, more), cwd, number)
@@ -79,9 +75,9 @@ def runs(
 def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:
     """Where the script's name stands, its kind and what it is."""
     for number, word in enumerate(words[:40]):
+        if word is None and number == 0:
+            return None
         if word is None:
-            if number == 0:
-                return None
             continue
         name = word.rpartition("/")[2]
         if _PYTHON.fullmatch(name):
@@ -91,7 +87,9 @@ def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:
         if name in _LAUNCHERS:
             return _of_launcher(words, number + 1)
         if name in _NOTEBOOKS:
-            return _first(words, number + 1, (".ipynb",), "notebook")
+            notebooks = (at for at, one in enumerate(words) if one and one.endswith(".ipynb"))
+            at = next((at for at in notebooks if at > number), None)
+            return (at, "notebook", words[at] or "") if at is not None else None
         if number == 0 and name not in _WRAPPERS:
             if word.endswith(".py"):
                 return number, "python", word
@@ -140,16 +138,6 @@ def _of_launcher(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] 
             return None if what is None else (number + 1, "module", what)
         if word and word.endswith(".py"):
             return number, "python", word
-    return None
-
-
-def _first(
-    words: Sequence[str | None], at: int, ends: tuple[str, ...], kind: Kind
-) -> tuple[int, Kind, str] | None:
-    for number in range(at, len(words)):
-        word = words[number]
-        if word and word.endswith(ends):
-            return number, kind, word
     return None
 
 

@@ -39,7 +39,6 @@ _INSIDE = re.compile(
     r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))|\\(?P<escaped>[\\\"$`\n])|(?P<plain>[^\\$]+|\\)",
     re.DOTALL | re.ASCII,
 )
-_SETTERS = ("export", "declare", "typeset", "readonly", "local")
 _BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
 _SETTING = re.compile(r"(?:--?)?[A-Za-z][\w.-]*=", re.ASCII)
 _TESTS = frozenset({"[", "[[", "test"})
@@ -73,10 +72,7 @@ def look(
 ) -> ShellScan:
     """Everything in a script, in the order of its commands."""
     reader = _ShellReader(script, indices, in_python)
-    for command in islice(commands_in(script, dialect), COMMANDS):
-        reader.read(command)
-        if len(reader.found) >= MAX_SUSPECTS or reader.spent > WORDS:
-            break
+    reader.read_all(dialect)
     return ShellScan(tuple(reader.found[:MAX_SUSPECTS]), tuple(reader.runs[:MAX_SUSPECTS]))
 
 
@@ -114,10 +110,11 @@ def of_words(
 
 def runs_of_words(words: Sequence[str]) -> tuple[ProgramRun, ...]:
     """What a command that no shell reads runs."""
-    return tuple(runs([_known_word(word) for word in words], "."))
+    return tuple(runs([known(word) for word in words], "."))
 
 
-def _known_word(word: str) -> str | None:
+def known(word: str) -> str | None:
+    """The word, None where a part of it is known only once it runs."""
     return None if "{{" in word or "${_}" in word else word
 
 
@@ -143,6 +140,13 @@ class _ShellReader:
         self.own: set[str] = set()
         self.spent = 0
 
+    def read_all(self, dialect: str) -> None:
+        """Read the commands of the script, unless there are too many, or enough is found."""
+        for command in islice(commands_in(self.script, dialect), COMMANDS):
+            self.read(command)
+            if len(self.found) >= MAX_SUSPECTS or self.spent > WORDS:
+                break
+
     def read(self, command: ShellCommand) -> None:
         program = command.program
         if program in _TESTS:
@@ -151,7 +155,8 @@ class _ShellReader:
             self.asked = ""
         self._pass_on(command)
         self._warned(command)
-        for word in (*command.assignments, *self._exported(command)):
+        exported = command.arguments if program in warn.SETTERS else ()
+        for word in (*command.assignments, *exported):
             self._assigned(word, command)
         if command.name is None or program in _TESTS:
             return
@@ -186,9 +191,14 @@ class _ShellReader:
         """Commands in the strings of this one; what is found there is told at the string."""
         words = command.arguments
         self._here_document(command)
-        if self.depth >= inside.DEEPEST or not words or (self.verbatim and self._is_shell(command)):
+        if (
+            self.depth >= inside.DEEPEST
+            or not words
+            or (self.verbatim and command.program in SHELLS)
+        ):
             return
-        if options.is_textual(command.program) and not self._printed_to_a_shell(words):
+        printed = not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
+        if options.is_textual(command.program) and not printed:
             return
         texts = [self.value(word) or inside.loosely_unquoted(self._typed(word)) for word in words]
         for number, text in inside.scripts(command.program, texts):
@@ -212,19 +222,10 @@ class _ShellReader:
         inner = _ShellReader(text, self.indices, self.in_python, depth=self.depth + 1)
         inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
         inner.cwd, inner.spent = self.cwd, self.spent
-        for each in islice(commands_in(text, "bash"), COMMANDS):
-            inner.read(each)
-            if len(inner.found) >= MAX_SUSPECTS or inner.spent > WORDS:
-                break
+        inner.read_all("bash")
         self.spent = inner.spent
         self.runs += [replace(run, number=0) for run in inner.runs]
         return inner.found
-
-    def _is_shell(self, command: ShellCommand) -> bool:
-        return command.program in SHELLS
-
-    def _printed_to_a_shell(self, words: Sequence[Word]) -> bool:
-        return not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
 
     def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
@@ -264,20 +265,17 @@ class _ShellReader:
 
     def _pass_on(self, command: ShellCommand) -> None:
         """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
-        first = command.name or (command.assignments[0] if command.assignments else None)
+        first = command.assignments[0] if command.assignments else command.name
         if first is None or self.verbatim:
             return
-        start = command.assignments[0].start if command.assignments else first.start
+        start = first.start
         end = self.script.find("\n", start)
         line = self.script[start : end if end >= 0 else None][:2000]
         if MASK not in line and "GPULAUNCH_" not in line and self.own.isdisjoint(_names(line)):
             return
         self.own |= {word.text.partition("=")[0] for word in command.assignments} - {MASK}
-        if command.program in ("read", "mapfile", "readarray", "for", *_SETTERS):
+        if command.program in ("read", "mapfile", "readarray", "for", *warn.SETTERS):
             self.own |= {word.text.partition("=")[0] for word in command.arguments} - {MASK}
-
-    def _exported(self, command: ShellCommand) -> tuple[Word, ...]:
-        return command.arguments if command.program in _SETTERS else ()
 
     def _assigned(self, word: Word, command: ShellCommand) -> None:
         name, equals, typed = self._typed(word).partition("=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.devices import Found, defaults_of
@@ -12,6 +13,7 @@ _MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
 _TRAINERS = frozenset({"Trainer", "Fabric", "LightningCLI", "LitTrainer"})
 _STARTERS = frozenset({"spawn", "start_processes"})
+_ASKS = re.compile("cuda|gpu|device|count", re.IGNORECASE)
 
 
 def check(tree: PythonTree, node: ast.AST) -> Found:
@@ -45,8 +47,10 @@ def _call(tree: PythonTree, node: ast.Call) -> Found:
                 yield keyword.value, wording.count(number, f"{keyword.arg}={number}")
         elif keyword.arg == "tensor_parallel_size" and type(number) is int and number > 1:
             yield keyword.value, wording.count(number, f"{keyword.arg}={number}")
-        elif keyword.arg == "nprocs" and name in _STARTERS and _one_each(tree, keyword.value):
-            yield keyword.value, wording.no_cards_to_start("nprocs=device_count()")
+        elif keyword.arg == "nprocs" and name in _STARTERS and _counted(tree, keyword.value):
+            if tree.counts_cards(keyword.value):
+                continue
+            yield keyword.value, wording.no_cards("nprocs=device_count() starts no process at all")
 
 
 def _on_cpu(tree: PythonTree, node: ast.Call) -> bool:
@@ -69,19 +73,11 @@ def _divided(tree: PythonTree, node: ast.BinOp) -> Found:
         return
     if isinstance(tree.value(node.left), str) or not _counted(tree, node.right):
         return
-    if any(_asks(test) for test in tree.tests_around(node)):
+    if any(_ASKS.search(words_in(test)) for test in tree.tests_around(node)):
         return
     sign = {ast.Mod: "%", ast.Div: "/", ast.FloorDiv: "//"}[type(node.op)]
-    yield node, wording.no_cards_to_share(f"the right side of {sign} is the number of cards")
-
-
-def _one_each(tree: PythonTree, value: ast.expr) -> bool:
-    return _counted(tree, value) and not tree.counts_cards(value)
-
-
-def _asks(test: ast.AST) -> bool:
-    words = words_in(test).lower()
-    return any(word in words for word in ("cuda", "gpu", "device", "count"))
+    why = f"the right side of {sign} is the number of cards, and device_count() is 0"
+    yield node, wording.no_cards(why)
 
 
 def _counted(tree: PythonTree, node: ast.expr) -> bool:

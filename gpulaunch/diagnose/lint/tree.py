@@ -79,7 +79,6 @@ class PythonTree:
         self.nodes: list[ast.AST] = []
         self.parents: dict[ast.AST, ast.AST] = {}
         self.aliases: dict[str, str] = {}
-        self.constants: dict[str, ast.expr] = {}
         self.bound: dict[str, ast.expr] = {}
         self.assigned: list[tuple[str, ast.expr]] = []
         self.iterated: list[tuple[str, ast.expr]] = []
@@ -124,20 +123,15 @@ class PythonTree:
                 stored[node.arg] += 2
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 self._import(node)
-            elif isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self._assign(target, node.value)
-            elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-                self._assign(node.target, node.value)
+            elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = (target.id for target in targets if isinstance(target, ast.Name))
+                self.assigned += [(name, node.value) for name in names]
             elif isinstance(node, ast.AugAssign):
                 stored[last_name(node.target)] += 1
             elif isinstance(node, ast.For | ast.comprehension):
                 self._iterate(node.target, node.iter, stored)
         self.bound = {name: value for name, value in self.assigned if stored[name] == 1}
-
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Name):
-            self.assigned.append((target.id, value))
 
     def _iterate(self, target: ast.expr, iterable: ast.expr, stored: Counter[str]) -> None:
         """A loop gives its names many values."""
@@ -185,7 +179,7 @@ class PythonTree:
             both = [self.value(side, depth + 1) for side in (node.left, node.right)]
             return self._joined(both) if any(isinstance(side, str) for side in both) else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return self._formatted(self.value(node.left, depth + 1), node.right, "%d", "%s", depth)
+            return self._formatted(node.left, node.right, ("%d", "%s"), depth)
         if isinstance(node, ast.Call):
             return self._called(node, depth)
         return None
@@ -199,15 +193,15 @@ class PythonTree:
     def _joined(parts: list[Value | None]) -> str | None:
         return None if None in parts else "".join(str(part) for part in parts)[:10_000]
 
-    def _formatted(self, text: Value | None, right: ast.expr, *holes: str | int) -> str | None:
-        *marks, depth = holes
-        if not isinstance(text, str) or len(text) > 200:
+    def _formatted(
+        self, left: ast.expr, right: ast.expr, holes: tuple[str, ...], depth: int
+    ) -> str | None:
+        """A short text with a value in its only hole."""
+        text, value = self.value(left, depth + 1), self.value(right, depth + 1)
+        if not isinstance(text, str) or len(text) > 200 or value is None:
             return None
-        value = self.value(right, int(depth) + 1)
-        for hole in marks:
-            if value is not None and text.count(str(hole)) == 1:
-                return text.replace(str(hole), str(value))
-        return None
+        hole = next((hole for hole in holes if text.count(hole) == 1), None)
+        return text.replace(hole, str(value)) if hole else None
 
     def _called(self, node: ast.Call, depth: int) -> Value | None:
         if isinstance(node.func, ast.Name) and node.func.id in ("str", "int"):
@@ -216,11 +210,11 @@ class PythonTree:
                 return None if inner is None else str(inner)
             plain = str(inner).strip() if inner is not None else ""
             return int(plain) if re.fullmatch(r"[0-9]{1,9}", plain) else None
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-            whole = self.value(node.func.value, depth + 1)
-            if len(node.args) == 1 and not node.keywords:
-                return self._formatted(whole, node.args[0], "{}", "{0}", depth)
-        return None
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "format":
+            return None
+        if len(node.args) != 1 or node.keywords:
+            return None
+        return self._formatted(node.func.value, node.args[0], ("{}", "{0}"), depth)
 
     def leaves(self, node: ast.expr | None) -> Iterator[ast.expr]:
         """What an expression may come to: both branches, what stands after `or`, list elements.

@@ -19,6 +19,7 @@ PORT = "MASTER_PORT"
 _DEVICE = re.compile(
     r"(/?(?:job:\w+/(?:\w+:\d+/)*)?(?:device:)?(?:cuda|gpu|GPU):)(\d{1,3}(?:,\d{1,3})*)"
 )
+_LEAVE_IT_OUT = "leave it out: the job's first card is cuda:0 (gpus: says how many)"
 _WRONG_COMMA = re.compile("[，、﹐､]")
 
 
@@ -30,16 +31,12 @@ def highest(text: str) -> tuple[str, int] | None:
     return match.group(1), max(int(number) for number in match.group(2).split(","))
 
 
-def device(
-    text: str,
-    unless: frozenset[str] = frozenset(),
-    only: frozenset[str] = frozenset(),
-) -> Suspect | None:
+def device(text: str, unless: frozenset[str] = frozenset()) -> Suspect | None:
     """For a text that is a device, like `cuda:1` or `/GPU:1`; None for what no job could miss."""
     found = highest(text)
     if found is None or found[1] == 0:
         return None
-    return index(found[1], text, f"{found[0]}0", unless=unless, only=only)
+    return index(found[1], text, f"{found[0]}0", unless)
 
 
 def typed_device(text: str) -> Suspect | None:
@@ -50,34 +47,19 @@ def typed_device(text: str) -> Suspect | None:
     return device(text)
 
 
-def index(
-    number: int,
-    shown: str,
-    first: str,
-    unless: frozenset[str] = frozenset(),
-    only: frozenset[str] = frozenset(),
-) -> Suspect:
+def index(number: int, shown: str, first: str, unless: frozenset[str] = frozenset()) -> Suspect:
     """For card `number`, counted from 0, spelt `shown`; card 0 would be spelt `first`."""
+    missing = "is not there" if highest(shown) else "asks for a card that is not there"
     return Suspect(
         "device-index",
-        f"{shown} {_missing(shown)}: {{here}}",
+        f"{shown} {missing}: {{here}}",
         f"write {first}, or gpus: {number + 1} in the job file",
         most=number,
         unless=unless,
-        only=only,
     )
 
 
-def _missing(shown: str) -> str:
-    return "is not there" if highest(shown) else "asks for a card that is not there"
-
-
-def count(
-    number: int,
-    shown: str,
-    least: int = 0,
-    unless: frozenset[str] = frozenset(),
-) -> Suspect:
+def count(number: int, shown: str, least: int = 0) -> Suspect:
     """For something that wants `number` cards at once."""
     return Suspect(
         "spread",
@@ -85,7 +67,6 @@ def count(
         f"write gpus: {number} in the job file, or ask for fewer here",
         least=least,
         most=number - 1,
-        unless=unless,
     )
 
 
@@ -106,7 +87,7 @@ def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset(
     return Suspect(
         "own-mask",
         f"{shown} is set here, over the job's own: it may name another job's card",
-        "leave it out: the job's first card is cuda:0 (gpus: says how many)",
+        _LEAVE_IT_OUT,
         only=only,
         strict=f"{shown} is set here, over the job's own: isolation: strict keeps it to the job's"
         " cards, counted from 0, and any other number leaves the job without one",
@@ -118,7 +99,7 @@ def late_mask(library: str, line: int, only: frozenset[str] = frozenset()) -> Su
         "late-mask",
         f"{MASK} is set here, after {library} was imported in line {line}: it holds, over the job's"
         " own, until CUDA starts, and is ignored from then on",
-        "leave it out: the job's first card is cuda:0 (gpus: says how many)",
+        _LEAVE_IT_OUT,
         only=only,
     )
 
@@ -127,8 +108,7 @@ def comma(value: str) -> Suspect | None:
     found = _WRONG_COMMA.search(value)
     if found is None:
         return None
-    seen = value[: found.start()].rpartition(",")[0]
-    read = value[: found.start()] if value[: found.start()] else seen
+    read = value[: found.start()]
     return Suspect(
         "fullwidth-comma",
         f"{found.group()!r} is no comma (U+{ord(found.group()):04X}): CUDA reads this mask only up"
@@ -198,22 +178,10 @@ def data_parallel() -> Suspect:
     )
 
 
-def no_cards_to_share(shown: str) -> Suspect:
-    return Suspect(
-        "spread",
-        f"{shown}, and device_count() is 0: {{here}}",
-        "write gpus: 1, or max(1, torch.cuda.device_count())",
-        most=0,
-    )
-
-
-def no_cards_to_start(shown: str) -> Suspect:
-    return Suspect(
-        "spread",
-        f"{shown} starts no process at all: {{here}}",
-        "write gpus: 1, or max(1, torch.cuda.device_count())",
-        most=0,
-    )
+def no_cards(why: str) -> Suspect:
+    """For what goes wrong where device_count() is 0."""
+    mend = "write gpus: 1, or max(1, torch.cuda.device_count())"
+    return Suspect("spread", f"{why}: {{here}}", mend, most=0)
 
 
 def mask_as_number() -> tuple[Suspect, Suspect]:
