@@ -14,7 +14,7 @@ from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
-from gpulaunch.starter.scope import Here, Made, Order, Scope
+from gpulaunch.starter.scope import StatementPlace, Made, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in, walk
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Launcher:
         self.numbers: dict[str, int] = {}
         self.worked = False
 
-    def launch(self, groups: Sequence[Sequence[Node]], here: Here, comments: Sequence[str]) -> None:
+    def launch(
+        self, groups: Sequence[Sequence[Node]], here: StatementPlace, comments: Sequence[str]
+    ) -> None:
         """Make a job of commands; each group is a stretch of the source. Raises Untranslatable."""
         scope, order, must = here.scope, here.order, here.must or here.scope.errexit
         loops = arranged(scope.loops)
@@ -150,7 +152,9 @@ class Launcher:
             return 0, ()
         if (several := _PROCESSES.search(rendered.text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
-        return 1, (f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",)
+        return 1, (
+            f"Without {MASK} it saw every card. StatementPlace it gets one; gpus: 0 hides them.",
+        )
 
     def works(self, nodes: Sequence[Node]) -> bool:
         """Whether something in it may need a card: more than files, texts and the shell itself."""

@@ -2,7 +2,7 @@
 
 Scope   directory, environment, variables, loops around: copied where the shell forks
 Order   what has surely ended here (a foreground command, a `wait`), what may still run
-Here    both, for one statement, and whether what follows waits for it
+StatementPlace    both, for one statement, and whether what follows waits for it
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class StatementPlace:
     """Where a statement stands. `background`: it runs beside what follows. `must`: what follows is
     reached only if it succeeds.
     """
@@ -127,13 +127,13 @@ class Here:
     background: bool = False
     must: bool = False
 
-    def beside(self, forks: bool) -> Here:
+    def beside(self, forks: bool) -> StatementPlace:
         """The same for a statement with an & behind it (`forks`), which has a scope of its own."""
         scope = self.scope.copy() if forks else self.scope
         return replace(self, scope=scope, background=forks)
 
     @contextmanager
-    def group(self) -> Iterator[Here]:
+    def group(self) -> Iterator[StatementPlace]:
         """The same for several statements in turn, which all run beside what follows, or none."""
         order = self.order.copy() if self.background else self.order
         yield replace(self, order=order, background=False)

@@ -25,7 +25,7 @@ from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import KEPT, Renderer
-from gpulaunch.starter.scope import Here, Order, Scope
+from gpulaunch.starter.scope import StatementPlace, Order, Scope
 from gpulaunch.starter.shell import broken, is_late_ampersand, variables_in, walk
 from gpulaunch.starter.unfold import Unfolded, unfold
 
@@ -77,14 +77,14 @@ class _Translator:
         self.lost = False
 
     def run(self) -> Translation:
-        self._block(_statements(self.script.root), Here(Scope(), Order()))
+        self._block(_statements(self.script.root), StatementPlace(Scope(), Order()))
         remarks = self.notes.all()
         # What is left when all work was lost, `mkdir -p out` say, replaces no script.
         entries = self.launcher.entries if self.launcher.worked or not self.lost else []
         text = job_file(self.title, entries, remarks)
         return Translation(text, remarks)
 
-    def _block(self, statements: Sequence[Statement], here: Here) -> None:
+    def _block(self, statements: Sequence[Statement], here: StatementPlace) -> None:
         for node, forks in statements:
             try:
                 self._statement(node, here.beside(forks))
@@ -93,7 +93,7 @@ class _Translator:
                     self.notes.remark(node, str(no))
                 self.lost = self.lost or self.launcher.works([node])
 
-    def _statement(self, node: Node, here: Here) -> None:
+    def _statement(self, node: Node, here: StatementPlace) -> None:
         kind, inside = node.type, node.children[0].type if node.children else ""
         if kind == "comment":
             text = self.script.text(node).lstrip("#").strip()
@@ -158,7 +158,7 @@ class _Translator:
 
     # ── chains and groups ───────────────────────────────────────────────────────────────────────
 
-    def _list(self, node: Node, here: Here) -> None:
+    def _list(self, node: Node, here: StatementPlace) -> None:
         parts, order = _flat(node), here.order
         first, operator = parts[0]
         if len(parts) == 2 and operator == "||" and self._gives_up(parts[1][0]):
@@ -213,7 +213,7 @@ class _Translator:
             for inner in walk(node)
         )
 
-    def _group(self, node: Node, here: Here) -> None:
+    def _group(self, node: Node, here: StatementPlace) -> None:
         if self.script.text(node).startswith("(("):
             raise Untranslatable("only counts; use {{index}} where a number is needed")
         statements = _statements(node)
@@ -231,7 +231,7 @@ class _Translator:
         finally:
             here.order.joined(inner.order)
 
-    def _group_of(self, statements: list[Statement], here: Here) -> None:
+    def _group_of(self, statements: list[Statement], here: StatementPlace) -> None:
         while statements and self._prepares(statements[0][0]):
             self._block(statements[:1], here)
             statements = statements[1:]
@@ -263,7 +263,7 @@ class _Translator:
 
     # ── loops ───────────────────────────────────────────────────────────────────────────────────
 
-    def _loop(self, node: Node, redirect: Node | None, here: Here) -> None:
+    def _loop(self, node: Node, redirect: Node | None, here: StatementPlace) -> None:
         if self._throttles(node):
             raise Untranslatable(_ONLY_WAITS)
         scope = here.scope
@@ -284,7 +284,7 @@ class _Translator:
         lp.arranged(inner.loops)
         self._body(node, replace(here, scope=inner, must=False))
 
-    def _body(self, node: Node, here: Here) -> None:
+    def _body(self, node: Node, here: StatementPlace) -> None:
         rest, counters = [], set()
         for statement, forks in _statements(_body_of(node)):
             if self._dropped(statement):
@@ -314,7 +314,7 @@ class _Translator:
         if not beside:
             self.notes.remark(node, _IN_TURN, self._head(node))
 
-    def _turn(self, loop: Node, turn: Statement, here: Here) -> None:
+    def _turn(self, loop: Node, turn: Statement, here: StatementPlace) -> None:
         """A loop whose whole body is one group."""
         group, forks = turn
         beside = here.background or forks
@@ -370,7 +370,7 @@ class _Translator:
             return self.script.part(node, "name") in read
         return self._tells(node)
 
-    def _launch(self, groups: Sequence[Sequence[Node]], here: Here) -> None:
+    def _launch(self, groups: Sequence[Sequence[Node]], here: StatementPlace) -> None:
         self.launcher.launch(groups, here, self.comments)
 
 
