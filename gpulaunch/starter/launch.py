@@ -14,7 +14,7 @@ from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
-from gpulaunch.starter.scope import StatementPlace, Made, Order, Scope
+from gpulaunch.starter.scope import Made, Order, Scope, StatementPlace
 from gpulaunch.starter.shell import Script, variables_in, walk
 
 if TYPE_CHECKING:

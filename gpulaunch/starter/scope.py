@@ -2,7 +2,8 @@
 
 Scope   directory, environment, variables, loops around: copied where the shell forks
 Order   what has surely ended here (a foreground command, a `wait`), what may still run
-StatementPlace    both, for one statement, and whether what follows waits for it
+
+`StatementPlace` is both, for one statement, and whether what follows waits for it.
 """
 
 from __future__ import annotations

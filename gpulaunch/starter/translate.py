@@ -25,7 +25,7 @@ from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import KEPT, Renderer
-from gpulaunch.starter.scope import StatementPlace, Order, Scope
+from gpulaunch.starter.scope import Order, Scope, StatementPlace
 from gpulaunch.starter.shell import broken, is_late_ampersand, variables_in, walk
 from gpulaunch.starter.unfold import Unfolded, unfold
 
