@@ -109,7 +109,9 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
             " --recorded retries what it began with"
         )
     ledger = run.ledger
-    changed = tuple(job.name for job in jobs if ledger.jobs[job.name].digest != job.digest)
+    changed = tuple(
+        job.name for job in jobs if ledger.jobs[job.name].definition.digest != job.digest
+    )
     requeued = tuple(job.name for job in jobs)
     return Refiled(RetriedAnew(names, jobs, frozenset(gone)), requeued, changed, gone)
 

@@ -39,7 +39,7 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
 
     one, names = _asked_for(what, run)
     paths = TypedPaths(one.run)
-    digests = {job.name: job.digest for job in one.ledger.jobs.values()}
+    digests = {job.name: job.definition.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
     used, why, at = measured(one.run.metrics), one.reasons(), now()
     if as_json:

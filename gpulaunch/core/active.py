@@ -172,7 +172,7 @@ class ActiveAttempts:
 
     def _adopt(self, attempt: AttemptId, node: Node | None) -> None:
         record = self._effects.ledger.jobs[attempt.job]
-        demand = Demand(gpus=record.gpus, cpus=0)
+        demand = Demand(gpus=record.definition.gpus, cpus=0)
         if node is not None:
             demand, node.fresh_from = node.job.demand, attempt.number
         handed = Handed(self._effects.ledger.attempt(attempt).after)

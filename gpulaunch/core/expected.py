@@ -58,7 +58,7 @@ def expect_again(jobs: Sequence[Job], ledger: Ledger) -> tuple[Job, ...]:
 
     So the order stays. New jobs are judged by what the others took, or were expected to take.
     """
-    recorded = {record.name: record.expected for record in ledger.jobs.values()}
+    recorded = {record.name: record.definition.expected for record in ledger.jobs.values()}
     took = {
         record.name: attempt.seconds
         for record in ledger.jobs.values()

@@ -237,26 +237,12 @@ class RunClosed:
     status: int = 0
 
 
-Fact: TypeAlias = (
-    RunOpened
-    | JobAdded
-    | JobVanished
-    | JobRequeued
-    | AttemptLaunched
-    | AttemptQueued
-    | AttemptStarted
-    | ServiceReady
-    | AttemptEnded
-    | WorkerLeft
-    | WorkerGone
-    | JobDelayed
-    | JobSettled
-    | GpuChanged
-    | GpuReported
-    | GpuDrained
-    | AdmissionPaused
-    | AdmissionContinued
-    | StopAsked
-    | Noted
-    | RunClosed
+JobFact: TypeAlias = JobAdded | JobVanished | JobRequeued | JobDelayed | JobSettled
+AttemptFact: TypeAlias = (
+    AttemptLaunched | AttemptQueued | AttemptStarted | ServiceReady | AttemptEnded
 )
+CardFact: TypeAlias = WorkerLeft | WorkerGone | GpuChanged | GpuReported | GpuDrained
+RunFact: TypeAlias = (
+    RunOpened | AdmissionPaused | AdmissionContinued | StopAsked | Noted | RunClosed
+)
+Fact: TypeAlias = RunFact | JobFact | AttemptFact | CardFact

@@ -537,4 +537,4 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 
 
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
-    return record is not None and not record.vanished and record.added == fact
+    return record is not None and not record.vanished and record.definition == fact

@@ -7,7 +7,7 @@ state that was; views and `status` read nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
@@ -110,11 +110,11 @@ class AttemptRecord:
 class JobRecord:
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
-    `added` is its newest definition, `succeeded_as` the digest of the one that succeeded.
+    `definition` is its newest, `succeeded_as` the digest of the one that succeeded.
     `unrecorded`: it waits because what became of its last attempt is not on record.
     """
 
-    added: f.JobAdded
+    definition: f.JobAdded
     state: JobState = "waiting"
     reason: JobReason | None = None
     unrecorded: bool = False
@@ -127,39 +127,7 @@ class JobRecord:
 
     @property
     def name(self) -> str:
-        return self.added.name
-
-    @property
-    def group(self) -> int:
-        return self.added.group
-
-    @property
-    def gpus(self) -> int:
-        return self.added.gpus
-
-    @property
-    def digest(self) -> str:
-        return self.added.digest
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        return self.added.params
-
-    @property
-    def cost(self) -> float:
-        return self.added.cost
-
-    @property
-    def service(self) -> bool:
-        return self.added.service
-
-    @property
-    def expected(self) -> float:
-        return self.added.expected
-
-    @property
-    def gpu_memory(self) -> int:
-        return self.added.gpu_memory
+        return self.definition.name
 
     @property
     def gone(self) -> bool:
@@ -172,7 +140,7 @@ class JobRecord:
 
         False where the definition that succeeded was not recorded.
         """
-        return self.state == "succeeded" and self.succeeded_as not in ("", self.digest)
+        return self.state == "succeeded" and self.succeeded_as not in ("", self.definition.digest)
 
     @property
     def goes_on(self) -> bool:
@@ -233,68 +201,14 @@ class Ledger:
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Change the state by one fact. Raises KeyError for a job that was never added."""
         self.last = at
-        match fact:
-            case f.RunOpened():
-                self._open(fact, at)
-            case f.JobAdded():
-                self._add(fact)
-            case f.JobVanished(name):
-                self._count(self.jobs[name], -1)
-                self.jobs[name].vanished = True
-                self._count(self.jobs[name], +1)
-            case f.JobRequeued(name, why):
-                job = self.jobs[name]
-                job.budget_from = len(job.attempts) + 1
-                job.not_before = None
-                self._set(job, "waiting", why)
-                job.settled = None
-            case f.AttemptLaunched():
-                self._launch(fact, at)
-            case f.AttemptQueued(attempt, id):
-                record = self.attempt(attempt)
-                record.queue_id = id
-                if record.in_queue:
-                    self.jobs[attempt.job].reason = InQueue(id)
-            case f.AttemptStarted():
-                self._start(fact, at)
-            case f.ServiceReady(attempt):
-                self.attempt(attempt).ready = True
-            case f.AttemptEnded():
-                self._end(fact, at)
-            case f.WorkerLeft(worker, gpus):
-                for gpu in gpus:
-                    self.gpus[gpu].workers.add(worker)
-            case f.WorkerGone(worker, gpus):
-                for gpu in gpus:
-                    self.gpus[gpu].workers.discard(worker)
-            case f.JobDelayed(name, why, delay):
-                job = self.jobs[name]
-                job.not_before = at.mono + delay if delay else None
-                self._set(job, "waiting", why, fact.unrecorded)
-            case f.JobSettled(name, state, reason):
-                job = self.jobs[name]
-                self._set(job, state, reason)
-                job.settled = at
-                if state == "succeeded":
-                    job.succeeded_as = job.attempts[-1].digest if job.attempts else job.digest
-            case f.GpuChanged(gpu, gpu_state, why):
-                self.gpus[gpu].state, self.gpus[gpu].why = gpu_state, why
-            case f.GpuReported(_, text, attempts):
-                for attempt in attempts:
-                    self.attempt(attempt).reports.append(text)
-            case f.GpuDrained(gpu, on):
-                self.gpus[gpu].drained = on
-            case f.AdmissionPaused(why):
-                self.paused = why
-            case f.AdmissionContinued():
-                self.paused = None
-            case f.StopAsked(why):
-                self.stopping = why
-            case f.Noted(text):
-                self.notes.append(text)
-            case f.RunClosed(run_state, reason, status):
-                self.state, self.reason, self.closed = run_state, reason, at
-                self.exit_status = status
+        if isinstance(fact, f.JobFact):
+            self._apply_to_job(fact, at)
+        elif isinstance(fact, f.AttemptFact):
+            self._apply_to_attempt(fact, at)
+        elif isinstance(fact, f.CardFact):
+            self._apply_to_card(fact)
+        else:
+            self._apply_to_run(fact, at)
 
     @property
     def queueing(self) -> bool:
@@ -335,6 +249,22 @@ class Ledger:
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)
 
+    def _apply_to_run(self, fact: f.RunFact, at: Instant) -> None:
+        match fact:
+            case f.RunOpened():
+                self._open(fact, at)
+            case f.AdmissionPaused(why):
+                self.paused = why
+            case f.AdmissionContinued():
+                self.paused = None
+            case f.StopAsked(why):
+                self.stopping = why
+            case f.Noted(text):
+                self.notes.append(text)
+            case f.RunClosed(state, reason, status):
+                self.state, self.reason, self.closed = state, reason, at
+                self.exit_status = status
+
     def _open(self, fact: f.RunOpened, at: Instant) -> None:
         self.run, self.name, self.epoch = fact.run, fact.name, fact.epoch
         self.version, self.host, self.boot, self.pid = (
@@ -352,6 +282,30 @@ class Ledger:
         self.state, self.reason, self.closed = "running", None, None
         self.paused = self.stopping = None
 
+    def _apply_to_job(self, fact: f.JobFact, at: Instant) -> None:
+        if isinstance(fact, f.JobAdded):
+            self._add(fact)
+            return
+        job = self.jobs[fact.name]
+        match fact:
+            case f.JobVanished():
+                self._count(job, -1)
+                job.vanished = True
+                self._count(job, +1)
+            case f.JobRequeued(_, why):
+                job.budget_from = len(job.attempts) + 1
+                job.not_before = job.settled = None
+                self._set(job, "waiting", why)
+            case f.JobDelayed(_, why, delay):
+                job.not_before = at.mono + delay if delay else None
+                self._set(job, "waiting", why, fact.unrecorded)
+            case f.JobSettled(_, state, reason):
+                self._set(job, state, reason)
+                job.settled = at
+                if state == "succeeded":
+                    last = job.attempts[-1] if job.attempts else job.definition
+                    job.succeeded_as = last.digest
+
     def _add(self, fact: f.JobAdded) -> None:
         job = self.jobs.get(fact.name)
         if job is None:
@@ -359,13 +313,29 @@ class Ledger:
             self.counts["waiting"] += 1
         else:
             self._count(job, -1)
-            job.added, job.vanished = fact, False
+            job.definition, job.vanished = fact, False
             self._count(job, +1)
+
+    def _apply_to_attempt(self, fact: f.AttemptFact, at: Instant) -> None:
+        match fact:
+            case f.AttemptLaunched():
+                self._launch(fact, at)
+            case f.AttemptQueued(attempt, id):
+                record = self.attempt(attempt)
+                record.queue_id = id
+                if record.in_queue:
+                    self.jobs[attempt.job].reason = InQueue(id)
+            case f.AttemptStarted():
+                self._start(fact, at)
+            case f.ServiceReady(attempt):
+                self.attempt(attempt).ready = True
+            case f.AttemptEnded():
+                self._end(fact, at)
 
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
-        record.digest, record.after = job.digest, fact.after
+        record.digest, record.after = job.definition.digest, fact.after
         job.attempts = [*job.attempts, record]
         if fact.queued:
             self._set(job, "waiting", InQueue())
@@ -399,6 +369,22 @@ class Ledger:
         for gpu in record.gpus:
             if gpu in self.gpus:
                 self._leave(self.gpus[gpu], record)
+
+    def _apply_to_card(self, fact: f.CardFact) -> None:
+        match fact:
+            case f.WorkerLeft(worker, gpus):
+                for gpu in gpus:
+                    self.gpus[gpu].workers.add(worker)
+            case f.WorkerGone(worker, gpus):
+                for gpu in gpus:
+                    self.gpus[gpu].workers.discard(worker)
+            case f.GpuChanged(gpu, state, why):
+                self.gpus[gpu].state, self.gpus[gpu].why = state, why
+            case f.GpuReported(_, text, attempts):
+                for attempt in attempts:
+                    self.attempt(attempt).reports.append(text)
+            case f.GpuDrained(gpu, on):
+                self.gpus[gpu].drained = on
 
     def _leave(self, card: GpuRecord, record: AttemptRecord) -> None:
         card.attempts.discard(record.id)

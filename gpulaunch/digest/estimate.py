@@ -109,7 +109,7 @@ class Estimate:
             if job.state in ("waiting", "running") and not job.vanished:
                 self._add(job)
             for attempt in job.attempts:
-                if attempt.state == "succeeded" and not job.service:
+                if attempt.state == "succeeded" and not job.definition.service:
                     self._count(job, attempt.seconds)
             self._recall(job)
         attempts = ledger.open_attempts()
@@ -198,13 +198,13 @@ class Estimate:
 
     def _add(self, job: JobRecord) -> None:
         self._drop(job.name)
-        if job.service:
+        if job.definition.service:
             return
-        group = self._groups.setdefault(job.group, DurationGroup())
+        group = self._groups.setdefault(job.definition.group, DurationGroup())
         group.left += 1
-        group.left_cost += job.cost
-        group.costed = group.costed and job.cost > 0
-        self._left[job.name] = (job.group, job.cost)
+        group.left_cost += job.definition.cost
+        group.costed = group.costed and job.definition.cost > 0
+        self._left[job.name] = (job.definition.group, job.definition.cost)
 
     def _drop(self, name: str) -> None:
         member = self._left.pop(name, None)
@@ -213,19 +213,21 @@ class Estimate:
             self._groups[member[0]].left_cost -= member[1]
 
     def _count(self, job: JobRecord, seconds: float) -> None:
-        self._groups.setdefault(job.group, DurationGroup()).count(seconds, job.cost)
+        self._groups.setdefault(job.definition.group, DurationGroup()).count(
+            seconds, job.definition.cost
+        )
 
     def _recall(self, job: JobRecord) -> None:
         """Count an earlier run's time of this job as that of a finished job."""
         seconds = self._earlier.pop(job.name, None)
-        if seconds is not None and not job.service:
+        if seconds is not None and not job.definition.service:
             self._count(job, seconds)
 
     def _end(self, attempt: AttemptId, at: Instant, ledger: Ledger) -> None:
         self._queued.discard(attempt)
         since = self._running.pop(attempt, None)
         job = ledger.jobs[attempt.job]
-        if job.service or since is None:
+        if job.definition.service or since is None:
             return
         seconds = max(0.0, at.mono - since.mono)
         self._busy += seconds

@@ -64,7 +64,7 @@ def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
     for job in jobs:
         last, text, evidence = _last(job), how(job), evidence_of(job)
         kind = (last.failure, _status(last)) if last else None
-        own = (job.name, *job.params.values())
+        own = (job.name, *job.definition.params.values())
         alike = (kind, _without(text, own), _without(evidence, own))
         members.setdefault(alike, []).append(job)
     return _sorted(

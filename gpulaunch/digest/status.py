@@ -145,7 +145,7 @@ def _job_json(
         "name": job.name,
         "state": job.state,
         "reason": reason_of(job, reasons),
-        "params": dict(job.params),
+        "params": dict(job.definition.params),
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,

@@ -72,7 +72,7 @@ def durations_before(run: RunDir, digests: Mapping[str, str] | None = None) -> d
 
 def _digests(run: RunDir) -> dict[str, str]:
     try:
-        return {job.name: job.digest for job in replay(run.events).jobs.values()}
+        return {job.name: job.definition.digest for job in replay(run.events).jobs.values()}
     except (OSError, GpulaunchError):
         return {}
 

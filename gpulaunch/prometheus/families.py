@@ -168,7 +168,7 @@ def _measured(
 
 
 def _oldest(attempts: Iterable[AttemptRecord], ledger: Ledger) -> float | None:
-    jobs = [attempt for attempt in attempts if not ledger.jobs[attempt.id.job].service]
+    jobs = [attempt for attempt in attempts if not ledger.jobs[attempt.id.job].definition.service]
     return min(((attempt.started or attempt.launched).utc for attempt in jobs), default=None)
 
 

@@ -75,7 +75,9 @@ def drawing(
         "logs": logs,
         "group": [group_of[name] for name in number_of],
         "groups": [words.visible(one.label) for one in groups],
-        "service": [number_of[job.name] for job in history.ledger.jobs.values() if job.service],
+        "service": [
+            number_of[job.name] for job in history.ledger.jobs.values() if job.definition.service
+        ],
         "kinds": list(KINDS),
         "causes": [SHORT[cause] for cause in SHADED],
         "attempts": _columns(attempts, history, when, number_of, uses, texts),

@@ -87,14 +87,14 @@ def slowest(
 ) -> tuple[Slow, ...]:
     """Attempts by their time, services left out: they end when told."""
     jobs = history.ledger.jobs
-    attempts = [a for a in history.attempts() if not jobs[a.id.job].service]
+    attempts = [a for a in history.attempts() if not jobs[a.id.job].definition.service]
     length = {a.id: finish(a, when) - begin(a) for a in attempts}
     attempts.sort(key=lambda a: -length[a.id])
     most = max(length.values(), default=0.0) or 1.0
     usual = _medians(history.ledger)
     rows = []
     for attempt in attempts[:SLOWEST]:
-        group, typical = usual.get(jobs[attempt.id.job].group, ("", None))
+        group, typical = usual.get(jobs[attempt.id.job].definition.group, ("", None))
         rows.append(
             Slow(
                 name=words.visible(attempt.id.job),

@@ -61,7 +61,7 @@ def groups_of(ledger: Ledger) -> list[JobGroup]:
     """In the order of the file."""
     members: dict[int, list[str]] = defaultdict(list)
     for job in ledger.jobs.values():
-        members[job.group].append(job.name)
+        members[job.definition.group].append(job.name)
     return [
         JobGroup(number, label(names), tuple(names)) for number, names in sorted(members.items())
     ]
@@ -120,7 +120,7 @@ def _measured(
     return [
         (attempt, uses[attempt.id])
         for job in jobs
-        if not job.service
+        if not job.definition.service
         for attempt in job.attempts
         if attempt.state == "succeeded"
         and len(attempt.gpus) == 1

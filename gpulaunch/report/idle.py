@@ -178,10 +178,10 @@ class CardTimes:
     def _count(self, job: JobRecord, ledger: Ledger) -> None:
         """Whether it is one of the jobs that wait for cards."""
         had = bool(self._waiting), bool(self._wanting_memory)
-        waits = job.state == "waiting" and not job.vanished and job.gpus > 0
+        waits = job.state == "waiting" and not job.vanished and job.definition.gpus > 0
         for names, held in (
             (self._waiting, waits),
-            (self._wanting_memory, waits and job.gpu_memory > 0),
+            (self._wanting_memory, waits and job.definition.gpu_memory > 0),
         ):
             (names.add if held else names.discard)(job.name)
         if had != (bool(self._waiting), bool(self._wanting_memory)):

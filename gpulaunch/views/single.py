@@ -37,10 +37,10 @@ def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, s
         yield "shows", words.visible(evidence)
     if command:
         yield "command", words.visible(command)
-    if job.params:
-        values = ", ".join(f"{key}={value}" for key, value in job.params.items())
+    if job.definition.params:
+        values = ", ".join(f"{key}={value}" for key, value in job.definition.params.items())
         yield "values", words.visible(values)
-    yield "cards", "none" if not job.gpus else f"{job.gpus}"
+    yield "cards", "none" if not job.definition.gpus else f"{job.definition.gpus}"
     if job.changed:
         yield "", "it was defined differently when it succeeded"
     yield "run", words.visible(os.fspath(run.paths.root))

@@ -57,7 +57,7 @@ def test_what_a_live_retry_took_from_the_file_is_in_the_journal(launcher: Launch
         assert launcher("retry", "fold-2").status == 0
         settled(launcher, "fold-2", "succeeded")
     record = replay(launcher.run / "events.jsonl").jobs["fold-2"]
-    assert record.succeeded_as == record.digest != record.attempts[0].digest
+    assert record.succeeded_as == record.definition.digest != record.attempts[0].digest
 
 
 def test_a_wrong_file_changes_nothing_and_every_mistake_is_told(launcher: Launcher) -> None:

@@ -251,7 +251,7 @@ class Cluster:
     def _demand(self, attempt: AttemptId) -> Demand:
         """As the run knows it: of one that went on, what the job file says now."""
         job = self.run.job(attempt.job)
-        return job.demand if job else Demand(self.run.ledger.jobs[attempt.job].gpus)
+        return job.demand if job else Demand(self.run.ledger.jobs[attempt.job].definition.gpus)
 
     @property
     def closed(self) -> bool:

@@ -277,7 +277,9 @@ class World:
         self._open(side.name, gpus, ledger.epoch + 1, ledger, side.replayed)
         again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
         side.run = Run(gpus, config(limits=side.limits, cpus=side.cpus, **side.options), ledger)
-        done = {n for n, r in ledger.jobs.items() if r.state == "succeeded" and not r.service}
+        done = {
+            n for n, r in ledger.jobs.items() if r.state == "succeeded" and not r.definition.service
+        }
         before = dict(self.launches)
         self.tell(side, Submitted(side.jobs, frozenset(again)))
         for name in done:

@@ -72,7 +72,7 @@ class Night:
 
     def fill(self) -> None:
         while self.ready and self.free:
-            wide = self.run.ledger.jobs[self.ready[0]].gpus
+            wide = self.run.ledger.jobs[self.ready[0]].definition.gpus
             if len(self.free) < wide:
                 break
             name, cards = self.ready.pop(0), tuple(sorted(self.free)[:wide])

@@ -68,7 +68,13 @@ class Filter:
             return True
         failure = job.attempts[-1].failure if job.attempts else None
         about = "\n".join(
-            [job.name, words.visible(job.name), job.state, failure or "", *job.params.values()]
+            [
+                job.name,
+                words.visible(job.name),
+                job.state,
+                failure or "",
+                *job.definition.params.values(),
+            ]
         ).casefold()
         return all(word in about for word in self._words)
 
