@@ -23,7 +23,8 @@ from typing import TypeAlias
 from gpulaunch.core.template import Quoting, Slot, Text, text_of
 from gpulaunch.jobfile.placeholders import Piece, pieces
 
-_MARK = "\0"
+MARK = "\0"
+"""What stands for a placeholder, in a script that is scanned."""
 _WORD = re.compile(r"[\w./,:=+@%^~-]+", re.ASCII)
 _WORDS = re.compile(r"(?:[ \t]*(?!case[ \t\n])[\w./,:=+@%^~-]+)+[ \t]*", re.ASCII)
 _QUOTED = re.compile(r"[\w./,:=+@%^~ \t\n-]+")
@@ -78,10 +79,17 @@ def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
     names = [piece.name for piece in found if isinstance(piece, Slot)]
     if not names:
         return text_of(found), []
-    marked = "".join(piece if isinstance(piece, str) else _MARK for piece in found)
+    marked = "".join(piece if isinstance(piece, str) else MARK for piece in found)
     places = _Scanner(marked, dialect).scan()
     errors = [(i, f"{{{{{names[i]}}}}} cannot be quoted {why}") for i, why in places.errors]
     return text_of(_quoted(found, places)), errors
+
+
+def quotings(marked: str, dialect: str) -> list[Quoting | None]:
+    """Return for each MARK of a script how it is quoted; None in comments, and where none helps."""
+    places = _Scanner(marked, dialect).scan()
+    wrong = {number for number, _ in places.errors}
+    return [None if number in wrong else one for number, one in enumerate(places.quoting)]
 
 
 BLANK = "\x01"
@@ -171,7 +179,7 @@ class _Scanner:
             return
         char = self.script[self.at]
         starts_word, self.word_start = self.word_start, char in _META
-        if char == _MARK:
+        if char == MARK:
             self._placeholder("bare")
         elif char == "\\":
             # A continued line: the word before the backslash goes on.
@@ -197,7 +205,7 @@ class _Scanner:
 
     def _inside(self, kind: str, char: str) -> None:
         """Take a step in quotes, a substitution or arithmetic."""
-        if char == _MARK:
+        if char == MARK:
             if kind == "ansi":
                 self.places.ansi.add(len(self.places.quoting))
             self._placeholder(_QUOTING.get(kind, "bare"))
@@ -246,7 +254,7 @@ class _Scanner:
     def _dollar(self) -> None:
         rest = self.script[self.at + 1 : self.at + 3]
         bare = self.frames[-1].kind in _OF_CODE
-        if rest.startswith(_MARK):
+        if rest.startswith(MARK):
             self.at += 1
             self._fail("right after a $")
         elif rest == "((":
@@ -299,7 +307,7 @@ class _Scanner:
 
     def _comment(self) -> None:
         end = self._line_end()
-        marks = self.script.count(_MARK, self.at, end)
+        marks = self.script.count(MARK, self.at, end)
         self.places.quoting += [None] * marks
         self.at = end
         self.word_start = True
@@ -317,7 +325,7 @@ class _Scanner:
         quote = ""
         while self.at < len(self.script):
             char = self.script[self.at]
-            if char == _MARK:
+            if char == MARK:
                 self._fail("as the end mark of a here-document")
                 continue
             if not quote and char in _META:
@@ -354,7 +362,7 @@ class _Scanner:
             if (line.lstrip("\t") if strip else line) == word:
                 self.at = min(end + 1, len(self.script))
                 return
-            for _ in range(line.count(_MARK)):
+            for _ in range(line.count(MARK)):
                 self._note("in a here-document; set a variable before it, or use printf")
             self.at = min(end + 1, len(self.script))
 

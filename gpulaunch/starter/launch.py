@@ -12,9 +12,8 @@ from gpulaunch.starter.entry import ForeachLoop, StarterEntry, Untranslatable
 from gpulaunch.starter.loops import arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
-from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
-from gpulaunch.starter.scope import Made, Order, Scope, StatementPlace
+from gpulaunch.starter.scope import Made, Notes, Order, Scope, StatementPlace
 from gpulaunch.starter.shell import Script, variables_in, walk
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class Launcher:
         if (several := _PROCESSES.search(rendered.text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
         return 1, (
-            f"Without {MASK} it saw every card. StatementPlace it gets one; gpus: 0 hides them.",
+            f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",
         )
 
     def works(self, nodes: Sequence[Node]) -> bool:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.loops import counted
 from gpulaunch.starter.mask import MASK, OWNED
-from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.pieces import literal
 from gpulaunch.starter.render import MODULES, Renderer, mask_value
-from gpulaunch.starter.scope import Order, Scope
+from gpulaunch.starter.scope import Notes, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in
 
 if TYPE_CHECKING:

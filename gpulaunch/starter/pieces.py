@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpulaunch.core.template import Quoting
+from gpulaunch.jobfile.shell import MARK, quotings
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.shell import Script
 
@@ -126,49 +128,14 @@ def split(
 
 def script_of(pieces: Iterable[Piece]) -> str:
     """The pieces as a script whose expansions stand outside of '...', each quoted for its place."""
-    scanner, out = _Quotes(), []
-    for piece in pieces:
-        if isinstance(piece, str):
-            scanner.read(piece)
-            out.append(piece)
-        elif scanner.quote == "'":
-            out.append(f"'\"{piece.text}\"'")
-        elif isinstance(piece, Insert) and not scanner.quote and not scanner.counting:
-            out.append(f'"{piece.text}"')
-        else:
-            out.append(piece.text)
-    return "".join(out)
+    found = list(pieces)
+    marked = "".join(p.replace(MARK, " ") if isinstance(p, str) else MARK for p in found)
+    places = iter(quotings(marked, "bash"))
+    return "".join(p if isinstance(p, str) else _placed(p, next(places)) for p in found)
 
 
-class _Quotes:
-    """Which quotes are open after a text; `$(` inside "..." begins anew."""
-
-    def __init__(self) -> None:
-        self.quote = ""
-        self.outer: list[str] = []
-        self.counting = False
-
-    def read(self, text: str) -> None:
-        at = 0
-        while at < len(text):
-            char = text[at]
-            if self.quote == "'":
-                self.quote = "" if char == "'" else "'"
-            elif char == "\\":
-                at += 1
-            elif text.startswith("$((", at):
-                self.counting = True
-                at += 2
-            elif self.counting:
-                self.counting = not text.startswith("))", at)
-            elif text.startswith("$(", at):
-                self.outer.append(self.quote)
-                self.quote = ""
-                at += 1
-            elif char == ")" and self.outer and not self.quote:
-                self.quote = self.outer.pop()
-            elif char == '"':
-                self.quote = "" if self.quote else '"'
-            elif char == "'" and not self.quote:
-                self.quote = "'"
-            at += 1
+def _placed(piece: Outer | Insert, quoting: Quoting | None) -> str:
+    if quoting == "single":
+        return f"'\"{piece.text}\"'"
+    bare = isinstance(piece, Insert) and quoting == "bare"
+    return f'"{piece.text}"' if bare else piece.text

@@ -23,9 +23,8 @@ from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
 from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
-from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import KEPT, Renderer
-from gpulaunch.starter.scope import Order, Scope, StatementPlace
+from gpulaunch.starter.scope import Notes, Order, Scope, StatementPlace
 from gpulaunch.starter.shell import broken, is_late_ampersand, variables_in, walk
 from gpulaunch.starter.unfold import Unfolded, unfold
 
