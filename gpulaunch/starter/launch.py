@@ -151,9 +151,7 @@ class Launcher:
             return 0, ()
         if (several := _PROCESSES.search(rendered.text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
-        return 1, (
-            f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",
-        )
+        return 1, (f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",)
 
     def works(self, nodes: Sequence[Node]) -> bool:
         """Whether something in it may need a card: more than files, texts and the shell itself."""
