@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.diagnose.failure.tail import tail
+from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.digest.tail import read_tail
 from gpulaunch.errors import UsageError
 from gpulaunch.files import is_regular, read_bytes, regular, replace

@@ -57,7 +57,7 @@ def gpus(as_json: bool) -> None:
     if as_json:
         print_json(CardsDocument(schema=SCHEMA, gpus=rows))
     elif rows:
-        from gpulaunch.views.gpus import print_gpus
+        from gpulaunch.views.machine import print_gpus
 
         print_gpus(stdout_console(), rows)
 
@@ -95,7 +95,7 @@ def ps(as_json: bool) -> None:
     if as_json:
         print_json(runs_json(rows))
     else:
-        from gpulaunch.views.runs import print_runs
+        from gpulaunch.views.machine import print_runs
 
         print_runs(stdout_console(), rows, now())
 

@@ -34,8 +34,7 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from gpulaunch.views.single import print_job
-    from gpulaunch.views.standing import Standing, print_status
+    from gpulaunch.views.standing import Standing, print_job, print_status
 
     one, names = _asked_for(what, run)
     paths = TypedPaths(one.run)

@@ -65,7 +65,7 @@ class Terminal(Observer):
         self._detached = side
 
     def opened(self, event: int, earlier: Mapping[str, float]) -> None:
-        from gpulaunch.views.choose import choose_view
+        from gpulaunch.views.lines import choose_view
 
         if self._json:
             self._view = JsonView(sys.stdout, event)

@@ -26,8 +26,7 @@ from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
-from gpulaunch.digest.paths import RunPaths
-from gpulaunch.digest.summary import next_command
+from gpulaunch.digest.summary import RunPaths, next_command
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 
 STATES: tuple[JobState, ...] = (

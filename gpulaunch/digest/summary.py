@@ -9,19 +9,29 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
-from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.core.model import AttemptId, Instant, JobState, RunState
 from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons
-from gpulaunch.digest.measured import use_of_all, use_of_one
-from gpulaunch.digest.paths import RunPaths
 from gpulaunch.digest.tail import read_tail
-from gpulaunch.digest.usage import CardUse, card_seconds, card_uses
+from gpulaunch.digest.usage import CardUse, card_seconds, card_uses, use_of_all, use_of_one
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.wording import run_reason
+
+
+class RunPaths(Protocol):
+    @property
+    def root(self) -> os.PathLike[str] | str:
+        """The run directory, as people are to type it."""
+
+    def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
+
+    def out(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
+
 
 MAX_FAILURES_TOLD = 10
 """Kinds of failures, and causes of skipping, that are shown one by one."""

@@ -1,4 +1,7 @@
-"""Computes how much of the cards' time a run used, from its attempts' intervals. Pure."""
+"""What a run used of its cards and of the machine: from attempts' intervals, and as measured.
+
+Pure. What was not measured is left out of the words, instead of a zero.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from dataclasses import dataclass
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
+from gpulaunch.digest import words
+from gpulaunch.metrics.model import AttemptUse, Measured
+from gpulaunch.text import clock, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +62,58 @@ def _spans(ledger: Ledger, since: float, until: float) -> dict[str, list[tuple[f
                 for uuid in attempt.gpus:
                     spans[uuid].append((start, end))
     return spans
+
+
+def use_of_one(use: AttemptUse) -> str:
+    """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
+    parts = []
+    # The attempt ended before the sampler saw it on its card: the card's figures are not its own.
+    missed = use.peak_gpu_memory == 0
+    if use.peak_gpu_memory:
+        parts.append(f"GPU memory at most {size(use.peak_gpu_memory)}")
+    elif use.peak_card_memory is not None and not missed:
+        parts.append(f"memory of its cards, whoever's, at most {size(use.peak_card_memory)}")
+    if use.mean_gpu_utilization is not None and not missed:
+        parts.append(f"{use.mean_gpu_utilization:.0f} % utilised")
+    if use.peak_resident is not None:
+        parts.append(f"{size(use.peak_resident)} resident")
+    if use.cpu_seconds is not None:
+        parts.append(f"{clock(use.cpu_seconds)} of CPU time")
+    return ", ".join(parts)
+
+
+def use_of_all(measured: Measured) -> str:
+    """Return the whole run's use: peaks with their jobs, and means over the cards' leased time.
+
+    Peaks are of one attempt: the sum of attempts that ran at once is not known.
+    """
+    uses = list(measured.uses.values())
+    parts = []
+    memory = max((u for u in uses if u.peak_gpu_memory), key=_gpu_memory, default=None)
+    if memory is not None:
+        most = f"{size(_gpu_memory(memory))} ({words.visible(memory.attempt.job)})"
+        parts.append(f"a job's GPU memory at most {most}")
+    busy = [
+        (u.mean_gpu_utilization, u.gpu_seconds)
+        for u in uses
+        if u.mean_gpu_utilization is not None and u.gpu_seconds
+    ]
+    if busy:
+        share = sum(mean * seconds for mean, seconds in busy) / sum(s for _, s in busy)
+        parts.append(f"the jobs' cards {share:.0f} % utilised")
+    resident = max((u for u in uses if u.peak_resident), key=_resident, default=None)
+    if resident is not None:
+        most = f"{size(_resident(resident))} ({words.visible(resident.attempt.job)})"
+        parts.append(f"resident memory at most {most}")
+    cpu = [u.cpu_seconds for u in uses if u.cpu_seconds is not None]
+    if cpu:
+        parts.append(f"{clock(sum(cpu))} of CPU time")
+    return ", ".join(parts)
+
+
+def _gpu_memory(use: AttemptUse) -> int:
+    return use.peak_gpu_memory or 0
+
+
+def _resident(use: AttemptUse) -> int:
+    return use.peak_resident or 0

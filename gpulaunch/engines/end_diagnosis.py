@@ -19,7 +19,7 @@ from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
 from gpulaunch.diagnose import failure
 from gpulaunch.diagnose.failure import CardFacts, Counters, Evidence
-from gpulaunch.diagnose.failure.tail import tail
+from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
 from gpulaunch.gpus.free import computing
 from gpulaunch.journal.rundir import RunDir

@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import is_regular
-from gpulaunch.metrics.merge import CardRow, card_sample, merge_attempts, merge_cards
 from gpulaunch.metrics.model import (
     NOTHING,
     AttemptSample,
@@ -28,6 +27,7 @@ from gpulaunch.metrics.model import (
     PinState,
 )
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
+from gpulaunch.metrics.thin import CardRow, card_sample, merge_attempts, merge_cards
 
 BUSY_TIMEOUT = 2.0
 

@@ -20,10 +20,9 @@ from typing import TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import regular
-from gpulaunch.metrics.merge import attempt_row, card_row
 from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema
-from gpulaunch.metrics.thin import thin
+from gpulaunch.metrics.thin import attempt_row, card_row, thin
 
 MAX_STORE_BYTES = 256 << 20
 BACKLOG = 120

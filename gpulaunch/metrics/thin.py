@@ -1,4 +1,4 @@
-"""The bound on the database's size: the older samples are, the fewer of them are kept.
+"""Bounds the database's size: the older samples are, the fewer are kept, merged from several.
 
     age                    one sample in      of each card or live attempt, at most
     to 10 minutes          1 s                     600
@@ -13,13 +13,84 @@ Whatever happens, the file ends at `store.MAX_STORE_BYTES`.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import chain, groupby
+from typing import Any, TypeAlias
 
-from gpulaunch.metrics.merge import merge_attempts, merge_cards
+from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import queries
+
+CardRow: TypeAlias = tuple[float, float | None, int | None, float | None, int | None, str]
+"""A row of `card_sample` without its card."""
+AttemptRow: TypeAlias = tuple[float, int | None, float | None, int | None]
+"""A row of `attempt_sample` without its attempt."""
+
+
+def merge_cards(rows: Sequence[CardRow]) -> CardRow:
+    """Merge samples: means of use and power, peaks of memory and temperature, all reasons."""
+    at, utilization, memory, power, temperature, throttled = zip(*rows, strict=True)
+    reasons = dict.fromkeys(chain.from_iterable(names.split(",") for names in throttled if names))
+    return (
+        math.fsum(at) / len(rows),
+        _mean(utilization),
+        _highest(memory),
+        _mean(power),
+        _highest(temperature),
+        ",".join(reasons),
+    )
+
+
+def merge_attempts(rows: Sequence[AttemptRow]) -> AttemptRow:
+    """Merge samples: peaks of memory; of the CPU seconds, which only grow, those at the end."""
+    at, gpu_memory, cpu_seconds, resident = zip(*rows, strict=True)
+    cpu = [seconds for seconds in cpu_seconds if seconds is not None]
+    return (
+        math.fsum(at) / len(rows),
+        _highest(gpu_memory),
+        max(cpu) if cpu else None,
+        _highest(resident),
+    )
+
+
+def card_sample(gpu: str, row: CardRow) -> CardSample:
+    at, utilization, memory, power, temperature, throttled = row
+    return CardSample(
+        gpu=gpu,
+        at=at,
+        utilization=None if utilization is None else round(utilization),
+        memory=memory,
+        power=power,
+        temperature=temperature,
+        throttled=tuple(throttled.split(",")) if throttled else (),
+    )
+
+
+def card_row(sample: CardSample) -> CardRow:
+    return (
+        sample.at,
+        sample.utilization,
+        sample.memory,
+        sample.power,
+        sample.temperature,
+        ",".join(sample.throttled),
+    )
+
+
+def attempt_row(sample: AttemptSample) -> AttemptRow:
+    return sample.at, sample.gpu_memory, sample.cpu_seconds, sample.resident
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _highest(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known else None
+
 
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3 * 3600.0, 60.0), (7 * 86400.0, 600.0))
 """From which age on (seconds), one sample in how many seconds."""

@@ -20,8 +20,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.read import DamagedJournalError, Follower
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus.families import families, names
-from gpulaunch.prometheus.tally import Tally
+from gpulaunch.prometheus.families import Tally, families, names
 
 GAP = 1.0
 """Seconds between two looks at the journal, at least: scrapes in between see the same snapshot."""

@@ -28,9 +28,8 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import MetricsReader, open_metrics
 from gpulaunch.report.curves import curves
-from gpulaunch.report.drawing import drawing
+from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.fold import Period, RunHistory, period, read_history, spans
-from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures
 from gpulaunch.report.page import page
 from gpulaunch.report.render import render

@@ -21,9 +21,8 @@ except ModuleNotFoundError as missing:
         name="torch",
     ) from None
 
-from gpulaunch.torch.caught import explain
 from gpulaunch.torch.check import check_devices
-from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError, Odd
+from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError, Odd, explain
 from gpulaunch.torch.exported import load_exported
 from gpulaunch.torch.mixed import first_mixed_device
 

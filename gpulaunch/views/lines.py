@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import tzinfo
 from typing import TextIO
 
@@ -17,7 +18,7 @@ from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
 from gpulaunch.digest.events import EventLine, LineFormatter, Tone
 from gpulaunch.text import clock
-from gpulaunch.views.terminal import SafeStream
+from gpulaunch.views.terminal import SafeStream, View, can_redraw, console_for, wants_color
 
 HELD = 0.25
 """Seconds that a burst is held back for more of its kind."""
@@ -87,3 +88,21 @@ class LineView:
         when = words.local_time(line.utc, self._zone)
         rest = "  ".join(filter(None, [line.subject, line.detail]))
         return f"{when}  {verb} {took:>8}  {rest}".rstrip()
+
+
+def choose_view(
+    stream: TextIO,
+    environ: Mapping[str, str] = os.environ,
+    quiet: bool = False,
+    no_progress: bool = False,
+    earlier: Mapping[str, float] | None = None,
+) -> View:
+    """Return the view that fits the stream: live if it can redraw, else a line per event.
+
+    `earlier`: how long jobs took in earlier runs, for the estimate.
+    """
+    if quiet or no_progress or not can_redraw(stream, environ):
+        return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
+    from gpulaunch.views.progress import ProgressView
+
+    return ProgressView(console_for(stream, environ), earlier)

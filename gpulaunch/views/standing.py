@@ -1,4 +1,4 @@
-"""`gpulaunch status` for people: a run on one screen, or every job of it.
+"""`gpulaunch status` for people: a run on one screen, every job of it, or all about one job.
 
 The run's state comes from the caller: whether a supervisor is alive is not in the journal.
 """
@@ -6,7 +6,7 @@ The run's state comes from the caller: whether a supervisor is alive is not in t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -17,12 +17,13 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.core.reasons import JobReason, WaitReason
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unusable
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
-from gpulaunch.digest.paths import RunPaths
 from gpulaunch.digest.status import STATES, STYLES, ahead_of, lasted, reason_of
-from gpulaunch.digest.summary import next_command
+from gpulaunch.digest.summary import RunPaths, next_command
+from gpulaunch.digest.usage import use_of_one
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
@@ -231,3 +232,59 @@ def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:
         said = f"{how(job)}: {shown}"
     parts: Sequence[str] = (where, said, number, "changed since" if job.changed else "")
     return ", ".join(filter(None, parts))
+
+
+_LABEL = 9
+
+
+def print_job(console: Console, run: Standing, job: JobRecord, command: str) -> None:
+    """Print a job's facts, its reason, and each attempt. `command`: empty if unknown."""
+    console.print(Text.assemble((words.visible(job.name), "bold"), f"  {job.state}"))
+    for label, text in _facts(run, job, command):
+        console.print(Text.assemble((f"{label:>{_LABEL}}  ", "dim"), text), soft_wrap=True)
+    for attempt in job.attempts:
+        console.print()
+        for label, text in _attempt(run, attempt):
+            console.print(Text.assemble((f"{label:>{_LABEL}}  ", "dim"), text), soft_wrap=True)
+
+
+def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, str]]:
+    why = how(job) if job.state == "failed" else run.reason(job)
+    if why:
+        yield "why", words.visible(why)
+    if evidence := evidence_of(job):
+        yield "shows", words.visible(evidence)
+    if command:
+        yield "command", words.visible(command)
+    if job.definition.params:
+        values = ", ".join(f"{key}={value}" for key, value in job.definition.params.items())
+        yield "values", words.visible(values)
+    yield "cards", "none" if not job.definition.gpus else f"{job.definition.gpus}"
+    if job.changed:
+        yield "", "it was defined differently when it succeeded"
+    yield "run", words.visible(os.fspath(run.paths.root))
+
+
+def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]:
+    where = words.attempt_cards(attempt, run.ledger) or "no card"
+    began = attempt.started or attempt.launched
+    yield (
+        f"attempt {attempt.id.number}",
+        f"{attempt.state}  {time_of(attempt, run.clock)}  {where}"
+        f"  began {words.local_time(began.utc)}",
+    )
+    if attempt.outcome is not None and attempt.failure:
+        yield "ended", words.visible(words.ending(attempt))
+    if attempt.evidence:
+        yield "shows", words.visible(attempt.evidence)
+    for number, line in enumerate(advice(attempt.advice).splitlines()):
+        yield "" if number else "advice", words.visible(line)
+    for report in attempt.reports:
+        yield "driver", words.visible(report)
+    use = run.measured.uses.get(attempt.id)
+    if use is not None and (text := use_of_one(use)):
+        yield "used", text
+    yield "log", words.visible(os.fspath(run.paths.log(attempt.id)))
+    out = os.fspath(run.paths.out(attempt.id))
+    if os.path.isdir(out):
+        yield "out", words.visible(out)

@@ -17,8 +17,7 @@ from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
 from gpulaunch.journal import codec
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus.families import families
-from gpulaunch.prometheus.tally import Tally
+from gpulaunch.prometheus.families import Tally, families
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -13,9 +13,8 @@ from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from gpulaunch.report import fold, tails
 from gpulaunch.report.curves import curve_of
-from gpulaunch.report.drawing import drawing
+from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.groups import fits, groups_of, label
-from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures, Page
 from gpulaunch.report.page import page
 from gpulaunch.report.wording import cards_of

@@ -9,7 +9,7 @@ from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.status import status_json
 from gpulaunch.digest.summary import summarise
-from gpulaunch.prometheus.tally import Tally
+from gpulaunch.prometheus.families import Tally
 from gpulaunch.views.ending import print_summary
 from gpulaunch.views.standing import Standing, print_status
 from gpulaunch.views.top.board import Board

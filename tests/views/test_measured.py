@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.digest.measured import use_of_one
+from gpulaunch.digest.usage import use_of_one
 from gpulaunch.metrics.model import AttemptUse
 
 A = AttemptId("a", 1)

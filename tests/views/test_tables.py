@@ -16,9 +16,8 @@ from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.gpus.inventory import InventoryRow
 from gpulaunch.gpus.machine import Process
 from gpulaunch.gpus.names import Holder
-from gpulaunch.views.gpus import print_gpus
+from gpulaunch.views.machine import print_gpus, print_runs
 from gpulaunch.views.plan import print_plan
-from gpulaunch.views.runs import print_runs
 from tests.views.history import START, gpus
 from tests.views.screen import rendered
 

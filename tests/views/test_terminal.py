@@ -8,8 +8,7 @@ from typing import TextIO
 
 import pytest
 
-from gpulaunch.views.choose import choose_view
-from gpulaunch.views.lines import LineView
+from gpulaunch.views.lines import LineView, choose_view
 from gpulaunch.views.progress import ProgressView
 from gpulaunch.views.terminal import console_for, wants_color
 from tests.views.history import History
@@ -97,7 +96,7 @@ def test_choosing_a_view_for_lines_imports_nothing_heavy() -> None:
     code = (
         "import io, sys\n"
         "from gpulaunch.digest import events, status, summary, tail\n"
-        "from gpulaunch.views.choose import choose_view\n"
+        "from gpulaunch.views.lines import choose_view\n"
         "choose_view(io.StringIO(), {})\n"
         "heavy = {'rich', 'psutil', 'pynvml', 'click'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

@@ -8,6 +8,7 @@
 
 from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass, advice_for, title_of
+from gpulaunch.diagnose.failure.edge import Counters, Room, counters, is_bar, rooms, tail
 from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
     Evidence,
@@ -16,8 +17,6 @@ from gpulaunch.diagnose.failure.evidence import (
     diagnose,
     hint,
 )
-from gpulaunch.diagnose.failure.kernel import Counters, Room, counters, rooms
-from gpulaunch.diagnose.failure.tail import is_bar, tail
 
 __all__ = [
     "CLASSES",

@@ -25,7 +25,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.diagnose.failure.kernel import Counters, Room
+from gpulaunch.diagnose.failure.edge import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
 from gpulaunch.wording import signal_name
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.model import Job
-from gpulaunch.diagnose.failure.tail import tail
+from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
 from gpulaunch.process.nodeside import put

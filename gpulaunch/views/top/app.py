@@ -29,10 +29,9 @@ from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal
 from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.draw import Wants, head_lines, laid_out
 from gpulaunch.views.top.head import counts, head, hints, moment, warnings
-from gpulaunch.views.top.history import Playback
-from gpulaunch.views.top.intake import Intake, words_of
-from gpulaunch.views.top.layout import Wants, head_lines, laid_out
+from gpulaunch.views.top.history import Intake, Playback, words_of
 from gpulaunch.views.top.link import RunLink, Why
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows

@@ -1,7 +1,7 @@
-"""Plays back a run's past: the board as it was after each moment. Pure.
+"""Folds a run's facts into boards: as they come, and anew to play back the run's past.
 
-A moment is all that was recorded at one instant. A step on folds the next facts; a step back folds
-from the beginning.
+A moment of the past is all that was recorded at one instant. A step on folds the next facts; a step
+back folds from the beginning.
 """
 
 from __future__ import annotations
@@ -12,8 +12,54 @@ from datetime import tzinfo
 
 from gpulaunch.core.facts import JobAdded
 from gpulaunch.core.model import Instant
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.link import Dated, SampleStore
+from gpulaunch.views.top.link import Dated, RunLink, SampleStore
+
+LONG_JOURNAL = 1000
+"""Facts in one piece that show that a long journal is being read."""
+
+
+class Intake:
+    """Reads facts into a board, up to the first damage.
+
+    `trouble`: why it stopped, in words; `complete`: it has read all facts so far.
+    """
+
+    def __init__(self, link: RunLink, board: Board) -> None:
+        self._link = link
+        self._board = board
+        self.trouble = ""
+        self.complete = False
+
+    @property
+    def refused(self) -> str:
+        """Why nothing can be shown at all; else empty."""
+        return self.trouble if self._board.ledger.last is None else ""
+
+    def take(self) -> bool:
+        """Read a piece; return True if anything came, and there may be more at once."""
+        if self.trouble and self.complete:
+            return False
+        try:
+            facts = self._link.read()
+            if len(facts) >= LONG_JOURNAL:  # while a long journal is read, fewer redraws
+                facts += self._link.read()
+            for fact, at in facts:
+                self._board.see(fact, at)
+        except (GpulaunchError, OSError, KeyError, IndexError) as error:
+            # Facts before the damage are shown; those after it are not reliable.
+            self.trouble, facts = words_of(error), []
+        self.complete = len(facts) < LONG_JOURNAL
+        return bool(facts)
+
+
+def words_of(error: Exception) -> str:
+    """Return an error in words; a KeyError or IndexError is of a fact that fits nothing before."""
+    if isinstance(error, GpulaunchError | OSError):
+        return str(error)
+    return f"the journal is damaged: it speaks of {error}, which nothing before it knows"
+
 
 PART = 20
 """A leap goes over 1/PART of the run's time."""

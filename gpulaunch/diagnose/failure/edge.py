@@ -1,6 +1,7 @@
-"""What the kernel counts and has left, read at the edge: kills for want of memory, room on disks.
+"""What is read at the edge: the end of a log, the kernel's kills for want of memory, room on disks.
 
-Every source is optional: what cannot be read is None, and decides nothing. Never raises.
+Reads in bounded time and memory. Every source is optional: what cannot be read is None or empty,
+and decides nothing. Never raises.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.files import regular
+
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+WINDOW = 64 * 1024
+_BAR = re.compile(
+    r".{0,200}?(?:\d{1,3}%\||\d+(?:/\d+|it) ?\[\d+:\d\d|[━╸╺█▏▎▍▌▋▊▉]{3}|\[[=>#.-]{8,} *\]).*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +97,36 @@ def _text(path: Path) -> str:
             return file.read(64 * 1024)
     except (OSError, ValueError):
         return ""
+
+
+def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
+    """The log's last `window` bytes as text; empty where there is no file or it cannot be read.
+
+    Reads once, what is there at that moment: a file that grows or shrinks meanwhile does no harm.
+    A file cut out of its middle reads as NULs there; they are left out.
+    """
+    try:
+        descriptor = regular(path, os.O_RDONLY)
+    except (OSError, ValueError):
+        return ""
+    try:
+        start = max(0, os.fstat(descriptor).st_size - window)
+        data = os.pread(descriptor, window, start)
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    return _whole_lines(data, start > 0).replace(b"\0", b"").decode("utf-8", "replace")
+
+
+def _whole_lines(data: bytes, cut: bool) -> bytes:
+    """Without the rest of a line whose beginning is not there, unless there is nothing else."""
+    if not cut:
+        return data
+    _, newline, rest = data.partition(b"\n")
+    return rest if newline and rest.strip() else data
+
+
+def is_bar(line: str) -> bool:
+    """Whether the line is a state of a progress bar (tqdm, rich, keras, pip and their kin)."""
+    return _BAR.fullmatch(line) is not None
