@@ -82,7 +82,7 @@ _BY_CLUSTER: dict[c.ClusterCause, str] = {
     "vanished": "Slurm knows it no longer, and it left no record of its end",
     "unrecorded": "Slurm says {said}, and it left no record of its end{at}",
     "not_begun": "Slurm could not begin it, and holds it: {said}",
-    "never_begins": "Slurm will not start it: {said}",
+    "given_up": "Slurm will not start it",
     "disk_full": "the run directory's disk is full: {said}{at}",
     "dir_unseen": (
         "{said} is not to be seen on {nodes}: a run on a cluster must be on a file system that its"

@@ -116,7 +116,7 @@ ClusterCause: TypeAlias = Literal[
     "vanished",  # forgotten after it began, and no record tells of its end
     "unrecorded",  # over, in a state that tells nothing, and no record tells of its end
     "not_begun",  # the queue could not begin it, and holds it
-    "never_begins",  # it asks for what it never gets
+    "given_up",  # the queue refused it, or forgot it, or would never start it
     "disk_full",  # where the run directory is
     "dir_unseen",  # the run directory, from its nodes
     "node_unfit",  # its nodes cannot run the run's jobs

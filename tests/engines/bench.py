@@ -15,9 +15,8 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
-from gpulaunch.engines.slurm.engine import SlurmEngine
+from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from tests.slurm.cluster import Cluster

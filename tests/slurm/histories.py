@@ -39,10 +39,9 @@ from gpulaunch.core.model import (
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
-from gpulaunch.engines.slurm.engine import SlurmEngine
+from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.engines.slurm.settings import Settings
 from tests.slurm.world import BEAT, Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
 
 LONGEST = 6 * 3600.0

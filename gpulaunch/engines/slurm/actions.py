@@ -23,7 +23,7 @@ Timer: TypeAlias = Literal[
     "records", "queue", "gather", "send", "room", "stop", "withdrawal", "hold", "confirm",
     "scarce", "postponed",
 ]  # fmt: skip
-Purpose: TypeAlias = Literal["stop", "give up", "never starts"]
+Purpose: TypeAlias = Literal["stop", "give up"]
 
 
 class Records(Protocol):

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from gpulaunch.core.events import HoldQueue, Instruction, Launch, StopAttempt
@@ -25,11 +26,39 @@ from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.loop import Loop
+from gpulaunch.text import parse_span
+
+CYCLE = "GPULAUNCH_SLURM_CYCLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A run's settings: `words` are options for every sbatch; `cycle` is the number of seconds
+    between two looks at Slurm's queue."""
+
+    words: tuple[str, ...] = ()
+    cycle: float = 5.0
+
+    @classmethod
+    def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
+        """Return the settings with the cycle of GPULAUNCH_SLURM_CYCLE.
+
+        Raises UsageError where that is not a duration above 0.
+        """
+        text = environ.get(CYCLE)
+        if text is None:
+            return cls(tuple(words))
+        try:
+            cycle = parse_span(text)
+        except ValueError as error:
+            raise UsageError(f"{CYCLE}: {error}") from None
+        if not cycle:
+            raise UsageError(f"{CYCLE}: expected a duration longer than 0")
+        return cls(tuple(words), cycle)
 
 
 class SlurmEngine:

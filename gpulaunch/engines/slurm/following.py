@@ -12,22 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpulaunch.core.causes import Hint
+from gpulaunch.core.causes import ByCluster, Hint
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu
 from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure import advice
+from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import commands, withdrawals
-from gpulaunch.engines.slurm.actions import (
-    AskQueue,
-    ClaimAttempts,
-    Claimed,
-    Diagnose,
-    ForgetSilence,
-    Records,
-    Show,
-    WriteStop,
-)
 from gpulaunch.engines.slurm.attempt import (
     UNCONFIRMED,
     Began,
@@ -37,7 +28,6 @@ from gpulaunch.engines.slurm.attempt import (
     sign_of,
 )
 from gpulaunch.engines.slurm.judge import (
-    FORGOTTEN,
     NFS_VISIBILITY_TIMEOUT,
     REQUEUED,
     Observation,
@@ -61,6 +51,8 @@ CALL_INTERVAL = 0.1
 """Seconds between two calls of scontrol: each costs the cluster's controller some work."""
 MAX_ASKED_PER_LOOK = 50
 """Attempts to confirm after one look at the queue; the others follow after the next."""
+
+_GIVEN_UP = text_of(ByCluster("given_up"))
 
 Doubted = list[tuple[AttemptId, QueueRow | None]]
 
@@ -86,14 +78,14 @@ def hurry(state: SlurmState) -> None:
 
 def ask(state: SlurmState) -> None:
     state.asked_at = state.now
-    state.do(AskQueue())
+    state.do(a.AskQueue())
 
 
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
 def place(
-    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, records: Records
+    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, records: a.Records
 ) -> Doubted:
     """Store each attempt's row of the queue; return those that `scontrol` must confirm first.
 
@@ -139,7 +131,7 @@ def confirm_next(state: SlurmState) -> None:
         attempt, doubts.asking = doubts.waiting.pop(0)
         if (one := state.attempts.get(attempt)) is not None:
             doubts.busy, doubts.asked[one.id] = True, state.now
-            state.do(Show(attempt, one.id))
+            state.do(a.Show(attempt, one.id))
 
 
 def shown(
@@ -164,7 +156,7 @@ def shown(
 
 
 def trail(
-    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool, records: Records
+    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool, records: a.Records
 ) -> None:
     """Follow the jobs of attempts whose end was posted, until Slurm is done with them.
 
@@ -180,7 +172,7 @@ def trail(
         if one.sight.is_over:
             del state.trailing[attempt]
             _compare(state, one, succeeded, records)
-            state.do(ForgetSilence(one.id))
+            state.do(a.ForgetSilence(one.id))
 
 
 def recall(state: SlurmState) -> None:
@@ -203,10 +195,10 @@ def _leave_word(state: SlurmState, attempt: AttemptId) -> None:
 
     A node that lost its controller may still run it; the node ends it once it reads the file.
     """
-    state.do(WriteStop(attempt, Withdrawn("interrupted", text_of(REQUEUED))))
+    state.do(a.WriteStop(attempt, Withdrawn("interrupted", text_of(REQUEUED))))
 
 
-def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
+def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: a.Records) -> None:
     """Cancel this run's jobs whose start would do nothing.
 
     A batch may be in the queue twice (the answer to its first submission was lost), or although
@@ -221,7 +213,7 @@ def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: Records)
 
 
 def _strays_of(
-    state: SlurmState, row: QueueRow, claimed: frozenset[str], records: Records
+    state: SlurmState, row: QueueRow, claimed: frozenset[str], records: a.Records
 ) -> Iterable[str]:
     batch = state.outbox.titled.get(row.name)
     for place, attempt in batch.members if batch else ():
@@ -242,7 +234,7 @@ def _strays_of(
 # ── The records ─────────────────────────────────────────────────────────────────────────────────
 
 
-def look(state: SlurmState, records: Records) -> None:
+def look(state: SlurmState, records: a.Records) -> None:
     """Read the records and Slurm's last rows; post what has started or ended since."""
     started, ended = records.starts(), records.ends()
     for one in list(state.attempts.values()):
@@ -258,7 +250,7 @@ def look(state: SlurmState, records: Records) -> None:
         state.post(OutOfReach(LeftInQueue(len(state.attempts))))
 
 
-def begun(state: SlurmState, attempt: AttemptId, records: Records) -> None:
+def begun(state: SlurmState, attempt: AttemptId, records: a.Records) -> None:
     """Take in who has claimed the attempt, as soon as that can be read."""
     one, start = state.attempts[attempt], records.start(attempt)
     if start is None:
@@ -279,7 +271,7 @@ def begun(state: SlurmState, attempt: AttemptId, records: Records) -> None:
 
 
 def _tell_start(
-    state: SlurmState, one: SlurmAttempt, records: Records, is_over: bool = False
+    state: SlurmState, one: SlurmAttempt, records: a.Records, is_over: bool = False
 ) -> None:
     """Post `Started` with the cards' names, or their indices if the names come too late.
 
@@ -305,7 +297,7 @@ def _tell_start(
     state.post(Started(one.attempt, start.pid, gpus, start.node))
 
 
-def _consider(state: SlurmState, attempt: AttemptId, has_end: bool, records: Records) -> None:
+def _consider(state: SlurmState, attempt: AttemptId, has_end: bool, records: a.Records) -> None:
     """End the attempt if the records and Slurm's row allow it."""
     one = state.attempts[attempt]
     end = records.end(attempt) if has_end else None
@@ -344,7 +336,7 @@ def _sight_of(
     )
 
 
-def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: Records) -> None:
+def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: a.Records) -> None:
     """Ask Slurm soon, or remember the node's last sign of life: a record is awaited."""
     if end is not None:
         hurry(state)
@@ -360,7 +352,7 @@ def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: 
             state.warn(text, one.attempt.job)
 
 
-def _still_beats(state: SlurmState, one: SlurmAttempt, records: Records) -> bool:
+def _still_beats(state: SlurmState, one: SlurmAttempt, records: a.Records) -> bool:
     """Return True if the node's side showed a sign of life since the last call.
 
     The attempt is then not over, whatever Slurm says.
@@ -374,7 +366,7 @@ def _still_beats(state: SlurmState, one: SlurmAttempt, records: Records) -> bool
 
 
 def _end(
-    state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation, records: Records
+    state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation, records: a.Records
 ) -> None:
     """Post the end of an attempt that began; follow its job until Slurm is done with it."""
     _tell_start(state, one, records, is_over=True)
@@ -387,7 +379,7 @@ def _end(
         _say_hidden_kill(state, one, hidden_kill(sight))
     if one.id and one.sight.is_over:
         _compare(state, one, succeeded, records)
-        state.do(ForgetSilence(one.id))
+        state.do(a.ForgetSilence(one.id))
     elif one.id:
         state.trailing[one.attempt] = one, succeeded
     if one.is_to_begin_anew:
@@ -396,12 +388,12 @@ def _end(
     if record is None and one.start is not None:
         _leave_word(state, one.attempt)
     if verdict.failure is None:
-        state.do(Diagnose(ended, one.job))
+        state.do(a.Diagnose(ended, one.job))
     else:
         state.post(ended)
 
 
-def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool, records: Records) -> None:
+def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool, records: a.Records) -> None:
     """Note a success that Slurm takes for a failure, and warn of a process killed for memory.
 
     Slurm cancels what needs such a job; an exit status of 0 may hide the kill.
@@ -440,18 +432,25 @@ def give_up(state: SlurmState) -> None:
     show a start late.
     """
     if some := [attempt for attempt in state.given_up if attempt in state.attempts]:
-        state.do(ClaimAttempts("give up", {Withdrawn("interrupted", text_of(FORGOTTEN)): some}))
+        state.do(a.ClaimAttempts("give up", {Withdrawn("interrupted", _GIVEN_UP): some}))
 
 
-def keep_given_up(state: SlurmState, seen: Claimed) -> None:
+def keep_given_up(state: SlurmState, seen: a.Claimed) -> None:
     """End what was given up and is ours now; on a full disk, what Slurm has finished.
 
-    That never starts without a claim. The rest is claimed again later.
+    That never starts without a claim. The rest is claimed again later, and what waits in Slurm's
+    queue is judged anew before.
     """
     (some,) = seen.claim.groups.values()
     for attempt in some:
         one, verdict = state.attempts.get(attempt), state.given_up.get(attempt)
         if one is None or verdict is None:
             continue
+        waits = one.sight.phase == "queued"
+        if waits and attempt in seen.won:
+            state.withdrawals.there[attempt] = one
+            state.cancel([one])
         if attempt in seen.won or one.sight.phase == "over":
             withdrawals.over(state, one, verdict.outcome, verdict.failure)
+        elif waits:
+            del state.given_up[attempt]

@@ -46,7 +46,6 @@ from gpulaunch.process.nodeside import NodeStart
 NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
 REQUEUED = ByCluster("requeued")
-FORGOTTEN = ByCluster("forgotten")
 NEED_FAILED = Interrupted(ByCluster("need_failed"))
 _TOLD_TO_END = cause_of(SLURM_ENDED_IT)
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
@@ -170,6 +169,11 @@ def _recorded(record: EndRecord, sight: Observation, patience: float) -> Verdict
     return Over(outcome, _out_of_memory(sight) if short else None)
 
 
+def refused(why: str) -> Over:
+    """Return the verdict on an attempt that Slurm will not take, or not start."""
+    return Over(NotStarted(why), Failure("not_started", advice=(Hint("queue_refused"),)))
+
+
 def hidden_kill(sight: Observation) -> str:
     """Return the evidence of a kill for memory that the attempt's status does not show; else ""."""
     memory = _out_of_memory(sight)
@@ -247,7 +251,7 @@ def _unrecorded(sight: Observation) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
     row = sight.row
     if row is None and sight.start is None:
-        return Over(Cancelled() if sight.asked_to_end else Interrupted(FORGOTTEN))
+        return Over(Cancelled() if sight.asked_to_end else Interrupted(ByCluster("forgotten")))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:

@@ -47,34 +47,15 @@ FIXED = (
 )
 SETTINGS = ("partition", "account", "qos")
 
-_MASKS = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "GPU_DEVICE_ORDINAL",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-)
-_SESSION = (
-    "DBUS_SESSION_BUS_ADDRESS",
-    "DISPLAY",
-    "HOSTNAME",
-    "OLDPWD",
-    "PWD",
-    "SHLVL",
-    "SSH_AUTH_SOCK",
-    "SSH_CLIENT",
-    "SSH_CONNECTION",
-    "SSH_TTY",
-    "STY",
-    "TMUX",
-    "TMUX_PANE",
-    "WAYLAND_DISPLAY",
-    "XAUTHORITY",
-    "XDG_RUNTIME_DIR",
-    "XDG_SESSION_ID",
-    "_",
-)
+_NOT_SENT = {
+    # masks
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+    # this machine's session
+    "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_AUTH_SOCK",
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TMUX", "TMUX_PANE", "WAYLAND_DISPLAY",
+    "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "_",
+}  # fmt: skip
 
 PROBE = "probe"
 """The script's argument, in place of a batch, with which it only checks the node."""
@@ -184,7 +165,7 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 
     On a node Slurm sets the masks. `commands.Slurm` removes Slurm's own variables.
     """
-    return {name: value for name, value in base.items() if name not in (*_MASKS, *_SESSION)}
+    return {name: value for name, value in base.items() if name not in _NOT_SENT}
 
 
 def lay_out(run: SlurmDir, pythons: Sequence[str] = (sys.executable,)) -> None:

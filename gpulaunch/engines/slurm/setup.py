@@ -51,8 +51,8 @@ def open_pool(
 
 def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
     from gpulaunch.engines.slurm.commands import PROGRAMS
+    from gpulaunch.engines.slurm.engine import Settings
     from gpulaunch.engines.slurm.health import unconfigured
-    from gpulaunch.engines.slurm.settings import Settings
 
     Settings.of((), environ)
     if missing := [name for name in PROGRAMS if not which(name)]:
@@ -69,7 +69,6 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
 def make(
     context: RunContext, pool: CardPool, words: Sequence[str], loop: Loop, post: Post
 ) -> Engine:
-    from gpulaunch.engines.slurm.engine import SlurmEngine
-    from gpulaunch.engines.slurm.settings import Settings
+    from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 
     return SlurmEngine(context, Settings.of(words, os.environ), loop, post)

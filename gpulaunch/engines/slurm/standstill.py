@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm.actions import ClaimAttempts
 from gpulaunch.engines.slurm.attempt import SlurmAttempt
+from gpulaunch.engines.slurm.judge import refused
 from gpulaunch.engines.slurm.queue_hold import holds
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.process.ends import text_of
-from gpulaunch.process.nodeside import Withdrawn
 from gpulaunch.text import listing
 
 NEVER_STARTS_TIMEOUT = 60.0
@@ -31,11 +28,11 @@ MAX_JOBS_SHOWN = 3
 
 
 def give_up_hope(state: SlurmState) -> None:
-    """Claim the attempts that Slurm will never start, to cancel and to end them."""
+    """Give up the attempts that Slurm will never start; `following.give_up` ends them."""
     waiting = state.which(lambda h: h.row and h.row.waits and not (h.stop or h.begun))
     for one in look(state, [one for one in waiting if not holds(state, one)]):
-        why = text_of(ByCluster("never_begins", said=one.row.reason if one.row else ""))
-        state.do(ClaimAttempts("never starts", {Withdrawn("interrupted", why): [one.attempt]}))
+        why = f"Slurm will not start it{in_words(one.row.reason if one.row else '')}"
+        state.given_up[one.attempt] = refused(why)
 
 
 def look(state: SlurmState, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttempt]:

@@ -8,6 +8,7 @@ StopAttempt ─▶ stopping ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, End, Interrupted, NotStarted
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
+from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import (
     commands,
     following,
@@ -25,28 +27,6 @@ from gpulaunch.engines.slurm import (
     submission,
     withdrawals,
 )
-from gpulaunch.engines.slurm.actions import (
-    Action,
-    Adopted,
-    Answered,
-    AskConfig,
-    AskQueue,
-    CancelJobs,
-    Claimed,
-    Due,
-    Hold,
-    Observation,
-    Prepare,
-    Prepared,
-    Records,
-    Show,
-    SignalJobs,
-    Submit,
-    SubmitProbe,
-    Unprepared,
-    Unwritten,
-    WriteStop,
-)
 from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
 from gpulaunch.engines.slurm.judge import REQUEUED
@@ -54,7 +34,7 @@ from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.state import SlurmState
 
 
-def step(state: SlurmState, observation: Observation, now: float) -> list[Action]:
+def step(state: SlurmState, observation: a.Observation, now: float) -> list[a.Action]:
     """Take the observation in; return what is to be done, in that order. Changes `state`."""
     state.now = now
     _observe(state, observation)
@@ -62,22 +42,22 @@ def step(state: SlurmState, observation: Observation, now: float) -> list[Action
     return actions
 
 
-def _observe(state: SlurmState, observation: Observation) -> None:
+def _observe(state: SlurmState, observation: a.Observation) -> None:
     match observation:
-        case Due():
+        case a.Due():
             _due(state, observation)
-        case Answered():
+        case a.Answered():
             _answered(state, observation)
-        case Claimed():
+        case a.Claimed():
             stopping.claimed(state, observation)
         case Launch():
-            state.do(Prepare(observation))
-        case Prepared(launch, options):
+            state.do(a.Prepare(observation))
+        case a.Prepared(launch, options):
             attempt = launch.attempt
             state.attempts[attempt] = SlurmAttempt(attempt, launch.job, after=launch.after)
             submission.add(state, attempt, Terms(options, (), launch.share), launch.after)
             following.plan(state)
-        case Unprepared():
+        case a.Unprepared():
             _unprepared(state, observation)
         case StopAttempt():
             _stop(state, observation)
@@ -85,69 +65,52 @@ def _observe(state: SlurmState, observation: Observation) -> None:
             queue_hold.want(state, on)
             if not on:
                 submission.send(state)
-        case Unwritten(Submit(), why):
+        case a.Unwritten(a.Submit(), why):
             submission.unwritten(state, why)
-        case Unwritten(Hold() as hold):
+        case a.Unwritten(a.Hold() as hold):
             queue_hold.answered(state, hold, None)
-        case Unwritten(WriteStop(attempt)):
+        case a.Unwritten(a.WriteStop(attempt)):
             stopping.unwritten(state, attempt)
-        case Adopted():
+        case a.Adopted():
             _adopt(state, observation)
 
 
-def _answered(state: SlurmState, seen: Answered) -> None:
+def _answered(state: SlurmState, seen: a.Answered) -> None:
     answer: Any = seen.answer
     match seen.action:
-        case Submit():
+        case a.Submit():
             submission.submitted(state, answer)
-        case SubmitProbe():
+        case a.SubmitProbe():
             probe.submitted(state, answer)
-        case AskConfig():
+        case a.AskConfig():
             submission.configured(state, answer)
-        case AskQueue():
+        case a.AskQueue():
             _queue_seen(state, answer, seen.asked_at, seen.records)
-        case Show(attempt):
+        case a.Show(attempt):
             following.shown(state, attempt, answer, seen.asked_at)
             following.plan(state)
-        case Hold() as hold:
+        case a.Hold() as hold:
             queue_hold.answered(state, hold, answer)
-        case CancelJobs(_, withdrawn) if not isinstance(answer, commands.Unreachable):
+        case a.CancelJobs(_, withdrawn) if not isinstance(answer, commands.Unreachable):
             withdrawals.answered(state, withdrawn)
-        case SignalJobs(attempts) if isinstance(answer, commands.Unreachable):
+        case a.SignalJobs(attempts) if isinstance(answer, commands.Unreachable):
             stopping.unsignalled(state, attempts)
             withdrawals.away(state, answer.text)
-        case CancelJobs():
+        case a.CancelJobs():
             withdrawals.away(state, answer.text)
 
 
-def _due(state: SlurmState, due: Due) -> None:
+def _due(state: SlurmState, due: a.Due) -> None:
     state.planned.discard(due.timer)
-    match due.timer:
-        case "records":
-            following.look(state, due.records)
-            following.plan(state)
-        case "queue":
-            following.ask(state)
-        case "gather":
-            submission.gather_what_is_ripe(state)
-        case "send" | "room":
-            submission.send(state)
-        case "stop":
-            stopping.begin(state)
-        case "withdrawal":
-            withdrawals.late(state)
-        case "hold":
-            queue_hold.look(state)
-        case "confirm":
-            following.confirm_next(state)
-        case "scarce":
-            _take_scarce(state)
-        case "postponed":
-            _take_postponed(state)
+    if due.timer == "records":
+        following.look(state, due.records)
+        following.plan(state)
+    else:
+        _WHEN_DUE[due.timer](state)
 
 
 def _queue_seen(
-    state: SlurmState, answer: commands.QueueAnswer, asked_at: float, records: Records
+    state: SlurmState, answer: commands.QueueAnswer, asked_at: float, records: a.Records
 ) -> None:
     if asked_at != state.asked_at:
         return
@@ -178,7 +141,7 @@ def _queue_seen(
 # ── Launches ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _unprepared(state: SlurmState, seen: Unprepared) -> None:
+def _unprepared(state: SlurmState, seen: a.Unprepared) -> None:
     """Postpone a launch that failed, or post its end when nothing that it needs is under way.
 
     What it lacked may come: descriptors, memory, disk; a job that it needs may be about to make the
@@ -200,7 +163,7 @@ def _take_scarce(state: SlurmState) -> None:
     scarce, state.scarce = state.scarce, {}
     for attempt in scarce:
         if launch := state.postponed.pop(attempt, None):
-            state.do(Prepare(launch))
+            state.do(a.Prepare(launch))
 
 
 def _take_postponed(state: SlurmState) -> None:
@@ -208,7 +171,7 @@ def _take_postponed(state: SlurmState) -> None:
         needs_over = all(state.id_of(need) is None for need in launch.after)
         if needs_over and attempt not in state.scarce:
             del state.postponed[attempt]
-            state.do(Prepare(replace(launch, after=())))
+            state.do(a.Prepare(replace(launch, after=())))
 
 
 def _stop(state: SlurmState, stop: StopAttempt) -> None:
@@ -227,7 +190,7 @@ def _stop(state: SlurmState, stop: StopAttempt) -> None:
         state.early[attempt] = stop
 
 
-def _adopt(state: SlurmState, left: Adopted) -> None:
+def _adopt(state: SlurmState, left: a.Adopted) -> None:
     """Follow an earlier launcher's attempts; post the end of those that Slurm never got.
 
     The core launches the latter again.
@@ -292,3 +255,17 @@ def _known_here(state: SlurmState, one: SlurmAttempt, reason: str) -> str:
     if state.probe.id:
         return probe.why(state)
     return f"others with a token of {one.slurm.token} go first" if one.slurm.token else ""
+
+
+_WHEN_DUE: dict[a.Timer, Callable[[SlurmState], None]] = {
+    "queue": following.ask,
+    "confirm": following.confirm_next,
+    "gather": submission.gather_what_is_ripe,
+    "send": submission.send,
+    "room": submission.send,
+    "stop": stopping.begin,
+    "withdrawal": withdrawals.late,
+    "hold": queue_hold.look,
+    "scarce": _take_scarce,
+    "postponed": _take_postponed,
+}

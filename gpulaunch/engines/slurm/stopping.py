@@ -11,15 +11,14 @@ No stop waits for Slurm's controller.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from gpulaunch.core.causes import Hint
-from gpulaunch.core.model import AttemptId, Failure, NotStarted
+from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import withdrawals
 from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, WriteStop
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, Taken, in_parts
 from gpulaunch.engines.slurm.following import begun, keep_given_up
-from gpulaunch.engines.slurm.judge import Over
-from gpulaunch.engines.slurm.reasons import in_words
+from gpulaunch.engines.slurm.judge import refused
 from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import text_of
 from gpulaunch.process.nodeside import Reason, Withdrawn
@@ -30,7 +29,6 @@ GATHER_DELAY = 0.02
 """Seconds for which stops are gathered, so that one call carries many."""
 WRITE_RETRY_DELAY = 5.0
 """Seconds after which a stop or a claim that could not be written is tried again."""
-_REFUSED = Failure("not_started", advice=(Hint("queue_refused"),))
 
 
 def ask(state: SlurmState, attempt: AttemptId) -> None:
@@ -80,33 +78,22 @@ def claimed(state: SlurmState, seen: Claimed) -> None:
                 begun(state, attempt, seen.records)
             elif attempt in seen.won and seen.claim.purpose == "stop":
                 state.change(attempt, holder=why)
-    won = [state.attempts[attempt] for attempt in seen.won if attempt in state.attempts]
-    match seen.claim.purpose:
-        case "stop":
-            if won:
-                withdrawals.begin(state, won)
-            open_ = [a for group in seen.claim.groups.values() for a in group]
-            unclaimed = [a for a in open_ if a not in seen.won and a not in seen.lost]
-            if unclaimed:  # a full disk: Slurm is asked meanwhile
-                again(state, unclaimed)
-            _go_on(state, seen.claim.all)
-        case "give up":
-            keep_given_up(state, seen)
-        case "never starts":
-            for one in won:
-                state.withdrawals.there[one.attempt] = one
-                state.cancel([one])
-                said = f"Slurm will not start it{in_words(one.row.reason if one.row else '')}"
-                withdrawals.over(state, one, NotStarted(said), _REFUSED)
+    if seen.claim.purpose == "give up":
+        keep_given_up(state, seen)
+        return
+    if won := [state.attempts[attempt] for attempt in seen.won if attempt in state.attempts]:
+        withdrawals.begin(state, won)
+    if unclaimed := set(chain(*seen.claim.groups.values())) - seen.won - seen.lost:
+        again(state, sorted(unclaimed))  # a full disk: Slurm is asked meanwhile
+    _go_on(state, seen.claim.all)
 
 
 def refuse(state: SlurmState, attempts: Sequence[AttemptId], why: str) -> None:
     """End attempts that Slurm has refused, for good: they are claimed before."""
-    outcome = Over(NotStarted(why), _REFUSED)
     for attempt in attempts:
         one = state.attempts.get(attempt)
         if one is not None and not one.withdrawn:
-            state.given_up[attempt] = outcome
+            state.given_up[attempt] = refused(why)
     withdrawals.forget(state, attempts)
 
 
