@@ -175,7 +175,7 @@ def _post_ends_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _cancel_no_strays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(following, "recall", lambda state: None)
-    patch.setattr(following, "cancel_strays", lambda state, rows, records: None)
+    patch.setattr(following, "cancel_strays", lambda state, rows: None)
     patch.setattr(withdrawals, "look", lambda state, rows, asked_at, whole: None)
 
 

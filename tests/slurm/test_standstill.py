@@ -14,12 +14,17 @@ from gpulaunch.engines.slurm import reasons, standstill
 from gpulaunch.engines.slurm.actions import Warn
 from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.reading import QueueRow
+from gpulaunch.engines.slurm.records import DiskRecords
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED
 from gpulaunch.engines.slurm.state import Probe, SlurmState
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
 from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
+
+NOWHERE = DiskRecords(SlurmDir(Path("/nowhere")))
+"""No record shows."""
 
 
 def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
@@ -41,7 +46,7 @@ def said(state: SlurmState) -> list[str]:
 
 
 def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
-    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"), NOWHERE)
     some = waiting("PartitionDown", "a", "b", "c", "d", "e")
     for now in (0.0, 5.0, 1e6):
         assert look(state, [*some, *waiting("Priority", "f")], now) == []
@@ -52,7 +57,7 @@ def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
 
 
 def test_what_can_never_start_is_given_up_once_slurm_has_kept_saying_so() -> None:
-    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"), NOWHERE)
     some = waiting("QOSMaxGRESPerJob", "a")
     assert look(state, some, -SETTLED) == []
     assert said(state) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -18,7 +17,6 @@ from gpulaunch.engines.slurm.actions import (
     Due,
     Observation,
     RecordNumber,
-    Records,
     Submit,
     SubmitProbe,
     Wake,
@@ -26,10 +24,14 @@ from gpulaunch.engines.slurm.actions import (
 )
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.records import DiskRecords
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.state import GATHER_DELAY, Probe, SlurmState
 from gpulaunch.engines.slurm.step import step
 from tests.slurm.world import PretendLoop
+
+NOWHERE = DiskRecords(SlurmDir(Path("/nowhere")))
+"""No record shows."""
 
 
 class Site:
@@ -41,7 +43,9 @@ class Site:
 
     def __init__(self) -> None:
         self.loop = PretendLoop()
-        self.state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p", asked=True, settled=True))
+        self.state = SlurmState(
+            "gl:x:", 1, "/run", 5.0, Probe("p", asked=True, settled=True), NOWHERE
+        )
         self.state.now = self.loop.now
         self.slow = 0.0
         self.room: dict[str, int] = {}
@@ -77,7 +81,7 @@ class Site:
     def _do(self, action: Action) -> None:
         match action:
             case Wake(timer, seconds):
-                due = Due(timer, cast(Records, None))
+                due = Due(timer)
                 if timer not in ("queue", "records"):
                     self.loop.call_after(timer, seconds, lambda: self.tell(due))
             case AskConfig():
@@ -93,7 +97,7 @@ class Site:
                 self.said.append(text)
 
     def _answer(self, action: AskConfig | Submit, answer: commands.Answer) -> None:
-        self.tell(Answered(action, answer, self.loop.now, cast(Records, None)))
+        self.tell(Answered(action, answer, self.loop.now))
 
     def _submit(self, options: Sequence[str]) -> commands.SubmitAnswer:
         size = _tasks(options)
@@ -242,7 +246,7 @@ def test_what_is_gathered_waits_for_a_bounded_time_and_not_where_slurm_has_littl
 def test_the_probe_is_told_where_and_who_pays_but_not_what_jobs_are_to_have(
     tmp_path: Path,
 ) -> None:
-    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"), NOWHERE)
     told = ("--partition=a", "--account=b", "--qos=c", "--constraint=d", "--reservation=e")
     extra = ("--mem=900G", "--mem-per-cpu=9G", "--exclusive", "--mail-type=ALL", "--mail-user=x")
     extra += ("--tmp=1T", "--licenses=l", "--hold", "--begin=now+1day", "--deadline=1", "--nice=9")

@@ -10,41 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from gpulaunch.core.events import Ended, Event, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.batches import Batch
-from gpulaunch.process.ends import EndRecord
-from gpulaunch.process.nodeside import NodeStart, Withdrawn
+from gpulaunch.process.nodeside import Withdrawn
 
 Timer: TypeAlias = Literal[
     "records", "queue", "gather", "send", "room", "stop", "withdrawal", "hold", "confirm",
     "scarce", "postponed",
 ]  # fmt: skip
 Purpose: TypeAlias = Literal["stop", "give up"]
-
-
-class Records(Protocol):
-    """What stands in the run directory, as far as it shows here. Reading fails as if absent."""
-
-    def starts(self) -> frozenset[str]:
-        """Return the names of the claimed attempts."""
-
-    def ends(self) -> frozenset[str]:
-        """Return the names of the attempts whose end is recorded."""
-
-    def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None: ...
-    def end(self, attempt: AttemptId) -> EndRecord | None: ...
-
-    def beat(self, attempt: AttemptId) -> float | None:
-        """Return the node's last sign of life, by the file server's clock."""
-
-    def said(self, id: str) -> str:
-        """Return what Slurm or the node's side printed of a job."""
-
-    def probe_was_here(self) -> bool: ...
 
 
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +231,6 @@ class Answered:
     action: Call
     answer: commands.Answer
     asked_at: float
-    records: Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,15 +248,13 @@ class Claimed:
     claim: ClaimAttempts
     won: frozenset[AttemptId]
     lost: frozenset[AttemptId]
-    records: Records
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A timer has come; the records are those of now."""
+    """A timer has come."""
 
     timer: Timer
-    records: Records
 
 
 Observation: TypeAlias = (

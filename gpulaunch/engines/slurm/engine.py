@@ -96,6 +96,7 @@ class SlurmEngine:
             str(context.run.path),
             settings.cycle,
             Probe(f"{prefix}{script.PROBE}-{context.epoch}", asked=seen, settled=seen),
+            self._records,
             outage=Outage(heard_at=clock()),
             hold=QueueHold(ours=held, ever=held),
         )
@@ -147,7 +148,7 @@ class SlurmEngine:
             case a.Warn(job, text):
                 self._context.warn(job, text)
             case a.Wake(timer, seconds):
-                due = a.Due(timer, self._records)
+                due = a.Due(timer)
                 self._loop.call_after(f"slurm:{timer}", seconds, partial(self._tell, due))
             case _ if isinstance(action, a.Call):
                 self._call(action)
@@ -159,7 +160,7 @@ class SlurmEngine:
         at, slurm = self._state.now, self._slurm
 
         def done(answer: commands.Answer) -> None:
-            self._tell(a.Answered(action, answer, at, self._records))
+            self._tell(a.Answered(action, answer, at))
 
         match action:
             case a.Submit(batch, options):
@@ -200,7 +201,7 @@ class SlurmEngine:
                 self._inbox.append(self._prepare(launch))
             case a.ClaimAttempts():
                 won, lost = self._records.claim(action.groups)
-                self._inbox.append(a.Claimed(action, won, lost, self._records))
+                self._inbox.append(a.Claimed(action, won, lost))
             case a.WriteStop(attempt, reason, now):
                 if not self._records.write_stop(attempt, reason, now):
                     self._inbox.append(a.Unwritten(action, "stop"))

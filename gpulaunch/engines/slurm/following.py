@@ -84,14 +84,12 @@ def ask(state: SlurmState) -> None:
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def place(
-    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, records: a.Records
-) -> Doubted:
+def place(state: SlurmState, rows: Sequence[QueueRow], asked_at: float) -> Doubted:
     """Store each attempt's row of the queue; return those that `scontrol` must confirm first.
 
     Skips attempts that Slurm got after it was asked at `asked_at`: the answer cannot show them.
     """
-    snapshot, ended, doubted = QueueSnapshot(rows), records.ends(), []
+    snapshot, ended, doubted = QueueSnapshot(rows), state.records.ends(), []
     for one in list(state.attempts.values()):
         if not one.id or one.slurm.known_at >= asked_at:
             continue
@@ -103,7 +101,7 @@ def place(
         known = not one.must_be_confirmed(row) or one.sight.confirmed == sign_of(row)
         # An end that is recorded counts, unless Slurm would start the job again.
         over = (row is None or row.phase == "over") and str(one.attempt) in ended
-        if known or (over and records.end(one.attempt) is not None):
+        if known or (over and state.records.end(one.attempt) is not None):
             state.put(one.looked(row, asked_at, state.now))
         else:
             doubted.append((one.attempt, row))
@@ -155,9 +153,7 @@ def shown(
         recall(state)
 
 
-def trail(
-    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool, records: a.Records
-) -> None:
+def trail(state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
     """Follow the jobs of attempts whose end was posted, until Slurm is done with them.
 
     `whole`: a job that `rows` lack is one that Slurm has forgotten.
@@ -171,7 +167,7 @@ def trail(
         state.trailing[attempt] = one, succeeded
         if one.sight.is_over:
             del state.trailing[attempt]
-            _compare(state, one, succeeded, records)
+            _compare(state, one, succeeded)
             state.do(a.ForgetSilence(one.id))
 
 
@@ -198,7 +194,7 @@ def _leave_word(state: SlurmState, attempt: AttemptId) -> None:
     state.do(a.WriteStop(attempt, Withdrawn("interrupted", text_of(REQUEUED))))
 
 
-def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: a.Records) -> None:
+def cancel_strays(state: SlurmState, rows: Sequence[QueueRow]) -> None:
     """Cancel this run's jobs whose start would do nothing.
 
     A batch may be in the queue twice (the answer to its first submission was lost), or although
@@ -206,15 +202,13 @@ def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: a.Record
     launcher has claimed an attempt, a job that still waits for it would take cards for nothing.
     """
     waiting = [row for row in rows if row.waits and row.name in state.outbox.titled]
-    claimed = records.starts() if waiting else frozenset()
-    found = [number for row in waiting for number in _strays_of(state, row, claimed, records)]
+    claimed = state.records.starts() if waiting else frozenset()
+    found = [number for row in waiting for number in _strays_of(state, row, claimed)]
     if found:
         state.cancel_numbers(found)
 
 
-def _strays_of(
-    state: SlurmState, row: QueueRow, claimed: frozenset[str], records: a.Records
-) -> Iterable[str]:
+def _strays_of(state: SlurmState, row: QueueRow, claimed: frozenset[str]) -> Iterable[str]:
     batch = state.outbox.titled.get(row.name)
     for place, attempt in batch.members if batch else ():
         alone = row.task is None and not row.tasks
@@ -224,7 +218,7 @@ def _strays_of(
         trailing, _ = state.trailing.get(attempt, (None, False))
         one = state.of(attempt) or trailing
         if one is None or one.id != number:
-            match records.start(attempt):
+            match state.records.start(attempt):
                 case Withdrawn():
                     yield number
                 case NodeStart(job=job, restart=restart) if job != number or row.restarts > restart:
@@ -234,25 +228,25 @@ def _strays_of(
 # ── The records ─────────────────────────────────────────────────────────────────────────────────
 
 
-def look(state: SlurmState, records: a.Records) -> None:
+def look(state: SlurmState) -> None:
     """Read the records and Slurm's last rows; post what has started or ended since."""
-    started, ended = records.starts(), records.ends()
+    started, ended = state.records.starts(), state.records.ends()
     for one in list(state.attempts.values()):
         if one.attempt not in state.attempts:
             continue  # an outage that was noticed meanwhile has ended it
         if one.start is None and not one.withdrawn and str(one.attempt) in started:
-            begun(state, one.attempt, records)
+            begun(state, one.attempt)
         elif one.start is not None:
-            _tell_start(state, one, records)
-        _consider(state, one.attempt, str(one.attempt) in ended, records)
+            _tell_start(state, one)
+        _consider(state, one.attempt, str(one.attempt) in ended)
     give_up(state)
     if withdrawals.gives_up(state):
         state.post(OutOfReach(LeftInQueue(len(state.attempts))))
 
 
-def begun(state: SlurmState, attempt: AttemptId, records: a.Records) -> None:
+def begun(state: SlurmState, attempt: AttemptId) -> None:
     """Take in who has claimed the attempt, as soon as that can be read."""
-    one, start = state.attempts[attempt], records.start(attempt)
+    one, start = state.attempts[attempt], state.records.start(attempt)
     if start is None:
         return
     if isinstance(start, Withdrawn):  # by an earlier launcher that was killed meanwhile
@@ -267,12 +261,10 @@ def begun(state: SlurmState, attempt: AttemptId, records: a.Records) -> None:
             state.post(Queued(attempt, f"Slurm job {start.job}"))
         slurm = replace(slurm, id=start.job, title="")  # submitted twice: this is the job that runs
     one = state.change(attempt, holder=Began(start, state.now), sight=sight, slurm=slurm)
-    _tell_start(state, one, records)
+    _tell_start(state, one)
 
 
-def _tell_start(
-    state: SlurmState, one: SlurmAttempt, records: a.Records, is_over: bool = False
-) -> None:
+def _tell_start(state: SlurmState, one: SlurmAttempt, is_over: bool = False) -> None:
     """Post `Started` with the cards' names, or their indices if the names come too late.
 
     The node writes the names a moment after its claim. An attempt that `is_over` is not kept
@@ -282,7 +274,7 @@ def _tell_start(
     if not isinstance(began, Began) or began.told:
         return
     if began.start.awaits_cards:
-        found = records.start(one.attempt)
+        found = state.records.start(one.attempt)
         if isinstance(found, NodeStart):
             began = replace(began, start=found)
         late = state.now - began.seen_at >= CARD_NAMES_TIMEOUT
@@ -297,23 +289,23 @@ def _tell_start(
     state.post(Started(one.attempt, start.pid, gpus, start.node))
 
 
-def _consider(state: SlurmState, attempt: AttemptId, has_end: bool, records: a.Records) -> None:
+def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
     """End the attempt if the records and Slurm's row allow it."""
     one = state.attempts[attempt]
-    end = records.end(attempt) if has_end else None
+    end = state.records.end(attempt) if has_end else None
     if one.withdrawn or (end is None and one.sight.unaccounted is None):
         return
     if end is not None and one.end_seen_at is None:
         one = state.change(attempt, end_seen_at=state.now)
-    sight = _sight_of(state, one, end, records.said(one.id))
+    sight = _sight_of(state, one, end, state.records.said(one.id))
     verdict = judge(sight, NFS_VISIBILITY_TIMEOUT)
     if not isinstance(verdict, Over):
-        _wait(state, one, end, records)
+        _wait(state, one, end)
     elif end is None and one.start is None:
         _say_why_again(state, one)
         state.given_up[attempt] = verdict
-    elif end is not None or not _still_beats(state, one, records):
-        _end(state, one, verdict, sight, records)
+    elif end is not None or not _still_beats(state, one):
+        _end(state, one, verdict, sight)
 
 
 def _sight_of(
@@ -336,14 +328,14 @@ def _sight_of(
     )
 
 
-def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: a.Records) -> None:
+def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None) -> None:
     """Ask Slurm soon, or remember the node's last sign of life: a record is awaited."""
     if end is not None:
         hurry(state)
     elif one.start is not None:
         gone = one.sight.unaccounted
         if gone is not None and gone.beat is None:
-            beat = records.beat(one.attempt)
+            beat = state.records.beat(one.attempt)
             state.sighted(one.attempt, unaccounted=replace(gone, beat=beat))
         if is_full_there(one.row) and one.attempt not in state.said_full:
             state.said_full.add(one.attempt)
@@ -352,24 +344,22 @@ def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None, records: 
             state.warn(text, one.attempt.job)
 
 
-def _still_beats(state: SlurmState, one: SlurmAttempt, records: a.Records) -> bool:
+def _still_beats(state: SlurmState, one: SlurmAttempt) -> bool:
     """Return True if the node's side showed a sign of life since the last call.
 
     The attempt is then not over, whatever Slurm says.
     """
     before = one.sight.unaccounted.beat if one.sight.unaccounted else None
-    beat = records.beat(one.attempt)
+    beat = state.records.beat(one.attempt)
     if beat is None or beat == before:
         return False
     state.sighted(one.attempt, unaccounted=Unaccounted(state.now, beat))
     return True
 
 
-def _end(
-    state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation, records: a.Records
-) -> None:
+def _end(state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation) -> None:
     """Post the end of an attempt that began; follow its job until Slurm is done with it."""
-    _tell_start(state, one, records, is_over=True)
+    _tell_start(state, one, is_over=True)
     one, record = state.attempts[one.attempt], sight.record
     outcome = withdrawals.as_asked(verdict.outcome, one.stop)
     end = record.end if record is not None else End(outcome)
@@ -378,7 +368,7 @@ def _end(
     if succeeded:  # Slurm's final state may come only after the run is over
         _say_hidden_kill(state, one, hidden_kill(sight))
     if one.id and one.sight.is_over:
-        _compare(state, one, succeeded, records)
+        _compare(state, one, succeeded)
         state.do(a.ForgetSilence(one.id))
     elif one.id:
         state.trailing[one.attempt] = one, succeeded
@@ -393,14 +383,14 @@ def _end(
         state.post(ended)
 
 
-def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool, records: a.Records) -> None:
+def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool) -> None:
     """Note a success that Slurm takes for a failure, and warn of a process killed for memory.
 
     Slurm cancels what needs such a job; an exit status of 0 may hide the kill.
     """
     if succeeded and one.row is not None and one.row.kind != "completed":
         state.contrary[one.attempt] = one.row.state
-        seen = Observation(one.row, one.start, said=records.said(one.id))
+        seen = Observation(one.row, one.start, said=state.records.said(one.id))
         _say_hidden_kill(state, one, hidden_kill(seen))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Asked, Stop
 from gpulaunch.engines.slurm import commands, following
-from gpulaunch.engines.slurm.actions import CancelJobs, ForgetSilence, Records, SubmitProbe
+from gpulaunch.engines.slurm.actions import CancelJobs, ForgetSilence, SubmitProbe
 from gpulaunch.engines.slurm.reading import UNSEEN, QueueRow
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 from gpulaunch.engines.slurm.standstill import SETTLED
@@ -88,11 +88,11 @@ def _is_refused(state: SlurmState, why: str) -> None:
     _go_on(state)
 
 
-def look(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
+def look(state: SlurmState, rows: Sequence[QueueRow]) -> None:
     """Update the probe's state from the queue's rows and from its file."""
     probe = state.probe
     ours = [row for row in rows if row.name == probe.title]
-    if probe.asked and not probe.settled and records.probe_was_here():
+    if probe.asked and not probe.settled and state.records.probe_was_here():
         _settle(state)
         _go_on(state)
     if probe.settled:
@@ -100,7 +100,7 @@ def look(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
     elif probe.unsure:
         _look_up(state, ours)
     elif probe.id:
-        _follow(state, next((row for row in ours if row.id == probe.id), None), records)
+        _follow(state, next((row for row in ours if row.id == probe.id), None))
 
 
 def _sweep(state: SlurmState, ours: Sequence[QueueRow]) -> None:
@@ -131,7 +131,7 @@ def _look_up(state: SlurmState, ours: Sequence[QueueRow]) -> None:
             _hand_over(state)
 
 
-def _follow(state: SlurmState, row: QueueRow | None, records: Records) -> None:
+def _follow(state: SlurmState, row: QueueRow | None) -> None:
     probe = state.probe
     if row is not None and row.phase != "over":
         _wait(state, row.reason if row.phase == "queued" else "")
@@ -143,7 +143,7 @@ def _follow(state: SlurmState, row: QueueRow | None, records: Records) -> None:
             state.warn(f"not checked whether the nodes see {state.path}: Slurm forgot it")
         return
     probe.over_at = probe.over_at or state.now
-    said = records.said(probe.id)
+    said = state.records.said(probe.id)
     # It certainly failed if a node said so, or could not even open its output.
     failed = row is not None and row.kind == "failed" and (row.status in UNSEEN or bool(said))
     if failed or state.now - probe.over_at >= PROBE_FILE_TIMEOUT:

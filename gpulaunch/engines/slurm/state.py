@@ -20,6 +20,7 @@ from gpulaunch.engines.slurm.batches import Batch, BatchDoubted, BatchHanded, Te
 from gpulaunch.engines.slurm.judge import Over
 from gpulaunch.engines.slurm.limits import Lane, Limits
 from gpulaunch.engines.slurm.reading import QueueRow
+from gpulaunch.engines.slurm.records import DiskRecords
 
 
 @dataclass(slots=True)
@@ -162,6 +163,7 @@ class SlurmState:
     path: str
     cycle: float
     probe: Probe
+    records: DiskRecords
     now: float = 0.0
     attempts: dict[AttemptId, SlurmAttempt] = field(default_factory=dict)
     postponed: dict[AttemptId, Launch] = field(default_factory=dict)

@@ -44,8 +44,9 @@ def step(state: SlurmState, observation: a.Observation, now: float) -> list[a.Ac
 
 def _observe(state: SlurmState, observation: a.Observation) -> None:
     match observation:
-        case a.Due():
-            _due(state, observation)
+        case a.Due(timer):
+            state.planned.discard(timer)
+            _WHEN_DUE[timer](state)
         case a.Answered():
             _answered(state, observation)
         case a.Claimed():
@@ -85,7 +86,7 @@ def _answered(state: SlurmState, seen: a.Answered) -> None:
         case a.AskConfig():
             submission.configured(state, answer)
         case a.AskQueue():
-            _queue_seen(state, answer, seen.asked_at, seen.records)
+            _queue_seen(state, answer, seen.asked_at)
         case a.Show(attempt):
             following.shown(state, attempt, answer, seen.asked_at)
             following.plan(state)
@@ -100,18 +101,12 @@ def _answered(state: SlurmState, seen: a.Answered) -> None:
             withdrawals.away(state, answer.text)
 
 
-def _due(state: SlurmState, due: a.Due) -> None:
-    state.planned.discard(due.timer)
-    if due.timer == "records":
-        following.look(state, due.records)
-        following.plan(state)
-    else:
-        _WHEN_DUE[due.timer](state)
+def _look(state: SlurmState) -> None:
+    following.look(state)
+    following.plan(state)
 
 
-def _queue_seen(
-    state: SlurmState, answer: commands.QueueAnswer, asked_at: float, records: a.Records
-) -> None:
+def _queue_seen(state: SlurmState, answer: commands.QueueAnswer, asked_at: float) -> None:
     if asked_at != state.asked_at:
         return
     state.asked_at = None
@@ -121,18 +116,18 @@ def _queue_seen(
         return
     rows = answer.rows
     withdrawals.back(state, asked_at)
-    doubted = following.place(state, rows, asked_at, records)
+    doubted = following.place(state, rows, asked_at)
     whole = not doubted  # a doubtful answer may lack jobs that Slurm does have
     submission.look_up(state, rows, whole)
-    following.trail(state, rows, asked_at, whole, records)
+    following.trail(state, rows, asked_at, whole)
     withdrawals.look(state, rows, asked_at, whole)
     if whole:
-        probe.look(state, rows, records)
-    following.cancel_strays(state, rows, records)
+        probe.look(state, rows)
+    following.cancel_strays(state, rows)
     following.recall(state)
     standstill.give_up_hope(state)
     queue_hold.look(state)
-    following.look(state, records)
+    following.look(state)
     following.confirm(state, doubted)
     stopping.insist(state)
     following.plan(state)
@@ -258,6 +253,7 @@ def _known_here(state: SlurmState, one: SlurmAttempt, reason: str) -> str:
 
 
 _WHEN_DUE: dict[a.Timer, Callable[[SlurmState], None]] = {
+    "records": _look,
     "queue": following.ask,
     "confirm": following.confirm_next,
     "gather": submission.gather_what_is_ripe,

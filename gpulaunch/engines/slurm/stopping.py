@@ -75,7 +75,7 @@ def claimed(state: SlurmState, seen: Claimed) -> None:
             if attempt in seen.lost:
                 state.given_up.pop(attempt, None)
                 state.change(attempt, holder=Taken())
-                begun(state, attempt, seen.records)
+                begun(state, attempt)
             elif attempt in seen.won and seen.claim.purpose == "stop":
                 state.change(attempt, holder=why)
     if seen.claim.purpose == "give up":
