@@ -81,6 +81,12 @@ def ask(state: SlurmState) -> None:
     state.do(a.AskQueue())
 
 
+def ask_anew(state: SlurmState) -> None:
+    """Have the queue read anew: an answer to an earlier question does not show what is in doubt."""
+    state.asked_at = None
+    plan(state)
+
+
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 

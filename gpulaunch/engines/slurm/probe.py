@@ -66,26 +66,21 @@ def submitted(state: SlurmState, answer: commands.SubmitAnswer) -> None:
     match answer:
         case commands.SubmissionAccepted(number):
             probe.id = number
-            _go_on(state)
+            state.wake("send", 0.0)
         case commands.SubmissionRefused(text, plain=True) | commands.Full(text):
-            _is_refused(state, text)
+            _go_on_without(state, text)
         case _:
             refused = isinstance(answer, commands.SubmissionRefused)
             probe.unsure, probe.said = True, answer.text
             probe.refused = answer.text if refused else ""
-            state.asked_at = None  # an answer to an earlier question does not show it
-            following.plan(state)
+            following.ask_anew(state)
 
 
-def _go_on(state: SlurmState) -> None:
-    """Let batches be submitted."""
-    state.wake("send", 0.0)
-
-
-def _is_refused(state: SlurmState, why: str) -> None:
-    state.probe.settled = True
+def _go_on_without(state: SlurmState, why: str) -> None:
+    """Let batches be submitted although the probe gives no answer."""
     state.warn(f"not checked whether the nodes see {state.path}: {why}")
-    _go_on(state)
+    _settle(state)
+    state.wake("send", 0.0)
 
 
 def look(state: SlurmState, rows: Sequence[QueueRow]) -> None:
@@ -94,23 +89,17 @@ def look(state: SlurmState, rows: Sequence[QueueRow]) -> None:
     ours = [row for row in rows if row.name == probe.title]
     if probe.asked and not probe.settled and state.records.probe_was_here():
         _settle(state)
-        _go_on(state)
+        state.wake("send", 0.0)
     if probe.settled:
-        _sweep(state, ours)
+        # Waiting ones but that on which batches depend. A probe may be in the queue twice. A
+        # controller that forgot the end of the needed one may start it again, and cancelling it
+        # would cancel the batches.
+        if waiting := tuple(row.id for row in ours if row.waits and row.id != probe.needed):
+            state.do(CancelJobs(waiting))
     elif probe.unsure:
         _look_up(state, ours)
     elif probe.id:
         _follow(state, next((row for row in ours if row.id == probe.id), None))
-
-
-def _sweep(state: SlurmState, ours: Sequence[QueueRow]) -> None:
-    """Cancel waiting probes after the answer, except the one on which batches depend.
-
-    A probe may be in the queue twice. A controller that forgot the end of the needed one may
-    start it again, and cancelling it would cancel the batches.
-    """
-    if waiting := tuple(row.id for row in ours if row.waits and row.id != state.probe.needed):
-        state.do(CancelJobs(waiting))
 
 
 def _look_up(state: SlurmState, ours: Sequence[QueueRow]) -> None:
@@ -118,13 +107,13 @@ def _look_up(state: SlurmState, ours: Sequence[QueueRow]) -> None:
     probe = state.probe
     if ours:
         probe.unsure, probe.id = False, ours[0].id
-        _go_on(state)
+        state.wake("send", 0.0)
     elif state.now >= probe.again_at:
         probe.tries += 1
         delay = FIRST_RESUBMIT_DELAY * 2.0 ** min(probe.tries, 10)
         probe.again_at = state.now + min(MAX_RESUBMIT_DELAY, delay)
         if probe.refused and probe.tries > 1:
-            _is_refused(state, probe.refused)
+            _go_on_without(state, probe.refused)
         else:
             if probe.tries == 1:
                 state.warn(f"the probe of the run directory goes to Slurm again: {probe.said}")
@@ -139,8 +128,7 @@ def _follow(state: SlurmState, row: QueueRow | None) -> None:
     if row is None and probe.over_at is None:
         probe.absent += 1
         if probe.absent > 1:  # the first look may have been asked for before Slurm had it
-            _settle(state)
-            state.warn(f"not checked whether the nodes see {state.path}: Slurm forgot it")
+            _go_on_without(state, "Slurm forgot it")
         return
     probe.over_at = probe.over_at or state.now
     said = state.records.said(probe.id)
@@ -178,27 +166,16 @@ def _wait(state: SlurmState, reason: str) -> None:
             f" of the run before it{in_words(reason)}"
         )
     if outlook == "never" and lasted >= PROBE_FILE_TIMEOUT:
-        _give_up(state)
-
-
-def _give_up(state: SlurmState) -> None:
-    """Cancel a probe that Slurm will never start, and go on without its answer.
-
-    The batches may start where the probe may not: a QOS may take no job without a card. Slurm
-    cancels the batches that depend on the probe, and they are submitted again.
-    """
-    state.do(CancelJobs((state.probe.id,)))
-    state.warn(
-        f"not checked whether the nodes see {state.path}: Slurm will not start the"
-        f" probe{in_words(state.probe.reason)}"
-    )
-    _settle(state)
-    _go_on(state)
+        # The batches may start where the probe may not: a QOS may take no job without a card.
+        # Slurm cancels those that depend on the probe, and they are submitted again.
+        state.do(CancelJobs((probe.id,)))
+        _go_on_without(state, f"Slurm will not start the probe{in_words(reason)}")
 
 
 def _settle(state: SlurmState) -> None:
     probe = state.probe
-    state.do(ForgetSilence(probe.id))
+    if probe.id:
+        state.do(ForgetSilence(probe.id))
     probe.settled, probe.needed, probe.id = True, probe.id, ""
 
 

@@ -250,13 +250,7 @@ def _yield(state: SlurmState, batch: Batch) -> None:
 
 def _doubt(state: SlurmState, batch: Batch, doubt: BatchDoubted) -> None:
     batch.state = doubt
-    doubtful(state)
-
-
-def doubtful(state: SlurmState) -> None:
-    """Have the queue read anew: an answer to an earlier question does not show what is in doubt."""
-    state.asked_at = None
-    following.plan(state)
+    following.ask_anew(state)
 
 
 def _done(state: SlurmState, batch: Batch) -> None:

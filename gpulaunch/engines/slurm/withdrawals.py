@@ -11,7 +11,7 @@ once leaves behind only attempts of which no node reports an end.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gpulaunch.core.events import Ended, StopAttempt
 from gpulaunch.core.model import (
@@ -133,10 +133,8 @@ def forget(state: SlurmState, attempts: Iterable[AttemptId]) -> None:
 def _left(state: SlurmState, attempt: AttemptId) -> None:
     one = state.attempts.get(attempt)
     if one is not None and isinstance(one.holder, Withdrawn):
-        why = one.holder
-        over(
-            state, one, Cancelled() if why.reason == "cancelled" else Interrupted(cause_of(why.by))
-        )
+        by = Interrupted(cause_of(one.holder.by))
+        over(state, one, Cancelled() if one.holder.reason == "cancelled" else by)
 
 
 def look(state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
@@ -213,13 +211,12 @@ def gives_up(state: SlurmState) -> bool:
 
 def _removed_by(state: SlurmState) -> str:
     """Return the commands by which a person can cancel those that wait for Slurm's answer."""
-    known: Callable[[AttemptId], SlurmAttempt | None] = state.withdrawals.there.get
-    waiting = list(filter(None, map(known, state.withdrawals.waiting)))
+    there = state.withdrawals.there
+    waiting = [there[attempt] for attempt in state.withdrawals.waiting if attempt in there]
     words = [term for term, _ in ranges(one.id for one in waiting if one.id)]
     if len(words) > MAX_NUMBERS_SHOWN:
         words[MAX_NUMBERS_SHOWN:] = ["..."]
-    unnumbered = (one.slurm.title for one in waiting if not one.id)
-    titles = dict.fromkeys(filter(None, unnumbered))
+    titles = dict.fromkeys(one.slurm.title for one in waiting if one.slurm.title and not one.id)
     lines = [f"scancel {' '.join(words)}"] if words else []
     return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
 
