@@ -24,8 +24,8 @@ from gpulaunch.app.checks import pool_for
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
-from gpulaunch.app.options import RunOptions
-from gpulaunch.app.resuming import as_before, plan_again
+from gpulaunch.app.options import RunOptions, as_before
+from gpulaunch.app.rereading import plan_again
 from gpulaunch.app.single import own_scope, port_for_good
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpulaunch.app.observer import Observer
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.engines import setup_of
+from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import several
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,29 @@ def with_engine(options: RunOptions, engine: str = LOCAL, slurm: Sequence[str] =
         return replace(options, engine=chosen)
     words = sbatch.from_line(options.slurm) if options.slurm else slurm
     return replace(options, engine=chosen, slurm=tuple(words))
+
+
+def as_before(
+    options: RunOptions, manifest: Manifest, ledger: Ledger, observer: Observer
+) -> RunOptions:
+    """Return the options of this start, with those that the run was begun with where none is given.
+
+    Notes what is kept. Raises UsageError if another engine is asked for while the run's engine
+    still has attempts.
+    """
+    changes = options.engine not in (None, manifest.engine)
+    if changes and (left := len(ledger.open_attempts())):
+        raise UsageError(
+            f"--engine {manifest.engine} still has {several(left, 'attempt')} of"
+            " this run: resume it without --engine, and change when they have ended"
+        )
+    local = manifest.engine == LOCAL and not changes
+    before = manifest.choices if local else manifest.choices.elsewhere()
+    options = replace(options, choices=options.choices.over(before))
+    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
+    if kept := [word for word in options.choices.words() if word in before.words()]:
+        observer.note(f"as before: {' '.join(kept)}")
+    if options.engine == LOCAL and ledger.simulated and options.choices.simulate is None:
+        cards = replace(options.choices, simulate=len(ledger.gpus))
+        return replace(options, choices=cards)
+    return options

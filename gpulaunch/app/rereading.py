@@ -1,4 +1,4 @@
-"""Reads the job file once more while its run lives, for jobs that are retried.
+"""Reads the job file once more: for a run that is gone on with, or, while it lives, for a retry.
 
     Retry(as filed) ─▶ a thread reads the file ─end of pipe─▶ refiled: what changed ─▶ RetriedAnew
                                                                    └─ or Refused: why nothing did
@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.app.checks import misfits
+from gpulaunch.app.options import RunOptions
 from gpulaunch.core.events import RetriedAnew
 from gpulaunch.core.model import Job
 from gpulaunch.core.run import Run
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.errors import GpulaunchError, JobFileError
-from gpulaunch.jobfile import Plan, load
+from gpulaunch.errors import GpulaunchError, JobFileError, UsageError
+from gpulaunch.files import read_bytes
+from gpulaunch.jobfile import Plan, load, load_text
 from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing
 
 
@@ -32,6 +36,14 @@ class Filed:
 
     file: Path
     choices: Choices
+
+    def read(self, environ: Mapping[str, str]) -> Plan:
+        """Return the plan of the file as it is now. Raises UsageError, JobFileError."""
+        if not self.file.exists():
+            own = "--recorded goes on with the run's own copy of it"
+            raise UsageError(f"{self.file} is gone; {own}")
+        plan = load(self.file, environ=environ, per_gpu=self.choices.per_gpu)
+        return as_chosen(plan, self.choices.explain, self.choices.preload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,34 @@ class Refiled:
     requeued: tuple[str, ...]
     changed: tuple[str, ...]
     gone: tuple[str, ...]
+
+
+def plan_again(run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool) -> Plan:
+    """Return the plan of the job file as it is now, under the run's choices.
+
+    Of the run's own copy, if that is asked for or there is no file.
+    """
+    choices, filed = options.choices, filed_of(manifest, options)
+    if filed is not None and not recorded:
+        return filed.read(os.environ)
+    plan = recorded_plan(run, manifest, choices.per_gpu)
+    return as_chosen(plan, choices.explain, choices.preload)
+
+
+def filed_of(manifest: Manifest, options: RunOptions) -> Filed | None:
+    """Return the file from which a run reads its jobs again; None if there is none."""
+    return Filed(Path(manifest.job_file), options.choices) if manifest.job_file else None
+
+
+def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -> Plan:
+    """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError."""
+    copy = run.newest_jobs_file()
+    try:
+        text = read_bytes(copy)
+    except OSError as error:
+        raise UsageError(f"{copy}, the run's own copy, cannot be read: {error.strerror}") from None
+    base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
+    return load_text(text, name=manifest.name, base=base, environ=os.environ, per_gpu=per_gpu)
 
 
 class RefusedError(GpulaunchError):
@@ -76,16 +116,12 @@ class Reading:
         raise RefusedError(self._found)
 
     def _look(self) -> None:
-        choices, file = self._filed.choices, self._filed.file
         try:
-            if not file.exists():
-                raise RefusedError(f"{file} is gone; --recorded retries with what it said")
-            plan = load(file, environ=self._environ, per_gpu=choices.per_gpu)
-            self._found = as_chosen(plan, choices.explain, choices.preload)
+            self._found = self._filed.read(self._environ)
         except GpulaunchError as error:
             self._found = f"{error}\nnothing was requeued: the run goes on as it was"
         except Exception as error:  # a bug there must not leave the client without an answer
-            self._found = f"{file} could not be read: {error!r}; nothing was requeued"
+            self._found = f"{self._filed.file} could not be read: {error!r}; nothing was requeued"
         finally:
             os.close(self._write)
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias
 
 from gpulaunch.app.checks import (
@@ -28,23 +27,20 @@ from gpulaunch.app.checks import (
 from gpulaunch.app.damage import remembered_to_go_on
 from gpulaunch.app.lookup import directory, jobs_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
-from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
-from gpulaunch.app.rereading import Filed
+from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
+from gpulaunch.app.rereading import filed_of, plan_again
 from gpulaunch.app.session import Metrics, Session, run_to_its_end
 from gpulaunch.control.client import call
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
 from gpulaunch.core.events import GoOn, Retry, Submitted
 from gpulaunch.core.expected import expect_again
-from gpulaunch.core.ledger import LOCAL, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, JobState
 from gpulaunch.core.resume_plan import ResumePlan
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import OK, UsageError
-from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
-from gpulaunch.jobfile import Plan, load, load_text
-from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices
@@ -57,7 +53,6 @@ from gpulaunch.journal.liveness import (
     require_dead_elsewhere,
     state_of,
 )
-from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
@@ -191,41 +186,10 @@ def _go_on(
             Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
             ledger,
             [attempt.id for attempt in ledger.open_attempts()],
-            None if recorded else _filed(manifest, options),
+            None if recorded else filed_of(manifest, options),
         )
         with closing(Journal.reopen(run)) as journal:
             return run_to_its_end(session, server, journal, metrics, observer)
-
-
-def plan_again(run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool) -> Plan:
-    """Return the plan of the job file as it is now, under the run's choices.
-
-    Of the run's own copy, if that is asked for or there is no file.
-    """
-    file, choices = Path(manifest.job_file), options.choices
-    if manifest.job_file and not recorded:
-        if not file.exists():
-            raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
-        plan = load(file, environ=os.environ, per_gpu=choices.per_gpu)
-    else:
-        plan = recorded_plan(run, manifest, choices.per_gpu)
-    return as_chosen(plan, choices.explain, choices.preload)
-
-
-def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -> Plan:
-    """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError."""
-    copy = run.newest_jobs_file()
-    try:
-        text = read_bytes(copy)
-    except OSError as error:
-        raise UsageError(f"{copy}, the run's own copy, cannot be read: {error.strerror}") from None
-    base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
-    return load_text(text, name=manifest.name, base=base, environ=os.environ, per_gpu=per_gpu)
-
-
-def _filed(manifest: Manifest, options: RunOptions) -> Filed | None:
-    """Return the file from which a live run reads its jobs again; None if there is none."""
-    return Filed(Path(manifest.job_file), options.choices) if manifest.job_file else None
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:
@@ -296,33 +260,7 @@ def _note_not_taken(options: RunOptions, observer: Observer) -> None:
         observer.note(text, urgent=True)
 
 
-# ── What a run keeps from one start to the next ─────────────────────────────────────────────────
-
-
-def as_before(
-    options: RunOptions, manifest: Manifest, ledger: Ledger, observer: Observer
-) -> RunOptions:
-    """Return the options of this start, with those that the run was begun with where none is given.
-
-    Notes what is kept. Raises UsageError if another engine is asked for while the run's engine
-    still has attempts.
-    """
-    changes = options.engine not in (None, manifest.engine)
-    if changes and (left := len(ledger.open_attempts())):
-        raise UsageError(
-            f"--engine {manifest.engine} still has {several(left, 'attempt')} of"
-            " this run: resume it without --engine, and change when they have ended"
-        )
-    local = manifest.engine == LOCAL and not changes
-    before = manifest.choices if local else manifest.choices.elsewhere()
-    options = replace(options, choices=options.choices.over(before))
-    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
-    if kept := [word for word in options.choices.words() if word in before.words()]:
-        observer.note(f"as before: {' '.join(kept)}")
-    if options.engine == LOCAL and ledger.simulated and options.choices.simulate is None:
-        cards = replace(options.choices, simulate=len(ledger.gpus))
-        return replace(options, choices=cards)
-    return options
+# ── The jobs of a run that --only leaves out ────────────────────────────────────────────────────
 
 
 def _among(jobs: Sequence[Job], options: RunOptions, ledger: Ledger) -> set[str] | None:

@@ -79,7 +79,7 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
 
 def _commands(one: FoundRun) -> dict[str, str]:
     """Return each job's command by name, from the run's copy of its file; empty if that is lost."""
-    from gpulaunch.app.resuming import recorded_plan
+    from gpulaunch.app.rereading import recorded_plan
 
     with suppress(OSError, GpulaunchError):
         plan = recorded_plan(one.run, one.run.read_manifest())

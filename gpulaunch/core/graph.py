@@ -6,17 +6,16 @@ of cards.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, TypeGuard
 
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import HoldOutOver, RetryDue, SetTimer, StopAttempt, StopReason
-from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
-from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import SETTLED_STATES, AttemptId, Demand, Job, JobState
+from gpulaunch.core.facts import JobRequeued, JobSettled
+from gpulaunch.core.model import BAD_STATES, Demand, JobState
 from gpulaunch.core.reasons import JobReason, NeededBy, NeedUnmet
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import (
@@ -29,7 +28,6 @@ from gpulaunch.core.waiting import (
     Delayed,
     Idle,
     Launched,
-    Links,
     Node,
     Ready,
     Settled,
@@ -39,163 +37,10 @@ HOLD_OUT = 120.0
 """Seconds for which a job waits for another card while one that it avoids is free."""
 AHEAD_OF = 50
 """Needs up to which a job may be handed over ahead of them; with more, it waits for their end."""
-_BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
 
 
-# ── The job file ────────────────────────────────────────────────────────────────────────────
-
-
-def submit(
-    state: State, jobs: Sequence[Job], again: frozenset[str], left: frozenset[str] = frozenset()
-) -> list[AttemptId]:
-    """Add the jobs, queue those that wait, and return the attempts without a recorded end."""
-    ledger = state.ledger
-    open_attempts = [record.id for record in ledger.open_attempts()]
-    _record(state, jobs)
-    state.jobs.nodes = {job.name: Node.of(job, order) for order, job in enumerate(jobs)}
-    _link(state)
-    for name in left & state.jobs.nodes.keys() - again:
-        state.jobs.nodes[name].excluded = True
-    running = {attempt.job: attempt for attempt in open_attempts}
-    waiting = [node for node in state.jobs if _resume(state, node, running.get(node.name), again)]
-    _know_services(state)
-    for node in waiting:
-        if node.waits:
-            enqueue(state, node)
-    return open_attempts
-
-
-def retire_unneeded(state: State) -> None:
-    """Stop or settle the services whose dependants an earlier supervisor settled."""
-    for node in state.jobs:
-        if node.job.service and node.links.dependants and not node.serving.open:
-            _retire(state, node)
-
-
-def redefine(state: State, jobs: Iterable[Job], gone: frozenset[str]) -> None:
-    """Give settled and delayed jobs their new definition; mark those of `gone` as vanished."""
-    for job in jobs:
-        node = state.jobs.nodes.get(job.name)
-        if node is None or not isinstance(node.state, Settled | Delayed):
-            continue
-        node.demand_asked = job.demand
-        if isinstance(node.state, Delayed):
-            redemand(state, node, job.demand)
-        links = node.job
-        node.job = replace(job, needs=links.needs, after=links.after, service=links.service)
-        _add(state, node.job)
-    for name in sorted(gone & state.jobs.nodes.keys()):
-        if (
-            is_bad(state, state.jobs.nodes[name])
-            and not state.record(state.jobs.nodes[name]).vanished
-        ):
-            state.jobs.failed.pop(state.jobs.nodes[name], None)
-            state.effects.fact(JobVanished(name))
-
-
-def _record(state: State, jobs: Sequence[Job]) -> None:
-    ledger = state.ledger
-    for job in jobs:
-        _add(state, job)
-    names = {job.name for job in jobs}
-    for record in list(ledger.jobs.values()):
-        if record.name not in names and not record.vanished:
-            state.effects.fact(JobVanished(record.name))
-
-
-def _add(state: State, job: Job) -> None:
-    fact = JobAdded(
-        job.name,
-        job.group,
-        job.demand.gpus,
-        job.digest,
-        job.params,
-        job.cost,
-        job.service is not None,
-        job.expected,
-        job.demand.gpu_memory,
-    )
-    if not _same(state.ledger.jobs.get(job.name), fact):
-        state.effects.fact(fact)
-
-
-def _link(state: State) -> None:
-    """Give each job its neighbours."""
-    nodes = state.jobs.nodes
-    ahead: dict[Node, list[Node]] = {}
-    dependants: defaultdict[Node, list[Node]] = defaultdict(list)
-    followers: defaultdict[Node, list[Node]] = defaultdict(list)
-    for node in state.jobs:
-        ahead[node] = [nodes[name] for name in dict.fromkeys(node.job.needs) if name in nodes]
-        for need in ahead[node]:
-            dependants[need].append(node)
-        for name in dict.fromkeys(node.job.after):
-            if name in nodes:
-                followers[nodes[name]].append(node)
-    for node, known in ahead.items():
-        unknown = [name for name in node.job.needs if not _is_known(state, name)]
-        node.links = Links(
-            tuple(need for need in known if need.job.service is None),
-            tuple(need for need in known if need.job.service is not None),
-            tuple(nodes[name] for name in dict.fromkeys(node.job.after) if name in nodes),
-            tuple(dependants.get(node, ())),
-            tuple(followers.get(node, ())),
-            unknown[-1] if unknown else "",
-        )
-
-
-def _is_known(state: State, need: str) -> bool:
-    """Whether the file has the need, or it has succeeded before it vanished."""
-    record = state.ledger.jobs.get(need)
-    return need in state.jobs.nodes or (record is not None and record.state == "succeeded")
-
-
-def _resume(state: State, node: Node, running: AttemptId | None, again: frozenset[str]) -> bool:
-    """Set the node's state from what is recorded of it; return whether the job waits."""
-    record = state.record(node)
-    node.fresh_from = len(record.attempts) + 1
-    if record.state == "running" and not running:
-        _settle_recorded(state, node, record)
-    if record.state in SETTLED_STATES and node.name not in again:
-        node.become(SETTLED)
-        return False
-    if node.excluded and not running:
-        node.become(SETTLED)
-        if record.state == "running":
-            state.effects.fact(JobRequeued(node.name, Because("cut_short")))
-        return False
-    state.jobs.unsettled += 1
-    if running:
-        node.become(Launched(running))
-        return False
-    if record.state != "waiting" or record.charged or record.not_before is not None:
-        state.effects.fact(JobRequeued(node.name, Because("taken_up")))
-    return True
-
-
-def _settle_recorded(state: State, node: Node, record: JobRecord) -> None:
-    # The supervisor died between recording an attempt's end and settling its job: a job that
-    # succeeded or was cancelled is not run again.
-    last = record.attempts[-1]
-    if last.state == "succeeded":
-        state.effects.fact(JobSettled(node.name, "succeeded"))
-    elif last.state == "cancelled":
-        state.effects.fact(JobSettled(node.name, "cancelled", Because("cancelled")))
-
-
-def _know_services(state: State) -> None:
-    """Find, for each service, the demands and the other services that run beside it."""
-    known: dict[tuple[Node, ...], frozenset[Node]] = {}
-    for node in state.jobs:
-        if node.links.services and node.links.services not in known:
-            known[node.links.services] = frozenset(closure(node))
-            for service in known[node.links.services]:
-                service.serving.companions |= known[node.links.services] - {service}
-        if not node.settled:
-            _count(state, node, +1)
-
-
-def _count(state: State, node: Node, step: int) -> None:
+def count(state: State, node: Node, step: int) -> None:
+    """Count the job, when it is no longer settled (`step` 1) or is from now on (-1)."""
     for service in node.links.services:
         service.serving.open += step
     if not node.job.service:
@@ -211,7 +56,7 @@ def enqueue(state: State, node: Node) -> None:
     """Set what a waiting job waits for: others, a delay, services, cards; or settle it."""
     unknown = node.links.unknown
     bad = NeedUnmet(unknown, "unknown") if unknown else None
-    for need in (*node.links.needs, *node.links.services):
+    for need in node.links.required:
         end = state.record(need).state
         if _ended_badly(end):
             bad = bad or NeedUnmet(need.name, end)
@@ -223,7 +68,7 @@ def enqueue(state: State, node: Node) -> None:
         settle(state, node, "skipped", bad)
         return
     if node.job.service and node.links.dependants and not node.serving.open:
-        _retire(state, node)
+        retire(state, node)
         return
     blockers = sum(state.record(need).state != "succeeded" for need in node.links.needs)
     blockers += sum(not other.settled for other in node.links.after)
@@ -330,7 +175,7 @@ def settle(state: State, node: Node, end: JobState, reason: JobReason | None = N
         state.effects.fact(JobSettled(node.name, end, reason))
         if end == "failed":
             state.jobs.failed[node] = None
-        _count(state, node, -1)
+        count(state, node, -1)
         unneeded.update(
             {service: None for service in node.links.services if not service.serving.open}
         )
@@ -344,7 +189,7 @@ def settle(state: State, node: Node, end: JobState, reason: JobReason | None = N
                 _unblock(state, dependant)
     for service in unneeded:
         if not service.serving.open:
-            _retire(state, service)
+            retire(state, service)
     _wake(state, first)
 
 
@@ -366,7 +211,8 @@ def _unblock(state: State, node: Node) -> None:
         may_go_ahead(state, node)
 
 
-def _retire(state: State, service: Node) -> None:
+def retire(state: State, service: Node) -> None:
+    """Stop a service that no unsettled job needs, or settle it where it waits."""
     if isinstance(service.state, Launched):
         live = state.attempts.get(service.state.attempt)
         if live is not None:
@@ -383,10 +229,10 @@ def redemand(state: State, node: Node, demand: Demand) -> None:
     """Set the demand of the job's next attempt. A ready job has to be queued again after it."""
     counted = not node.settled
     if counted:
-        _count(state, node, -1)
+        count(state, node, -1)
     node.job = replace(node.job, demand=demand)
     if counted:
-        _count(state, node, +1)
+        count(state, node, +1)
 
 
 def hold_out(state: State, node: Node, delay: float = 0.0) -> None:
@@ -417,15 +263,15 @@ def requeue(
         node.excluded = False
         state.jobs.failed.pop(node, None)
         state.effects.fact(JobRequeued(node.name, why))
-        if isinstance(was, Settled):
-            node.job = replace(node.job, demand=replace(node.demand_asked, avoid=avoid))
-        else:
-            redemand(state, node, replace(node.demand_asked, avoid=avoid))
-        if isinstance(was, Settled):
-            state.jobs.unsettled += 1
-            _count(state, node, +1)
-            for follower in node.links.followers:
-                _block(state, follower)
+        demand = replace(node.demand_asked, avoid=avoid)
+        if isinstance(was, Delayed):
+            redemand(state, node, demand)
+            continue
+        node.job = replace(node.job, demand=demand)
+        state.jobs.unsettled += 1
+        count(state, node, +1)
+        for follower in node.links.followers:
+            _block(state, follower)
     for node in nodes:
         if isinstance(node.state, Blocked):
             enqueue(state, node)
@@ -435,7 +281,7 @@ def leave_be(state: State, node: Node) -> None:
     """Take an excluded job, whose attempt has ended, out of the count: it is not run again."""
     node.become(SETTLED)
     state.jobs.unsettled -= 1
-    _count(state, node, -1)
+    count(state, node, -1)
 
 
 def _block(state: State, node: Node) -> None:
@@ -462,7 +308,7 @@ def to_retry(state: State, names: tuple[str, ...] | None) -> list[Node]:
         node = up.pop()
         found[node] = None
         if state.record(node).state == "skipped":
-            more = [n for n in (*node.links.needs, *node.links.services) if is_bad(state, n)]
+            more = [n for n in node.links.required if is_bad(state, n)]
             up += [n for n in more if n not in found]
     down += found
     while down:
@@ -479,12 +325,12 @@ def to_retry(state: State, names: tuple[str, ...] | None) -> list[Node]:
 
 def is_bad(state: State, node: Node) -> bool:
     """Whether the job has ended without success."""
-    return node.settled and state.record(node).state in _BAD
+    return node.settled and state.record(node).state in BAD_STATES
 
 
 def has_bad_need(state: State, node: Node) -> Node | None:
     """Return a need or service of the job that has ended without success, None for none."""
-    return next((n for n in (*node.links.needs, *node.links.services) if is_bad(state, n)), None)
+    return next((n for n in node.links.required if is_bad(state, n)), None)
 
 
 def stop(
@@ -527,14 +373,10 @@ def demands_beside(services: Iterable[Node]) -> set[Demand]:
 
 
 def _ended_badly(state: JobState) -> TypeGuard[Literal["failed", "cancelled", "skipped"]]:
-    return state in _BAD
+    return state in BAD_STATES
 
 
 def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
     counted[demand] += step
     if not counted[demand]:
         del counted[demand]
-
-
-def _same(record: JobRecord | None, fact: JobAdded) -> bool:
-    return record is not None and not record.vanished and record.definition == fact

@@ -16,6 +16,20 @@ from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Failure, Instant, Lost, Outcome
 
 
+def settlement(job: JobRecord) -> f.JobSettled | None:
+    """Return the missing fact that settles a job whose last attempt has ended; None for none.
+
+    Its supervisor died between recording the two. One that succeeded or was cancelled is not run
+    again.
+    """
+    match job.attempts[-1].state:
+        case "succeeded":
+            return f.JobSettled(job.name, "succeeded")
+        case "cancelled":
+            return f.JobSettled(job.name, "cancelled", Because("cancelled"))
+    return None
+
+
 class Mender:
     """Applies facts to `ledger`, from the first gap in a journal on, and adds what is missing."""
 
@@ -54,14 +68,9 @@ class Mender:
                 yield from self._settled(job)
 
     def _settled(self, job: JobRecord) -> Iterator[f.Fact]:
-        if job.state != "running" or job.attempts[-1].is_open:
-            return
-        match job.attempts[-1].state:
-            case "succeeded" | "cancelled" as state:
-                reason = None if state == "succeeded" else Because("cancelled")
-                yield f.JobSettled(job.name, state, reason)
-            case _:
-                yield f.JobDelayed(job.name, Because("unrecorded"), unrecorded=True)
+        if job.state == "running" and not job.attempts[-1].is_open:
+            because = Because("unrecorded")
+            yield settlement(job) or f.JobDelayed(job.name, because, unrecorded=True)
 
     def _implied(self, fact: f.Fact) -> Iterator[f.Fact]:
         if self.ledger.closed is not None and isinstance(fact, _OF_ATTEMPTS):

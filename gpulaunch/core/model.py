@@ -24,7 +24,9 @@ GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draini
 SPARSE: Mapping[str, bool] = MappingProxyType({"sparse": True})
 """Marks a field that is seldom set: the journal leaves it out where it has its default."""
 
-SETTLED_STATES: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
+BAD_STATES: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
+"""End states of a job that keep the jobs that need it from running."""
+SETTLED_STATES: frozenset[JobState] = BAD_STATES | {"succeeded"}
 
 
 @dataclass(frozen=True, slots=True, order=True)

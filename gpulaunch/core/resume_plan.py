@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core import graph
+from gpulaunch.core import submission
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Job, JobState
+from gpulaunch.core.model import BAD_STATES, Job
 from gpulaunch.core.state import State
-
-BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
-"""End states of a job that keep the jobs that need it from running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +118,8 @@ def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
     """
     ledger.cut_off()
     state = State.new(ledger)
-    graph.submit(state, chosen.jobs, chosen.requeue, chosen.left)
-    graph.retire_unneeded(state)
+    submission.submit(state, chosen.jobs, chosen.requeue, chosen.left)
+    submission.retire_unneeded(state)
     return [node.job for node in state.jobs if node.waits]
 
 
@@ -145,7 +142,7 @@ def retried(
     else:
         found = {name for name in names if states.get(name, "succeeded") != "succeeded"}
     skipped = [job for job in jobs if states.get(job.name) == "skipped"]
-    needs = {job.name: [n for n in job.needs if states.get(n) in BAD] for job in skipped}
+    needs = {job.name: [n for n in job.needs if states.get(n) in BAD_STATES] for job in skipped}
     dependants: dict[str, list[str]] = {}
     for job in skipped:
         for need in job.needs:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gpulaunch.core import admission, completion, deadlock, graph, on_cards, requests, why
+from gpulaunch.core import (
+    admission,
+    completion,
+    deadlock,
+    graph,
+    on_cards,
+    requests,
+    submission,
+    why,
+)
 from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
 from gpulaunch.core.events import (
@@ -188,7 +197,7 @@ def _on(state: State, event: Event) -> None:
         case Asked(Retry(names)):
             requests.retry(state, names)
         case RetriedAnew(names, jobs, gone):
-            graph.redefine(state, jobs, gone)
+            submission.redefine(state, jobs, gone)
             requests.retry(state, names)
         case Asked(DrainGpus() as request):
             requests.drain_gpus(state, request)
@@ -272,9 +281,9 @@ def _timer_fired(state: State, timer: Timer) -> None:
 
 def _submit(state: State, event: Submitted) -> None:
     state.course.submitted = True
-    for attempt in graph.submit(state, event.jobs, event.again, event.left):
+    for attempt in submission.submit(state, event.jobs, event.again, event.left):
         state.attempts.inherit(attempt, state.jobs.nodes.get(attempt.job))
-    graph.retire_unneeded(state)
+    submission.retire_unneeded(state)
     for card in state.cards:
         card.drained = state.ledger.gpus[card.gpu.uuid].drained
 

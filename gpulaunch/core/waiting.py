@@ -106,6 +106,11 @@ class Links:
     followers: tuple[Node, ...] = ()
     unknown: str = ""
 
+    @property
+    def required(self) -> tuple[Node, ...]:
+        """All that must do well for this job to run."""
+        return self.needs + self.services
+
 
 @dataclass(slots=True, eq=False)
 class Serving:

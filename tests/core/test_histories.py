@@ -161,7 +161,7 @@ def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_skip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(graph, "_BAD", frozenset())
+    patch.setattr(graph, "BAD_STATES", frozenset())
 
 
 def _settle_without_a_fact(patch: pytest.MonkeyPatch) -> None:
