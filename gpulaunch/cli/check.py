@@ -20,7 +20,7 @@ from gpulaunch.app.checks import (
 )
 from gpulaunch.app.observer import Preview
 from gpulaunch.app.options import RunOptions, with_engine
-from gpulaunch.cli.options import as_json, engine_options, job_file
+from gpulaunch.cli.options import as_json, engine_options, gpus_option, job_file, simulate_option
 from gpulaunch.cli.output import echo_plan, print_json, say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.expected import expect
@@ -35,8 +35,8 @@ from gpulaunch.journal.earlier import durations_of
 
 @click.command("check")
 @job_file
-@click.option("--gpus", metavar="SPEC", help="all; how many; which: 0,2 (one: 2,), UUIDs.")
-@click.option("--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards.")
+@gpus_option
+@simulate_option
 @engine_options
 @as_json
 def check(

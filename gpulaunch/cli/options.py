@@ -129,67 +129,55 @@ def instead_of_option(option: str, context: click.Context) -> str:
 
     command = context.command
     known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
-    fields = _fields() if command.name in ("run", "map", "resume", "retry", "check") else ()
+    fields: Collection[str] = ()
+    if command.name in ("run", "map", "resume", "retry", "check"):
+        from gpulaunch.jobfile.fields import FIELDS as fields
     return habits.instead_of_option(option, command.name or "", known, fields)
 
 
-def _fields() -> Collection[str]:
-    """Return the names of a job's fields."""
-    from gpulaunch.jobfile.fields import FIELDS
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator that adds all the options, in their order."""
 
-    return FIELDS
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-
-def pool_options(command: F) -> F:
-    """Add the options of which cards, for commands that start something new."""
-    simulate = click.option(
-        "--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards."
-    )
-    return _added(command, (_GPUS, simulate, _SHARE_BUSY))
+    return add
 
 
-def pool_options_again(command: F) -> F:
-    """Add the options of which cards, for commands that go on with a run."""
-    simulate = click.option(
-        "--simulate",
-        type=click.IntRange(0, 64),
-        metavar="N",
-        help="Pretend N cards; 0: the real ones again.",
-    )
-    return _added(command, (_GPUS, simulate, _SHARE_BUSY))
+def _simulate(least: int, text: str) -> Callable[[F], F]:
+    return click.option("--simulate", type=click.IntRange(least, 64), metavar="N", help=text)
 
 
 GPUS_HELP = "all; how many; which: 0,2 (one: 2,), UUIDs."
-_GPUS = click.option("--gpus", metavar="SPEC", help=GPUS_HELP)
+gpus_option = click.option("--gpus", metavar="SPEC", help=GPUS_HELP)
+simulate_option = _simulate(1, "Pretend N cards.")
 _SHARE_BUSY = click.option(
     "--share-busy/--no-share-busy",
     default=None,
     help="Also take cards that others' processes use.",
 )
-
-
-def _added(command: F, options: Sequence[Callable[[F], F]]) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def engine_options(command: F) -> F:
-    """Add the options of the engine: `run`, `map`, `resume`, `retry` and `check`."""
-    engine = click.option(
+pool_options = _options(gpus_option, simulate_option, _SHARE_BUSY)
+"""Which cards, for commands that start something new."""
+pool_options_again = _options(
+    gpus_option, _simulate(0, "Pretend N cards; 0: the real ones again."), _SHARE_BUSY
+)
+"""Which cards, for commands that go on with a run."""
+engine_options = _options(
+    click.option(
         "--engine",
         type=click.Choice(["local", "slurm"]),
         help="Run on this machine's cards (local), or hand the jobs to Slurm.",
-    )
-    slurm = click.option(
+    ),
+    click.option(
         "--slurm",
         multiple=True,
         metavar="OPTION",
         help="An option of sbatch for every job: --slurm --partition=gpu.",
-    )
-    return _added(command, (engine, slurm))
-
-
+    ),
+)
+"""The engine, for `run`, `map`, `resume`, `retry` and `check`."""
 only = click.option(
     "--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need ('*': all)."
 )
@@ -199,11 +187,6 @@ per_gpu = click.option(
     metavar="N",
     help="Jobs a card, where a job does not say; above the file's own per_gpu.",
 )
-
-
-def run_options(command: F) -> F:
-    """Add the options of a run's behaviour and output: `run`, `map`, `resume` and `retry`."""
-    return _added(command, (*_RUNS_OWN, *_OF_THIS_START))
 
 
 _RUNS_OWN = (
@@ -245,3 +228,6 @@ _OF_THIS_START = (
         help="Serve metrics for Prometheus on 127.0.0.1:N (0: a free port).",
     ),
 )
+
+run_options = _options(*_RUNS_OWN, *_OF_THIS_START)
+"""A run's behaviour and output, for `run`, `map`, `resume` and `retry`."""

@@ -17,9 +17,16 @@ from gpulaunch.core.completion import BY_ITSELF
 from gpulaunch.core.events import Ended, Sick
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
-from gpulaunch.diagnose import failure
-from gpulaunch.diagnose.failure import CardFacts, Counters, Evidence
-from gpulaunch.diagnose.failure.edge import tail
+from gpulaunch.diagnose.failure.edge import Counters, counters, is_bar, tail
+from gpulaunch.diagnose.failure.edge import rooms as rooms_of
+from gpulaunch.diagnose.failure.evidence import (
+    CardFacts,
+    Evidence,
+    advice_on_modules,
+    advice_on_signal,
+    diagnose,
+)
+from gpulaunch.diagnose.failure.evidence import hint as hint_of
 from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
 from gpulaunch.gpus.free import computing
 from gpulaunch.journal.rundir import RunDir
@@ -73,7 +80,7 @@ class EndDiagnosis:
         self._warn = warn
         self._afar = False
         self._begun: dict[AttemptId, Beginning] = {}
-        self._counted = Beginning(failure.counters(), time.monotonic())
+        self._counted = Beginning(counters(), time.monotonic())
 
     @classmethod
     def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> EndDiagnosis:
@@ -89,7 +96,7 @@ class EndDiagnosis:
     def begin(self, attempt: AttemptId) -> None:
         now = time.monotonic()
         if now - self._counted.at >= KERNEL_COUNTERS_MAX_AGE:
-            self._counted = Beginning(failure.counters(), now)
+            self._counted = Beginning(counters(), now)
         self._begun[attempt] = replace(self._counted, at=now)
 
     def diagnose(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
@@ -111,7 +118,7 @@ class EndDiagnosis:
     def _hint(self, ended: Ended) -> None:
         text = tail(self._run.log(ended.attempt))
         evidence = Evidence(ended.end.outcome, text, succeeded=True)
-        if text and (hint := failure.hint(evidence)):
+        if text and (hint := hint_of(evidence)):
             self._warn(ended.attempt.job, hint)
 
     def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardSnapshot | Sick) -> None:
@@ -136,11 +143,11 @@ class EndDiagnosis:
         evidence = Evidence(
             ended.end.outcome,
             tail(self._run.log(ended.attempt)),
-            rises=failure.counters() - begun.counters if begun else Counters(),
+            rises=counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
-            rooms=failure.rooms(rooms),
+            rooms=rooms_of(rooms),
         )
-        found = failure.diagnose(evidence) or _plain(evidence, job)
+        found = diagnose(evidence) or _plain(evidence, job)
         if found is not None:
             found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
         pending.tell(replace(ended, end=replace(ended.end, failure=found)))
@@ -162,7 +169,7 @@ def _plain(evidence: Evidence, job: Job) -> Failure | None:
     """
     kind = failure_of(evidence.outcome, job)
     lines = [line.strip() for line in evidence.tail.splitlines()]
-    lines = [line for line in lines if line and not failure.is_bar(line)]
+    lines = [line for line in lines if line and not is_bar(line)]
     shown = lines[-1] if lines else ""
-    advice = failure.advice_on_signal(evidence) or failure.advice_on_modules(evidence)
+    advice = advice_on_signal(evidence) or advice_on_modules(evidence)
     return Failure(kind, shown, advice) if kind and (shown or advice) else None

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import Exited, MissingOutput, Outcome, Signaled, TimedOut
-from gpulaunch.diagnose.failure import Counters, Evidence, Room
+from gpulaunch.diagnose.failure.edge import Counters, Room
+from gpulaunch.diagnose.failure.evidence import Evidence
 
 HERE = Path(__file__).parent / "corpus"
 HEADS = {

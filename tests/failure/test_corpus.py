@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.diagnose.failure import diagnose, hint
+from gpulaunch.diagnose.failure.evidence import diagnose, hint
 from tests.failure.corpus import Case, cases
 
 TABLE = Path(__file__).parent / "confusion.txt"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import MemoryUse
-from gpulaunch.diagnose.failure import Counters, counters, rooms, tail
 from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.edge import Counters, counters, rooms, tail
 from gpulaunch.diagnose.failure.memory import numbers_of
 
 GIB = 1 << 30

@@ -21,20 +21,17 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.diagnose.failure import (
-    CLASSES,
+from gpulaunch.diagnose.failure.advice import advice as words
+from gpulaunch.diagnose.failure.classes import CLASSES, advice_for, title_of
+from gpulaunch.diagnose.failure.edge import Counters, Room
+from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
-    Counters,
     Evidence,
-    Room,
-    advice_for,
     advice_on_modules,
     advice_on_signal,
     diagnose,
     hint,
-    title_of,
 )
-from gpulaunch.diagnose.failure.advice import advice as words
 
 GIB = 1 << 30
 NO_MODULE = "run.sh: line 3: module: command not found\n"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Exited, MissingOutput, Signaled
-from gpulaunch.diagnose.failure import Evidence, diagnose, hint
+from gpulaunch.diagnose.failure.evidence import Evidence, diagnose, hint
 from gpulaunch.diagnose.failure.judge import judge
 from gpulaunch.diagnose.failure.reading import errors_of, lines_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, Outcome, Signaled
-from gpulaunch.diagnose.failure import Evidence, diagnose
+from gpulaunch.diagnose.failure.evidence import Evidence, diagnose
 
 PYTHON = {
     "host_oom": "x = 'a' * (1 << 62)",

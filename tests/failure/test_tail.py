@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.diagnose.failure import is_bar
+from gpulaunch.diagnose.failure.edge import is_bar
 
 
 @pytest.mark.parametrize(

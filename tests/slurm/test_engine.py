@@ -32,7 +32,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Signaled,
 )
-from gpulaunch.diagnose.failure import advice
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.engines.slurm import batches, following, probe
 from gpulaunch.process.ends import read_end
 from gpulaunch.wording import cause
