@@ -42,6 +42,16 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES >> 20} MiB", os.fspath(path))
 
 
+def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
+    """Return a regular file's last `window` bytes, and whether there are more. Raises OSError.
+
+    Reads once, what is there at that moment: a file that grows or shrinks meanwhile does no harm.
+    """
+    with open(path, "rb", opener=regular, buffering=0) as file:
+        start = max(0, os.fstat(file.fileno()).st_size - window)
+        return os.pread(file.fileno(), window, start), start > 0
+
+
 def is_regular(path: str | os.PathLike[str]) -> bool:
     """Whether the path is a regular file; for libraries that open files by themselves."""
     try:

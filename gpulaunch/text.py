@@ -147,6 +147,11 @@ def unescaped(pattern: str) -> str:
     return _ESCAPED.sub(r"\1", pattern)
 
 
+def clip(text: str, length: int) -> str:
+    """Return at most `length` characters of the text, a cut marked by `…`."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
 def shortened(value: object) -> str:
     """Return the value in quotes, cut after 60 characters."""
     text = str(value)

@@ -22,7 +22,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.text import clock, consecutive, listing, several, size, span
+from gpulaunch.text import clip, clock, consecutive, listing, several, size, span
 
 MAX_EVIDENCE_CHARACTERS = 200
 """Characters of the evidence that a reason shows at most."""
@@ -206,9 +206,7 @@ def attempt_end(end: r.AttemptEnd) -> str:
         text = f"ended early: {text}"
     if not end.evidence:
         return text
-    shown = end.evidence
-    if len(shown) > MAX_EVIDENCE_CHARACTERS:
-        shown = shown[: MAX_EVIDENCE_CHARACTERS - 1] + "…"
+    shown = clip(end.evidence, MAX_EVIDENCE_CHARACTERS)
     # What gpulaunch itself ended, it ended for what the evidence says.
     return shown if isinstance(end.outcome, Interrupted) else f"{text}: {shown}"
 

@@ -30,7 +30,7 @@ from gpulaunch.app.single import own_scope, port_for_good
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
 from gpulaunch.core.template import render
-from gpulaunch.digest.words import clip, visible
+from gpulaunch.digest.words import visible
 from gpulaunch.engines import strict
 from gpulaunch.engines.environment import AttemptPlace, placeholders
 from gpulaunch.engines.local.readiness import address_of
@@ -49,7 +49,7 @@ from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, typed, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RUNS, RunDir
-from gpulaunch.text import listing
+from gpulaunch.text import clip, listing
 
 MAX_JOBS_NAMED = 10
 """Jobs that an error names of those that a pattern fits."""

@@ -85,7 +85,11 @@ class Estimate:
     """
 
     def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
-        self._earlier = dict(earlier or {})
+        self._of_another_run = earlier or {}
+        self._begin(self._of_another_run)
+
+    def _begin(self, earlier: Mapping[str, float]) -> None:
+        self._earlier = dict(earlier)
         self._groups: dict[int, DurationGroup] = {}
         self._left: dict[str, tuple[int, float]] = {}
         self._running: dict[AttemptId, Instant] = {}
@@ -123,6 +127,11 @@ class Estimate:
 
     def see(self, fact: f.Fact, at: Instant, ledger: Ledger) -> None:
         match fact:
+            case f.RunOpened(epoch=epoch):
+                # Monotonic times of an earlier supervisor may be of an earlier boot: they compare
+                # with none of this one. A resumed run has jobs of its own that finished.
+                self._begin(self._of_another_run if epoch == 1 else {})
+                self.seed(ledger)
             case f.JobAdded(name) | f.JobRequeued(name):
                 job = ledger.jobs[name]
                 self._recall(job)

@@ -6,11 +6,11 @@ Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one c
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from gpulaunch import wording
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import LOCAL, AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import (
     AttemptId,
     GpuState,
@@ -27,6 +27,7 @@ from gpulaunch.text import listing, several, span
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 
+ENDS_FIRST: tuple[JobState, ...] = (*get_args(JobState)[2:], "running", "waiting")
 BURST, QUEUED = 3, "queued"
 DRAINING = 2.0
 """Seconds for a card's memory to drain before a line reports that it has not."""
@@ -166,16 +167,20 @@ class LineFormatter:
         before = self._cards.get(uuid)
         if state in _UNUSABLE and state != before:
             self._cards[uuid] = state
-            return _line(at, "warn", "card", _card(uuid, ledger), unusable(state, why))
+            return _line(at, "warn", "card", _card(uuid, ledger), _unusable(state, why))
         if state == "leased" and before:
             del self._cards[uuid]
             return _line(at, "calm", "card", _card(uuid, ledger), "came free")
         return None
 
 
-def unusable(state: GpuState, why: CardReason | None) -> str:
-    """Return why a card is not used: `set aside: its memory did not drain`."""
-    kind = _UNUSABLE.get(state, state)
+def unused(record: GpuRecord) -> str:
+    """Return why a card cannot be used: `set aside: its memory did not drain`; empty if it can."""
+    return _unusable(record.state, record.why) if record.state in _UNUSABLE else ""
+
+
+def _unusable(state: GpuState, why: CardReason | None) -> str:
+    kind = _UNUSABLE[state]
     return f"{kind}: {words.visible(wording.card_reason(why))}" if why else kind
 
 
@@ -288,15 +293,7 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
 
 def tally(ledger: Ledger) -> str:
     """Return the counts of states that have jobs: `988 succeeded, 10 failed, 2 skipped`."""
-    states: tuple[JobState, ...] = (
-        "succeeded",
-        "failed",
-        "cancelled",
-        "skipped",
-        "running",
-        "waiting",
-    )
-    named = [f"{words.count(ledger.counts[s])} {s}" for s in states if ledger.counts[s] > 0]
+    named = [f"{words.count(ledger.counts[s])} {s}" for s in ENDS_FIRST if ledger.counts[s] > 0]
     if ledger.vanished:
         named.append(f"{words.count(ledger.vanished)} {words.GONE}")
     return ", ".join(named) or "no jobs"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import takewhile
 
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
@@ -142,17 +143,17 @@ def _alike(texts: Sequence[str]) -> str:
     if all(text.isdecimal() for text in texts):
         least, most = min(map(int, texts)), max(map(int, texts))
         return f"{least}" if least == most else f"{least} to {most}"
-    first, last = min(texts), max(texts)
-    if first == last:
-        return first
-    start = _common(first, last).rstrip("0123456789")
-    end = _common(first[len(start) :][::-1], last[len(start) :][::-1])[::-1].lstrip("0123456789")
-    alike = all(text.startswith(start) and text.endswith(end) for text in texts)
-    return f"{start}*{end}" if alike else "*"
+    return texts[0] if len(set(texts)) == 1 else pattern(texts)
 
 
-def _common(one: str, other: str) -> str:
-    length = 0
-    while length < min(len(one), len(other)) and one[length] == other[length]:
-        length += 1
-    return one[:length]
+def pattern(texts: Sequence[str]) -> str:
+    """Return what texts have in common, `fold-*`; no number is cut in two: of 07 and 08, `*`."""
+    start = _beginning(texts).rstrip("0123456789")
+    ends = [text[len(start) :][::-1] for text in texts]
+    return f"{start}*{_beginning(ends)[::-1].lstrip('0123456789')}"
+
+
+def _beginning(texts: Sequence[str]) -> str:
+    """Return what all the texts begin with."""
+    pairs = zip(min(texts), max(texts), strict=False)
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

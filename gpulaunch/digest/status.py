@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import get_args
 
 from gpulaunch import wording
 from gpulaunch.contracts import (
@@ -29,14 +30,7 @@ from gpulaunch.digest.groups import evidence_of
 from gpulaunch.digest.summary import RunPaths, next_command
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 
-STATES: tuple[JobState, ...] = (
-    "waiting",
-    "running",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "skipped",
-)
+STATES: tuple[JobState, ...] = get_args(JobState)
 STYLES: dict[JobState, str] = {
     "waiting": "dim",
     "running": "cyan",
@@ -143,7 +137,7 @@ def _job_json(
     return {
         "name": job.name,
         "state": job.state,
-        "reason": reason_of(job, reasons),
+        "reason": reason_of(job, reasons.get(job.name)),
         "params": dict(job.definition.params),
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
@@ -209,12 +203,12 @@ def _index(uuid: str, ledger: Ledger) -> int | None:
     return record.gpu.index if record else None
 
 
-def reason_of(job: JobRecord, reasons: Mapping[str, WaitReason]) -> str:
-    """Return why the job waits, failed or was skipped, in words; else ""."""
+def reason_of(job: JobRecord, live: WaitReason | None) -> str:
+    """Return why the job waits (`live`: as the run says), failed or was skipped, in words."""
     if job.gone:
         return words.gone(job)
     if job.state == "waiting":
-        return wording.job_reason(reasons.get(job.name) or job.reason)
+        return wording.job_reason(live or job.reason)
     if job.state == "failed" and not job.reason and job.attempts:
         return words.ending(job.attempts[-1])
     return wording.job_reason(job.reason)

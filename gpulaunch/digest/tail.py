@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpulaunch.digest.words import visible
-from gpulaunch.files import regular
-from gpulaunch.text import as_shown
+from gpulaunch.files import end_of
+from gpulaunch.text import as_shown, clip
 
 WINDOW = 64 * 1024
 LINE = 400
@@ -40,14 +40,10 @@ def read_tail(
     Reads `window` bytes at most.
     """
     try:
-        with open(path, "rb", opener=regular) as file:
-            end = file.seek(0, os.SEEK_END)
-            start = max(0, end - window)
-            file.seek(start)
-            data = file.read(window)
+        data, cut = end_of(path, window)
     except OSError:
         return ()
-    return last_lines(data, lines, cut=start > 0)
+    return last_lines(data, lines, cut)
 
 
 def last_lines(data: bytes, lines: int = LINES_SHOWN, cut: bool = False) -> tuple[str, ...]:
@@ -61,12 +57,12 @@ def last_lines(data: bytes, lines: int = LINES_SHOWN, cut: bool = False) -> tupl
     folded = [line for line in _folded(data.decode("utf-8", "replace")) if line.strip()]
     folded = _without_stale_bars(folded)
     if report := _report(folded):
-        return tuple(_shorten(line) for line in report)
+        return tuple(clip(line, LINE) for line in report)
     kept = folded[-lines:]
     exception = _last_exception(folded)
     if exception is not None and exception < len(folded) - lines:
         kept = [folded[exception], *kept[1:]]
-    return tuple(_shorten(line) for line in kept)
+    return tuple(clip(line, LINE) for line in kept)
 
 
 class Folder:
@@ -186,7 +182,3 @@ def _report(lines: list[str]) -> list[str]:
     report = lines[starts[-1] :][:REPORTED]
     ends = [at for at, line in enumerate(report) if line.startswith(_REPORT_GOES_ON)]
     return report[: min(ends, default=REPORTED)]
-
-
-def _shorten(line: str) -> str:
-    return line if len(line) <= LINE else line[: LINE - 1] + "…"

@@ -146,11 +146,6 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def clip(text: str, length: int) -> str:
-    """At most `length` characters, the cut marked."""
-    return text if len(text) <= length else text[: max(0, length - 1)] + "…"
-
-
 def _visible(char: str) -> str:
     if char == "\t":
         return " "

@@ -12,14 +12,14 @@ from typing import Any
 
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.core.model import Instant, RunState
 from gpulaunch.diagnose.failure.advice import advice as advice_of
 from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.digest import words
-from gpulaunch.digest.events import tally
+from gpulaunch.digest.events import ENDS_FIRST, tally
 from gpulaunch.digest.summary import next_command
 from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
-from gpulaunch.text import clock, several
+from gpulaunch.text import clip, clock, several
 from gpulaunch.wording import job_reason, pause, run_reason
 
 REASONS = 5
@@ -28,14 +28,6 @@ LINE = 300
 """Characters of a line from a log or a reason, in a message."""
 TITLE = 200
 _NAME = 80
-_STATES: tuple[JobState, ...] = (
-    "succeeded",
-    "failed",
-    "cancelled",
-    "skipped",
-    "running",
-    "waiting",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ class Cause:
     def evidence(self) -> str:
         """The line that shows the class, else the job's own reason."""
         found = self.attempt.evidence if self.attempt else ""
-        return words.clip(words.visible(found or job_reason(self.first.reason)), LINE)
+        return clip(words.visible(found or job_reason(self.first.reason)), LINE)
 
     @property
     def title(self) -> str:
@@ -78,7 +70,7 @@ def compose(
     """`events`: what it is about, the weightiest first; `end`: how the run ends, once it does."""
     causes = causes_of(ledger)
     state: RunState = end.state if end else "running"
-    title = words.clip(_title(events[0], state, ledger, causes), TITLE)
+    title = clip(_title(events[0], state, ledger, causes), TITLE)
     reason = run_reason(end.reason) if end else _paused(ledger)
     go_on = next_command(state, ledger, directory)
     look = f"gpulaunch status {shlex.quote(directory)}" if state == "running" else None
@@ -87,7 +79,7 @@ def compose(
     text = [
         f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.host)}"
         + (", simulated cards" if ledger.simulated else ""),
-        *([words.clip(words.visible(reason), LINE)] if reason else []),
+        *([clip(words.visible(reason), LINE)] if reason else []),
         *_told(causes),
         f"run: {words.visible(directory)}",
         *([f"go on with: {words.visible(go_on)}"] if go_on else []),
@@ -104,12 +96,12 @@ def compose(
             "dir": directory,
             "host": ledger.host,
             "state": state,
-            "reason": words.clip(reason, LINE),
+            "reason": clip(reason, LINE),
             "exit_status": end.status if end else None,
             "simulated": ledger.simulated,
             "seconds": round(elapsed, 3),
             "jobs": len(ledger.jobs),
-            "counts": {name: ledger.counts[name] for name in _STATES},
+            "counts": {name: ledger.counts[name] for name in ENDS_FIRST},
         },
         "failures": [_plain(cause) for cause in causes[:REASONS]],
         "next": go_on or look,
@@ -132,7 +124,7 @@ def causes_of(ledger: Ledger) -> list[Cause]:
 
 
 def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause]) -> str:
-    name = words.clip(words.visible(ledger.name), _NAME)
+    name = clip(words.visible(ledger.name), _NAME)
     if ledger.simulated:
         name += " (simulated)"
     if event == FINISH:
@@ -146,7 +138,7 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
     if not causes:
         return f"{name}: a job failed"
     cause = causes[0]
-    which = words.clip(words.visible(cause.first.name), _NAME)
+    which = clip(words.visible(cause.first.name), _NAME)
     if ledger.counts["failed"] > 1:
         return f"{name}: {failed} failed, {which} with: {cause.title}"
     return f"{name}: {which} failed: {cause.title}"
@@ -164,7 +156,7 @@ def _done(ledger: Ledger) -> str:
 def _told(causes: Sequence[Cause]) -> list[str]:
     lines = []
     for cause in causes[:REASONS]:
-        which = words.clip(words.visible(cause.first.name), _NAME)
+        which = clip(words.visible(cause.first.name), _NAME)
         said = f"{words.count(cause.jobs)} failed: {cause.title} [{cause.kind}], first {which}"
         lines.append(f"{said}: {cause.evidence}" if cause.evidence else said)
     if len(causes) > REASONS:
@@ -180,7 +172,7 @@ def _plain(cause: Cause) -> dict[str, Any]:
         "jobs": cause.jobs,
         "first": cause.first.name,
         "evidence": cause.evidence,
-        "advice": words.clip(advice, LINE),
+        "advice": clip(advice, LINE),
     }
 
 
@@ -188,7 +180,7 @@ def _variables(
     events: Sequence[str], state: RunState, ledger: Ledger, directory: str
 ) -> dict[str, str]:
     # Not GPULAUNCH_RUN_ID: that variable marks a job's processes, which are ended.
-    counts = {f"GPULAUNCH_{name.upper()}": str(max(0, ledger.counts[name])) for name in _STATES}
+    counts = {f"GPULAUNCH_{name.upper()}": str(max(0, ledger.counts[name])) for name in ENDS_FIRST}
     return counts | {
         "GPULAUNCH_EVENT": events[0],
         "GPULAUNCH_STATE": state,

@@ -41,23 +41,17 @@ class Tally:
     """
 
     def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
-        self._earlier = dict(earlier or {})
         self.ledger = Ledger()
         self.ends: Counter[AttemptState] = Counter()
         self.failures: Counter[str] = Counter()
         self.retries = 0
         self._open: set[AttemptId] = set()
-        self._estimate = Estimate()
+        self._estimate = Estimate(earlier)
 
     def see(self, fact: f.Fact, at: Instant) -> None:
         """Count a fact. Raises KeyError or IndexError where it fits nothing before it."""
         self.ledger.apply(fact, at)
         match fact:
-            case f.RunOpened():
-                # Times of an earlier boot compare with none of this one: begin anew from the state.
-                self._estimate = Estimate(self._earlier if fact.epoch == 1 else None)
-                self._estimate.seed(self.ledger)
-                return
             case f.AttemptLaunched(attempt):
                 self._open.add(attempt)
                 self.retries += self._tries_again(attempt)

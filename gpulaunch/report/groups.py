@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import ceil
 from statistics import fmean
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.digest.groups import pattern
 from gpulaunch.metrics.model import AttemptUse
 
 MIN_JOBS_MEASURED = 3
@@ -68,22 +68,8 @@ def groups_of(ledger: Ledger) -> list[JobGroup]:
 
 
 def label(names: Sequence[str]) -> str:
-    """`fold-*` of fold-a, fold-b; a single name is itself; `*` where they have nothing alike.
-
-    A number is not cut in two: of fold-07 and fold-08 as well.
-    """
-    if len(names) == 1:
-        return names[0]
-    start = _alike(names).rstrip("0123456789")
-    end = _alike([name[len(start) :][::-1] for name in names])[::-1].lstrip("0123456789")
-    return f"{start}*{end}"
-
-
-def _alike(names: Sequence[str]) -> str:
-    """What all of them begin with."""
-    first, last = min(names), max(names)
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(char for char, _ in same)
+    """`fold-*` of fold-a, fold-b; a single name is itself; `*` where they have nothing alike."""
+    return names[0] if len(names) == 1 else pattern(names)
 
 
 def fits(

@@ -7,26 +7,20 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
+from gpulaunch.digest.events import ENDS_FIRST
 from gpulaunch.digest.groups import BEGINNING
+from gpulaunch.digest.status import STYLES
 from gpulaunch.digest.summary import Failed, Summary
 from gpulaunch.text import clock, listing, several
-from gpulaunch.views.overview import height_of, put
+from gpulaunch.views.overview import counted, height_of, put
 
 LINES = 40
 """Lines of the summary where standard error is no terminal."""
 EACH = 4
 """Cards whose use is shown one by one; with more, only the least and the most busy."""
 _LABEL = 10
-_STATES: tuple[tuple[JobState, str], ...] = (
-    ("succeeded", "green"),
-    ("failed", "bold red"),
-    ("cancelled", "yellow"),
-    ("skipped", "yellow"),
-    ("running", "cyan"),
-    ("waiting", "cyan"),
-)
+_STYLES = {state: STYLES[state] for state in ENDS_FIRST} | {"waiting": "cyan"}
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -132,14 +126,7 @@ def _skipped(summary: Summary) -> list[EndLine]:
 
 
 def _totals(summary: Summary) -> list[EndLine]:
-    parts = [
-        Text(f"{words.count(summary.counts[state])} {state}", style)
-        for state, style in _STATES
-        if summary.counts.get(state)
-    ]
-    if summary.vanished:
-        parts.append(Text(f"{words.count(summary.vanished)} {words.GONE}", "yellow"))
-    counts = Text(", ").join(parts)
+    counts = counted(summary.counts, summary.vanished, _STYLES)
     head = Text.assemble(several(summary.total, "job"), ": ") + (counts or Text("none"))
     style = "bold green" if summary.state == "succeeded" else "bold red"
     if summary.state in ("stopped", "interrupted"):

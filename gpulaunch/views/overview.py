@@ -7,13 +7,14 @@ its width, elsewhere none is cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike
 from gpulaunch.text import listing
@@ -131,6 +132,18 @@ def put(console: Console, text: Text) -> None:
         text = text[: found.start()] + Text("…") + text[found.end() :]
     text.truncate(console.width, overflow="ellipsis")
     console.print(text, soft_wrap=True)
+
+
+def counted(counts: Mapping[JobState, int], vanished: int, styles: Mapping[JobState, str]) -> Text:
+    """Return how many jobs are in which state, in the order of `styles`; states without any not."""
+    parts = [
+        Text(f"{words.count(counts[state])} {state}", style)
+        for state, style in styles.items()
+        if counts.get(state, 0) > 0
+    ]
+    if vanished:
+        parts.append(Text(f"{words.count(vanished)} {words.GONE}", "yellow"))
+    return Text(", ").join(parts)
 
 
 def height_of(console: Console, text: Text) -> int:

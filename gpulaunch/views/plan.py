@@ -15,7 +15,7 @@ from rich.text import Text
 from gpulaunch.core.model import Job
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
-from gpulaunch.text import clock, listing, several, size, span
+from gpulaunch.text import clip, clock, listing, several, size, span
 
 Number = TypeVar("Number", int, float)
 
@@ -89,7 +89,7 @@ def _workers_of(group: Sequence[Job]) -> list[str]:
 def _one_line(text: str) -> str:
     """Return a script on one line, with its line ends shown; a long one is cut."""
     script = " ⏎ ".join(line.strip() for line in text.strip().splitlines())
-    return words.clip(words.visible(script), MAX_COMMAND_CHARACTERS)
+    return clip(words.visible(script), MAX_COMMAND_CHARACTERS)
 
 
 def _needs_of(group: Sequence[Job]) -> list[str]:

@@ -21,7 +21,7 @@ from gpulaunch.core.ledger import GpuRecord, Ledger
 from gpulaunch.core.model import SETTLED_STATES, AttemptId, Instant, JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
-from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unusable
+from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unused
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.terminal import SafeStream
 from gpulaunch.wording import pause, run_reason
@@ -296,8 +296,8 @@ def _on_card(record: GpuRecord) -> str:
     if record.attempts:
         names = sorted(words.visible(attempt.job) for attempt in record.attempts)
         return listing(names) + (f" ({drained} after this)" if drained else "")
-    if record.state in ("elsewhere", "occupied", "aside"):
-        return ", ".join(filter(None, [unusable(record.state, record.why), drained]))
+    if why := unused(record):
+        return ", ".join(filter(None, [why, drained]))
     if drained:
         return f"{drained}: no new starts here"
     return "its memory is being freed" if record.state == "draining" else "free"

@@ -19,14 +19,14 @@ from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.core.reasons import JobReason, WaitReason
 from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
-from gpulaunch.digest.events import unusable
+from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, ahead_of, lasted, reason_of
 from gpulaunch.digest.summary import RunPaths, next_command
 from gpulaunch.digest.usage import use_of_one
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
-from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
+from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
 from gpulaunch.wording import pause, run_reason
 
@@ -62,7 +62,7 @@ class Standing:
         return (job.state == "waiting" and self.why.get(job.name)) or job.reason
 
     def reason(self, job: JobRecord) -> str:
-        return reason_of(job, self.why)
+        return reason_of(job, self.why.get(job.name))
 
 
 def print_status(console: Console, run: Standing, everything: bool = False) -> None:
@@ -124,13 +124,6 @@ def _head(run: Standing) -> list[Text]:
     ledger, state = run.ledger, run.state
     ahead = ahead_of(ledger, state, run.now, run.earlier)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
-    counts = [
-        Text(f"{words.count(ledger.counts[name])} {name}", STYLES[name])
-        for name in STATES
-        if ledger.counts[name] > 0
-    ]
-    if ledger.vanished:
-        counts.append(Text(f"{words.count(ledger.vanished)} {words.GONE}", "yellow"))
     lines = [
         Text.assemble(
             (words.visible(ledger.name), "bold"),
@@ -141,7 +134,7 @@ def _head(run: Standing) -> list[Text]:
             "  simulated cards" if ledger.simulated else "",
             (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
         ),
-        Text(", ").join(counts) or Text("no jobs"),
+        counted(ledger.counts, ledger.vanished, STYLES) or Text("no jobs"),
     ]
     return lines + [Text(text, "yellow") for text in _remarks(run)]
 
@@ -168,12 +161,8 @@ def _remarks(run: Standing) -> list[str]:
 def _cards(ledger: Ledger) -> list[Text]:
     lines = []
     for record in ledger.gpus.values():
-        why = ""
-        if record.state in ("elsewhere", "occupied", "aside"):
-            why = unusable(record.state, record.why)
-        if record.drained:
-            why = ", ".join(filter(None, ["given back: no new starts there", why]))
-        if why:
+        drained = "given back: no new starts there" if record.drained else ""
+        if why := ", ".join(filter(None, [drained, unused(record)])):
             lines.append(Text(f"{words.card(record.gpu)}: {why}", "yellow"))
     return lines
 

@@ -286,7 +286,8 @@ def test_a_services_early_end_with_zero_is_looked_at_as_well() -> None:
 
 def test_the_words_of_the_classes_cost_no_patterns() -> None:
     program = (
-        "import sys, gpulaunch.diagnose.failure as f; assert f.advice_for('gpu_oom');"
+        "import sys; from gpulaunch.diagnose.failure import advice, evidence;"
+        " assert advice.advice_for('gpu_oom');"
         " sys.exit('gpulaunch.diagnose.failure.patterns' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

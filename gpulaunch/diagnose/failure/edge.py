@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulaunch.files import regular
+from gpulaunch.files import end_of
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -102,21 +102,13 @@ def _text(path: Path) -> str:
 def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
     """The log's last `window` bytes as text; empty where there is no file or it cannot be read.
 
-    Reads once, what is there at that moment: a file that grows or shrinks meanwhile does no harm.
     A file cut out of its middle reads as NULs there; they are left out.
     """
     try:
-        descriptor = regular(path, os.O_RDONLY)
+        data, cut = end_of(path, window)
     except (OSError, ValueError):
         return ""
-    try:
-        start = max(0, os.fstat(descriptor).st_size - window)
-        data = os.pread(descriptor, window, start)
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-    return _whole_lines(data, start > 0).replace(b"\0", b"").decode("utf-8", "replace")
+    return _whole_lines(data, cut).replace(b"\0", b"").decode("utf-8", "replace")
 
 
 def _whole_lines(data: bytes, cut: bool) -> bytes:

@@ -27,6 +27,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.diagnose.failure.edge import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
+from gpulaunch.text import clip
 from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
@@ -285,5 +286,4 @@ def _failure(kind: str, words: str, before: Advice = ()) -> Failure:
 
 
 def _clipped(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_LINE_CHARACTERS else f"{text[: _MAX_LINE_CHARACTERS - 1]}…"
+    return clip(" ".join(text.split()), _MAX_LINE_CHARACTERS)

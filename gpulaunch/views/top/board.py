@@ -12,12 +12,12 @@ from datetime import tzinfo
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, End, Failure, Instant, RunState
-from gpulaunch.core.reasons import NothingStarts, RunOver
+from gpulaunch.core.reasons import NothingStarts, RunOver, WaitReason
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
+from gpulaunch.digest.status import reason_of
 from gpulaunch.text import clock
 from gpulaunch.views.top.link import SampleStore, Why
-from gpulaunch.wording import job_reason
 
 
 class Board:
@@ -45,7 +45,7 @@ class Board:
         """Settled jobs, the oldest end first."""
         self.waiting: dict[str, None] = {}
         """In the order of the file."""
-        self._estimate = Estimate()
+        self._estimate = Estimate(self.earlier)
         self._disordered = False
 
     def see(self, fact: f.Fact, at: Instant) -> None:
@@ -53,10 +53,6 @@ class Board:
         self.ledger.apply(fact, at)
         self._estimate.see(fact, at, self.ledger)
         match fact:
-            case f.RunOpened(epoch=epoch):
-                # Monotonic times of an earlier supervisor may be of an earlier boot.
-                self._estimate = Estimate(self.earlier if epoch == 1 else None)
-                self._estimate.seed(self.ledger)
             case f.JobAdded(name) if self.ledger.jobs[name].state == "waiting":
                 self.waiting.setdefault(name)
             case f.JobRequeued(name):
@@ -107,16 +103,17 @@ class Board:
 
     def reason(self, job: JobRecord) -> str:
         """Return why the job waits, failed or was skipped, in words."""
-        if job.gone:
-            return words.gone(job)
+        live = None
         if job.state == "waiting":
-            live = None if self.past else self.reasons(job.name)
-            if self.state != "running" and not job.in_queue and not self.past:
-                live = NothingStarts(self.ledger.reason or RunOver(self.state))
-            return job_reason(live or self.ledger.why_queued(job) or job.reason)
-        if job.state == "failed" and not job.reason and job.attempts:
-            return words.ending(job.attempts[-1])
-        return job_reason(job.reason)
+            live = self._live_reason(job) or self.ledger.why_queued(job)
+        return reason_of(job, live)
+
+    def _live_reason(self, job: JobRecord) -> WaitReason | None:
+        if self.past:
+            return None
+        if self.state != "running" and not job.in_queue:
+            return NothingStarts(self.ledger.reason or RunOver(self.state))
+        return self.reasons(job.name)
 
     def elapsed(self, attempt: AttemptRecord) -> float:
         """Return the attempt's seconds until its end, its last sign of life, or now."""

@@ -13,7 +13,7 @@ from gpulaunch.core.model import AttemptId, JobState
 from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.digest import words
-from gpulaunch.digest.events import unusable
+from gpulaunch.digest.events import unused
 from gpulaunch.digest.status import STYLES
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.text import clock, listing, several, size
@@ -343,8 +343,7 @@ def _condition(sample: CardSample) -> str:
 def _unused(record: GpuRecord) -> str:
     """Return why no job is to run on the card, in words; empty if one may."""
     drained = "given back: no new starts here" if record.drained else ""
-    out = record.state in ("elsewhere", "occupied", "aside")
-    return ", ".join(filter(None, [unusable(record.state, record.why) if out else "", drained]))
+    return ", ".join(filter(None, [unused(record), drained]))
 
 
 def _idle(record: GpuRecord) -> Text:
