@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Slot, Template, Text, slots
-from gpulaunch.errors import UsageError
-from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.jobfile.plan import Plan
+from gpulaunch.core.template import Slot, Text, literals, parts_of, slots, text_of
+from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.jobfile.plan import Plan, overdrawn
 from gpulaunch.text import unescaped
 
 Target: TypeAlias = Literal["hyperqueue", "slurm"]
@@ -94,16 +93,14 @@ def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
 
 
 def _refuse(plan: Plan, target: Target) -> None:
-    mistakes = Mistakes(plan.source, plan.root)
-    seen: set[tuple[int, str]] = set()
-    for job in plan.jobs:
-        if job.service is not None or job.worker is not None:
-            continue
-        for name, reason in _mistakes(plan, job, target):
-            if (job.group, name) not in seen:
-                seen.add((job.group, name))
-                mistakes.add(("jobs", job.group, name), f"{reason} (job {job.name})")
-    mistakes.raise_if_any()
+    found = (
+        (("jobs", job.group, name), f"{reason} (job {job.name})")
+        for job in plan.jobs
+        if job.service is None and job.worker is None
+        for name, reason in _mistakes(plan, job, target)
+    )
+    if mistakes := plan.mistakes(found):
+        raise JobFileError(mistakes)
 
 
 def _mistakes(plan: Plan, job: Job, target: Target) -> Iterator[tuple[str, str]]:
@@ -112,9 +109,8 @@ def _mistakes(plan: Plan, job: Job, target: Target) -> Iterator[tuple[str, str]]
             yield name, f"{{{{gpu_uuid}}}} is not known to {target}: use {{{{gpu_index}}}}"
         if target == "hyperqueue" and not all(_is_utf8(text) for text in texts):
             yield name, "not UTF-8: a TOML file cannot hold it"
-    for token, count in Counter(job.demand.uses).items():
-        if count > plan.limits.get(token, count):
-            yield "uses", f"needs {count} of {token}, its limit is {plan.limits[token]}"
+    for token, count in overdrawn(job.demand.uses, plan.limits):
+        yield "uses", f"needs {count} of {token}, its limit is {plan.limits[token]}"
 
 
 def texts_of(job: Job) -> dict[str, tuple[Text, ...]]:
@@ -125,9 +121,8 @@ def texts_of(job: Job) -> dict[str, tuple[Text, ...]]:
 
 
 def _is_utf8(text: Text) -> bool:
-    parts = (text,) if isinstance(text, str) else text.parts
     try:
-        "".join(part for part in parts if isinstance(part, str)).encode()
+        "".join(literals(text)).encode()
     except UnicodeEncodeError:
         return False
     return True
@@ -165,7 +160,8 @@ class _ExportScan:
             elif job.worker is not None:
                 out[job.name] = "worker"
                 self.note(job, "worker", f"left out: {self.target} has no workers")
-        for job in _in_order(self.plan.jobs) if out else ():
+        levels = levels_of(self.plan.jobs) if out else {}
+        for job in sorted(self.plan.jobs, key=lambda job: levels[job.name]) if out else ():
             need = next((name for name in job.needs if name in out), "")
             if need and job.name not in out:
                 out[job.name] = "needs"
@@ -178,35 +174,24 @@ def note_at(plan: Plan, steps: tuple[str | int, ...], text: str) -> Note:
     return Note(plan.point(steps, "here").splitlines()[0].removesuffix(": here"), text)
 
 
-def _in_order(jobs: tuple[Job, ...]) -> list[Job]:
-    """Every job behind those that it waits for."""
-    levels = levels_of(jobs)
-    return sorted(jobs, key=lambda job: levels[job.name])
-
-
 def levels_of(jobs: tuple[Job, ...]) -> dict[str, int]:
     """How many jobs must end before it, one after the other, at the least."""
-    by_name = {job.name: job for job in jobs}
+    names = {job.name for job in jobs}
+    sorter = TopologicalSorter({job.name: names & {*job.needs, *job.after} for job in jobs})
+    sorter.prepare()
     levels: dict[str, int] = {}
-    for first in jobs:
-        stack = [first.name]
-        while stack:
-            job = by_name[stack[-1]]
-            before = [name for name in (*job.needs, *job.after) if name in by_name]
-            if missing := [name for name in before if name not in levels]:
-                stack += missing
-                continue
-            levels[stack.pop()] = max((levels[name] + 1 for name in before), default=0)
+    level = 0
+    while ready := sorter.get_ready():
+        levels |= dict.fromkeys(ready, level)
+        level += 1
+        sorter.done(*ready)
     return levels
 
 
 def _differences(job: Job, target: Target) -> Iterator[tuple[str, str]]:
     """(field, what is different) of one job."""
     yield from _everywhere(job)
-    if target == "slurm":
-        yield from _in_slurm(job)
-    else:
-        yield from _in_hyperqueue(job)
+    yield from _in_slurm(job) if target == "slurm" else _in_hyperqueue(job)
 
 
 def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
@@ -257,19 +242,12 @@ def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _has_magic(text: Text) -> bool:
-    literal = text if isinstance(text, str) else "".join(_literals(text))
-    return bool(_MAGIC.search(re.sub(r"\[[*?[]\]", "", literal)))
-
-
-def _literals(text: Template) -> Iterator[str]:
-    return (part for part in text.parts if isinstance(part, str))
+    return bool(_MAGIC.search(re.sub(r"\[[*?[]\]", "", "".join(literals(text)))))
 
 
 def _is_own(text: Text) -> bool:
     """Below {{out}}, which is empty at every start."""
-    if isinstance(text, str):
-        return False
-    first = text.parts[0]
+    first = parts_of(text)[0]
     return isinstance(first, Slot) and first.name == "out"
 
 
@@ -277,7 +255,4 @@ def unescaped_text(text: Text) -> tuple[Text, bool]:
     """A pattern of `outputs` as a path, and whether it still is a pattern."""
     if _has_magic(text):
         return text, True
-    if isinstance(text, str):
-        return unescaped(text), False
-    parts = tuple(part if isinstance(part, Slot) else unescaped(part) for part in text.parts)
-    return Template(parts), False
+    return text_of(p if isinstance(p, Slot) else unescaped(p) for p in parts_of(text)), False

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Slot, Text, quote
+from gpulaunch.core.template import Slot, Text, parts_of, quote
+from gpulaunch.jobfile.commands import BUILTINS
 
 _PLAIN = re.compile(r"[\w./,:=+@%^-]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
@@ -23,15 +24,6 @@ _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _MEANS_SOMETHING = frozenset('"$`\\!')
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIMPLE = re.compile(r"""(?:[\w./,:=+@%^ \t-]|'[^'\n]*'|"[^"$`\\!\n]*")+""", re.ASCII)
-# What bash would not look up as a program, or what changes the shell that it runs in.
-_NAMES = """
-. : [ alias bg bind break builtin caller case cd command compgen complete compopt continue
-coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg
-fi for function getopts hash help history if in jobs kill let local logout mapfile popd printf
-pushd pwd read readarray readonly return select set shift shopt source suspend test then time
-times trap true type typeset ulimit umask unalias unset until wait while
-"""
-_BUILTINS = frozenset(_NAMES.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +56,10 @@ def _coded(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
-def words(values: Sequence[str]) -> str:
-    return " ".join(word(value) for value in values)
-
-
 def raw(text: Text, values: Values) -> str:
     """A text that is taken verbatim (an element of a list, a variable, a path), as one word."""
     pieces: list[Value] = []
-    for part in (text,) if isinstance(text, str) else text.parts:
+    for part in parts_of(text):
         piece = values[part.name] if isinstance(part, Slot) else part
         if pieces and isinstance(piece, str) and isinstance(pieces[-1], str):
             pieces[-1] += piece
@@ -88,9 +76,7 @@ def raw(text: Text, values: Values) -> str:
 
 def script(text: Text, values: Values) -> str:
     """A script of the job file, as text for the shell that is to run it."""
-    if isinstance(text, str):
-        return text
-    return "".join(part if isinstance(part, str) else _slot(part, values) for part in text.parts)
+    return "".join(p if isinstance(p, str) else _slot(p, values) for p in parts_of(text))
 
 
 def _slot(slot: Slot, values: Values) -> str:
@@ -108,13 +94,13 @@ def command(job: Job, values: Values) -> str:
     text = script(job.run, values)
     if job.shell == Job(name="", run="").shell and (simple := _simple(text)):
         return simple
-    return f"{words(job.shell)} {word(text)}"
+    return " ".join(map(word, (*job.shell, text)))
 
 
 def _argument(number: int, text: Text, values: Values) -> str:
     """What is executed is a program: neither a builtin of that name, nor an assignment."""
     spelt = raw(text, values)
-    if number == 0 and spelt in _BUILTINS:
+    if number == 0 and spelt in BUILTINS:
         return f"env {spelt}"
     return f"'{spelt}'" if number == 0 and "=" in spelt and _PLAIN.fullmatch(spelt) else spelt
 
@@ -124,9 +110,9 @@ def _simple(text: str) -> str:
     if not _SIMPLE.fullmatch(text.strip()):
         return ""
     parts = shlex.split(text)
-    if not parts or not parts[0] or "=" in parts[0] or parts[0] in _BUILTINS:
+    if not parts or not parts[0] or "=" in parts[0] or parts[0] in BUILTINS:
         return ""
-    return words(parts)
+    return " ".join(map(word, parts))
 
 
 def is_identifier(name: str) -> bool:

@@ -26,14 +26,14 @@ PREFIXES = frozenset({
 })
 """Programs that start the one that their arguments name."""
 BUILTINS = frozenset({
-    "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "caller", "case", "cd", "command",
-    "compgen", "complete", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo",
-    "elif", "else", "enable", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi",
-    "for", "function", "getopts", "hash", "help", "history", "if", "in", "jobs", "kill", "let",
-    "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read", "readarray", "readonly",
-    "return", "select", "set", "shift", "shopt", "source", "suspend", "test", "then", "time",
-    "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until",
-    "wait", "while", "{", "}", "((",
+    "!", ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd",
+    "command", "compgen", "complete", "compopt", "continue", "coproc", "declare", "dirs", "disown",
+    "do", "done", "echo", "elif", "else", "enable", "esac", "eval", "exec", "exit", "export",
+    "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help", "history", "if", "in",
+    "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read",
+    "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend",
+    "test", "then", "time", "times", "trap", "true", "type", "typeset", "ulimit", "umask",
+    "unalias", "unset", "until", "wait", "while", "{", "}", "((",
 })
 # fmt: on
 """The words that bash runs itself: builtins and keywords."""
@@ -118,10 +118,6 @@ def command_of(words: Sequence[Word]) -> ShellCommand:
     return ShellCommand(tuple(assignments), None, (), tuple(before))
 
 
-def is_plain(word: Word) -> bool:
-    return BLANK not in word.text
-
-
 def first_program(script: str, environ: Mapping[str, str]) -> str:
     """Return the program that a bash script starts first; empty if uncertain, or bash itself.
 
@@ -135,5 +131,5 @@ def first_program(script: str, environ: Mapping[str, str]) -> str:
     inherited = f"BASH_FUNC_{typed}%%" in environ
     if any(script.startswith("PATH=", word.start) for word in command.assignments):
         return ""
-    plain = is_plain(name) and _PROGRAM.fullmatch(typed)
+    plain = BLANK not in name.text and _PROGRAM.fullmatch(typed)
     return typed if plain and typed not in BUILTINS and not inherited else ""

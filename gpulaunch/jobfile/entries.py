@@ -11,6 +11,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.expand import MAX_JOBS, Draft, EntryExpansion, ExpansionContext
 from gpulaunch.jobfile.fields import JOB, engines_merged
+from gpulaunch.jobfile.file_keys import split, validate
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
 from gpulaunch.jobfile.needs import (
     Index,
@@ -25,7 +26,6 @@ from gpulaunch.jobfile.services import is_end, same_addresses, spell_end, with_e
 from gpulaunch.jobfile.suggest import shorten
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode
-from gpulaunch.jobfile.validate import split, validate
 from gpulaunch.jobfile.values import found
 
 _CYCLES = 20
@@ -175,8 +175,7 @@ def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
     jobs: list[Job] = []
     shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
     for draft in drafts.drafts:
-        needs = _names(resolver, draft, "needs", mistakes)
-        after = _names(resolver, draft, "after", mistakes)
+        needs, after = _waits(resolver, draft, mistakes)
         first = drafts.firsts.get(draft.group)
         if first is not None and first != draft.name and first not in after:
             after = resolver.intern((*after, first)) if after else shared[first]
@@ -185,8 +184,7 @@ def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
             job = replace(draft.job, needs=needs, after=after) if needs or after else draft.job
             jobs.append(job)
     for draft in drafts.bare:
-        _names(resolver, draft, "needs", mistakes)
-        _names(resolver, draft, "after", mistakes)
+        _waits(resolver, draft, mistakes)
     services = [draft.name for draft in drafts.drafts if draft.serves]
     for name, first_name, variable in same_addresses(services):
         mistakes.add(
@@ -212,19 +210,19 @@ def _find_cycles(
         cycle = [*cycle[start:-1], *cycle[:start], cycle[start]]
         job, following = cycle[0], cycle[1]
         field = "needs" if following in waits[job][0] else "after"
-        note = (
-            "; a service ends when all that need it have ended" if any(map(is_end, cycle)) else ""
-        )
+        ends = any(map(is_end, cycle))
+        note = "; a service ends when all that need it have ended" if ends else ""
         shown = spell_cycle([spell_end(name) for name in cycle])
         mistakes.add(("jobs", drafts.names[job].group, field), f"a cycle: {shown}{note}")
 
 
-def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> Names:
-    patterns = draft.needs if field == "needs" else draft.after
-    if not patterns:
-        return ()
-    try:
-        return resolver.names(draft.name, patterns)
-    except FieldError as bad:
-        mistakes.add_bad(("jobs", draft.group, field), bad)
-        return resolver.matching(draft.name, patterns)
+def _waits(resolver: Resolver, draft: Draft, mistakes: Mistakes) -> tuple[Names, Names]:
+    """Return the names of what a job needs, and of what it comes after."""
+    found: list[Names] = []
+    for field, patterns in (("needs", draft.needs), ("after", draft.after)):
+        try:
+            found.append(resolver.names(draft.name, patterns) if patterns else ())
+        except FieldError as bad:
+            mistakes.add_bad(("jobs", draft.group, field), bad)
+            found.append(resolver.matching(draft.name, patterns))
+    return found[0], found[1]

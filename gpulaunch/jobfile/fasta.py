@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,33 +29,26 @@ class FastaEntry:
 
 @dataclass(slots=True)
 class _Reading:
+    """A record as far as it is read; `line` is the number of its header."""
+
     id: str
     header: str
     offset: int
     line: int
-    hash: hashlib.blake2b
     length: int = 0
     size: int = 0
-
-    def add(self, line: bytes) -> None:
-        self.size += len(line)
-        self.hash.update(line)
+    hash: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
 
     def done(self, where: str) -> FastaEntry:
         if not self.length:
             raise FieldError(f"{where}:{self.line}: record {self.id} has no sequence")
-        return FastaEntry(
-            self.id, self.header, self.length, self.offset, self.size, self.hash.hexdigest()
-        )
+        digest = self.hash.hexdigest()
+        return FastaEntry(self.id, self.header, self.length, self.offset, self.size, digest)
 
 
 def digest_of(record: bytes) -> str:
     """Return the digest of a record's bytes, as in `FastaEntry.digest`."""
-    return _hash(record).hexdigest()
-
-
-def _hash(data: bytes = b"") -> hashlib.blake2b:
-    return hashlib.blake2b(data, digest_size=8)
+    return hashlib.blake2b(record, digest_size=8).hexdigest()
 
 
 def records(path: Path) -> list[FastaEntry]:
@@ -95,7 +88,8 @@ def _scan(file: BinaryIO, where: str) -> Iterator[FastaEntry]:
                 raise FieldError(f"{where}:{number}: a NUL byte; is this a binary file?")
             current.length += len(b"".join(line.split()))
         if current is not None:
-            current.add(line)
+            current.size += len(line)
+            current.hash.update(line)
         offset += len(line)
     if current is not None:
         yield current.done(where)
@@ -112,7 +106,7 @@ def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
     words = header.split() if not line[1:2].isspace() else []
     if not words:
         raise FieldError(f"{where}:{number}: a record without an id; expected >ID")
-    return _Reading(words[0], header, offset, number, _hash())
+    return _Reading(words[0], header, offset, number)
 
 
 def _check_blank(line: bytes, number: int, where: str) -> None:

@@ -1,17 +1,28 @@
-"""The file's own keys: name, gpus, per_gpu, limits, notify, engine, defaults."""
+"""The file's own keys (name, gpus, per_gpu, limits, notify, engine, defaults), and how any mapping
+of fields is checked against their kinds: right ones converted, mistakes added.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.core.selection import ALL, Selection, parse_selection
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import engines
-from gpulaunch.jobfile.fields import DEFAULT_FIELDS, DEFAULTS, FIELDS, LATER, engines_merged
+from gpulaunch.jobfile.fields import (
+    DEFAULT_FIELDS,
+    DEFAULTS,
+    FIELDS,
+    LATER,
+    Kind,
+    engines_merged,
+)
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
 from gpulaunch.jobfile.notify_spec import Target, targets
+from gpulaunch.jobfile.suggest import did_you_mean_key
+from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import Plain, YamlNode
-from gpulaunch.jobfile.validate import split, validate
 from gpulaunch.jobfile.values import found
 
 TOP = ("name", "gpus", "per_gpu", "limits", "notify", "engine", "defaults", "jobs")
@@ -100,3 +111,49 @@ def _limits(value: Plain) -> dict[str, int]:
     limits = {key: gather.take((key,), count, item) for key, item in value.items()}
     gather.done()
     return limits
+
+
+# ── fields of a job, or of defaults: ────────────────────────────────────────────────────────────
+
+OF_THE_FILE = frozenset({"notify", "limits", "defaults", "jobs"})
+"""Keys that may stand only beside `jobs:`."""
+
+
+def split(node: YamlNode) -> tuple[dict[str, Plain], set[str]]:
+    """Return an entry's fields, and those that are null: not given, not even by `defaults`."""
+    assert isinstance(node.value, dict)
+    plain: dict[str, Plain] = {}
+    nulls = set()
+    for key, child in node.value.items():
+        if child.value is None and key in FIELDS and key != "run":
+            nulls.add(key)
+        else:
+            plain[key] = child.plain()
+    return plain, nulls
+
+
+def validate(
+    kinds: Mapping[str, Kind], plain: Mapping[str, Plain], where: Steps, mistakes: Mistakes
+) -> tuple[dict[str, Any], bool]:
+    """Return the converted fields that are right, and True if all are; add each mistake."""
+    entry: dict[str, Any] = {}
+    for field, value in plain.items():
+        if field not in kinds:
+            mistakes.add((*where, field), _not_of_job(field, kinds), key=True)
+            continue
+        try:
+            entry[field] = kinds[field].convert(value)
+        except FieldError as bad:
+            mistakes.add_bad((*where, field), bad)
+        except ValueError as error:
+            mistakes.add((*where, field), str(error))
+    return entry, len(entry) == len(plain)
+
+
+def _not_of_job(key: str, kinds: Mapping[str, Kind]) -> str:
+    """Return why a key cannot stand there."""
+    if key in OF_THE_FILE:
+        return "belongs beside jobs:, for the whole run"
+    if key in LATER:
+        return "this version cannot do that yet"
+    return f"unknown key{did_you_mean_key(key, tuple(kinds))}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from natsort import natsorted, ns
 
@@ -67,18 +67,16 @@ class Items:
 def open_items(foreach: ForEach, base: Path, home: str) -> Items:
     """Return the items of a `foreach`, lazy where possible. Raises FieldError."""
     if foreach.kind == "glob":
-        paths = _glob_all(foreach.values, base, home)
-        items = _of_paths(paths, base, True)
-        return Items(_OF_PATH, items, len(paths))
+        return _of_paths(_glob_all(foreach.values, base, home), base, True)
     if foreach.kind == "values":
-        return _of_values(foreach.values, base)
+        return _of_paths(foreach.values, base)
     file = resolve(foreach.values[0], base, home)
     try:
         if foreach.kind == "fasta":
             return _of_records(file)
         text = _text(file)
         if foreach.kind == "lines":
-            return _of_values(_lines(text, file), base)
+            return _of_paths(_lines(text, file), base)
         return _of_rows(text, file)
     except FieldError as bad:
         raise bad.under(foreach.kind) from None
@@ -130,10 +128,14 @@ def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
     return natsorted(found, alg=ns.PATH)
 
 
-def _of_paths(items: Iterable[str], base: Path, are_files: bool) -> Iterator[ForeachItem]:
+def _of_paths(values: Sequence[str], base: Path, are_files: bool = False) -> Items:
+    """Return items of a glob's matches, or of values or lines, which often are files as well."""
     real: dict[str, str] = {}
-    for index, item in enumerate(items):
-        yield _of_path(index, item, _absolute(os.path.join(base, item), real), are_files)
+    items = (
+        _of_path(index, item, _absolute(os.path.join(base, item), real), are_files)
+        for index, item in enumerate(values)
+    )
+    return Items(_OF_PATH, items, len(values))
 
 
 def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
@@ -151,15 +153,6 @@ def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
     }
     label = stem if is_file else item
     return ForeachItem(values, label, {"item": item}, item, path if is_file else None)
-
-
-# ── values and lines ────────────────────────────────────────────────────────────────────────────
-
-
-def _of_values(values: tuple[str, ...], base: Path) -> Items:
-    """Yield items of values or lines, with the placeholders of paths, as they often are files."""
-    items = _of_paths(values, base, False)
-    return Items(_OF_PATH, items, len(values))
 
 
 def _lines(text: str, file: Path) -> tuple[str, ...]:
@@ -194,8 +187,11 @@ def _of_rows(text: str, file: Path) -> Items:
     """Return a table's rows as items; its first line names the columns."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=_delimiter(lines, file), strict=True)
-    columns = _columns(_next_row(reader, file), file)
-    rows = list(_rows(reader, columns, lines, file))
+    try:
+        columns = _columns(next(reader, []), file)
+        rows = list(_rows(reader, columns, lines, file))
+    except csv.Error as error:
+        raise FieldError(f"{file}:{reader.line_num}: not a table: {error}") from None
     if not rows:
         raise FieldError(f"{file}: expected rows below the header, found none")
     names = [column for column in columns if NAME.fullmatch(column)]
@@ -216,26 +212,8 @@ def _delimiter(lines: list[str], file: Path) -> str:
     return max(columns, key=lambda mark: columns[mark]) if columns[","] < 2 else ","
 
 
-class _CsvReader(Protocol):
-    """What `csv.reader` returns; its type has no public name."""
-
-    @property
-    def line_num(self) -> int: ...
-
-    def __next__(self) -> list[str]: ...
-
-
-def _next_row(reader: _CsvReader, file: Path) -> list[str] | None:
-    try:
-        return next(reader)
-    except StopIteration:
-        return None
-    except csv.Error as error:
-        raise FieldError(f"{file}:{reader.line_num}: not a table: {error}") from None
-
-
-def _columns(header: list[str] | None, file: Path) -> list[str]:
-    columns = [column.strip() for column in header or ()]
+def _columns(header: list[str], file: Path) -> list[str]:
+    columns = [column.strip() for column in header]
     if not columns:
         raise FieldError(f"{file}:1: expected a header that names the columns, found none")
     for number, column in enumerate(columns, 1):
@@ -250,22 +228,18 @@ def _columns(header: list[str] | None, file: Path) -> list[str]:
     return columns
 
 
-def _rows(
-    reader: _CsvReader, columns: list[str], lines: list[str], file: Path
-) -> Iterator[ForeachItem]:
-    index = 0
-    while True:
-        start = reader.line_num
-        row = _next_row(reader, file)
-        if row is None:
-            return
-        if not row or row == [""]:
+def _rows(reader: Any, columns: list[str], lines: list[str], file: Path) -> Iterator[ForeachItem]:
+    """Yield the items of the rows below the header; `reader` is a csv.reader."""
+    index, end = 0, reader.line_num
+    for row in reader:
+        start, end = end, reader.line_num
+        if row in ([], [""]):
             continue
         where = f"{file.name}:{start + 1}"
         if len(row) != len(columns):
             raise FieldError(f"{file}:{start + 1}: expected {len(columns)} cells, found {len(row)}")
         params = dict(zip(columns, row, strict=True))
-        raw = "".join(lines[start : reader.line_num]).rstrip("\r\n")
+        raw = "".join(lines[start:end]).rstrip("\r\n")
         label = params.get("id") or "-".join(f"{key}={value}" for key, value in params.items())
         yield ForeachItem({**params, "item": raw, "index": str(index)}, label, params, where)
         index += 1

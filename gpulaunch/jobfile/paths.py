@@ -21,7 +21,9 @@ MAX_ENV_BYTES = 1 << 20
 _ENV_MISTAKES = 20
 
 _ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([^\s=]+)[ \t]*=[ \t]*(.*)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", **{char: char for char in '"\\$`'}}
+_ESCAPED = re.compile(r"\\(.)")
+_QUOTED = {"'": re.compile(r"'([^']*)'"), '"': re.compile(r'"((?:[^"\\]|\\.)*)"')}
 _USUAL = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda")
 
 
@@ -63,25 +65,21 @@ class Places:
         if field == "conda":
             return find_conda(text, self.base, self._environ)
         path = resolve(text, self.base, self.home)
-        check = {
-            "cwd": check_directory,
-            "env_file": check_env_file,
-            "venv": check_venv,
-            "worker": check_file,
-        }[field]
-        check(path)
+        if field == "cwd":
+            check_is(path, os.path.isdir(path), "directory")
+        elif field == "worker":
+            check_is(path, os.path.isfile(path), "file")
+        elif field == "venv":
+            check_venv(path)
+        else:
+            check_env_file(path)
         return path
 
 
-def check_directory(path: Path) -> None:
-    if not os.path.isdir(path):
-        kind = "is not a directory" if os.path.exists(path) else "does not exist"
-        raise FieldError(f"{path} {kind}")
-
-
-def check_file(path: Path) -> None:
-    if not os.path.isfile(path):
-        kind = "is not a file" if os.path.exists(path) else "does not exist"
+def check_is(path: Path, right: bool, what: str) -> None:
+    """Raise FieldError for a path that is not what it should be."""
+    if not right:
+        kind = f"is not a {what}" if os.path.exists(path) else "does not exist"
         raise FieldError(f"{path} {kind}")
 
 
@@ -223,18 +221,15 @@ def _assignment(line: str) -> tuple[str, str]:
 
 
 def _quoted(value: str) -> str:
-    mark, out, at = value[0], "", 1
-    while at < len(value) and value[at] != mark:
-        if mark == '"' and value[at] == "\\" and at + 1 < len(value):
-            at += 1
-            known = _ESCAPES.get(value[at])
-            out += known or (value[at] if value[at] in '"\\$`' else "\\" + value[at])
-        else:
-            out += value[at]
-        at += 1
-    rest = value[at + 1 :].strip()
-    if at >= len(value):
+    mark = value[0]
+    match = _QUOTED[mark].match(value)
+    if match is None:
         raise FieldError(f"the {mark} is not closed in this line")
+    rest = value[match.end() :].strip()
     if rest and not rest.startswith("#"):
         raise FieldError(f"text after the closing {mark}")
-    return out
+    return match[1] if mark == "'" else _ESCAPED.sub(_unescaped, match[1])
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[1], match[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,8 @@ from gpulaunch.text import several, size
 class Plan:
     """A job file, read, expanded and checked.
 
-    `selection` is what `gpus:` says. `limits` are the
-    tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
-    elsewhere.
+    `selection` is what `gpus:` says. `limits` are the tokens of `uses:`; `notify` is whom the run
+    tells. `path` is the file, None for text from elsewhere.
     """
 
     name: str
@@ -49,9 +48,7 @@ class Plan:
 
     def mistake(self, steps: Steps, message: str) -> Mistake:
         """Return a mistake that was found later, at the place to which `steps` lead."""
-        mistakes = Mistakes(self.source, self.root)
-        mistakes.add(steps, message)
-        return mistakes.found()[0]
+        return self.mistakes([(steps, message)])[0]
 
     def point(self, steps: Steps, message: str) -> str:
         """Return such a mistake for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
@@ -69,20 +66,26 @@ class Plan:
         than there are is no mistake: such a job runs alone.
         """
         machine = _Machine(gpus, pool_size, self.limits)
-        seen: set[tuple[int, str]] = set()
-        mistakes: Mistakes | None = None
-        for job in self.jobs:
-            for where, reason in machine.why_never(job):
-                if (job.group, where) not in seen:
-                    seen.add((job.group, where))
-                    mistakes = mistakes or Mistakes(self.source, self.root)
-                    mistakes.add(("jobs", job.group, where), f"{reason} (job {job.name})")
-        for job, reason in machine.service_conflicts(self.jobs):
-            if (job.group, "service") not in seen:
-                seen.add((job.group, "service"))
-                mistakes = mistakes or Mistakes(self.source, self.root)
-                mistakes.add(("jobs", job.group, "needs"), reason)
-        return mistakes.found() if mistakes else []
+        found = [
+            (("jobs", job.group, where), f"{reason} (job {job.name})")
+            for job in self.jobs
+            for where, reason in machine.why_never(job)
+        ]
+        conflicts = machine.service_conflicts(self.jobs)
+        found += [(("jobs", job.group, "needs"), reason) for job, reason in conflicts]
+        return self.mistakes(found)
+
+    def mistakes(self, found: Iterable[tuple[Steps, str]]) -> list[Mistake]:
+        """Return mistakes that were found later, of each place the first."""
+        first: dict[Steps, str] = {}
+        for steps, message in found:
+            first.setdefault(steps, message)
+        if not first:
+            return []
+        mistakes = Mistakes(self.source, self.root)
+        for steps, message in first.items():
+            mistakes.add(steps, message)
+        return mistakes.found()
 
 
 @dataclass
@@ -111,9 +114,8 @@ class _Machine:
                     f"needs {several(demand.gpus, 'card')} with {size(demand.gpu_memory)} each;"
                     f" {large} of {len(self.gpus)} have that much, the largest has {size(most)}",
                 )
-        for token, count in Counter(demand.uses).items():
-            if count > self.limits.get(token, count):
-                yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
+        for token, count in overdrawn(demand.uses, self.limits):
+            yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
 
     def service_conflicts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
         """Yield jobs that do not fit beside the services they need, which run at the same time."""
@@ -121,11 +123,9 @@ class _Machine:
         if not services:
             return
         for job in jobs:
-            beside = _services_of(job, services)
-            if beside:
-                reason = self._misfit(job, [services[name] for name in beside])
-                if reason:
-                    yield job, reason
+            beside = [services[name] for name in _services_of(job, services)]
+            if beside and (reason := self._misfit(job, beside)):
+                yield job, reason
 
     def _misfit(self, job: Job, services: Sequence[Job]) -> str:
         together = [*services, job]
@@ -136,14 +136,20 @@ class _Machine:
                 f"{job.name} and the services it needs ({names}) take {several(cards, 'card')}"
                 f" at once, the run has {self.pool_size}"
             )
-        tokens = Counter(token for one in together for token in one.demand.uses)
-        for token, count in tokens.items():
-            if count > self.limits.get(token, count):
-                return (
-                    f"{job.name} and the services it needs ({names}) hold {count} of {token} at"
-                    f" once, its limit is {self.limits[token]}"
-                )
+        uses = (token for one in together for token in one.demand.uses)
+        for token, count in overdrawn(uses, self.limits):
+            return (
+                f"{job.name} and the services it needs ({names}) hold {count} of {token} at"
+                f" once, its limit is {self.limits[token]}"
+            )
         return ""
+
+
+def overdrawn(uses: Iterable[str], limits: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield each token of which more are held at once than there are, and how many."""
+    for token, count in Counter(uses).items():
+        if count > limits.get(token, count):
+            yield token, count
 
 
 def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:

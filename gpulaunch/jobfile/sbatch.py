@@ -17,42 +17,13 @@ from gpulaunch.errors import UsageError
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 
-SHORT = {
-    "A": "account",
-    "B": "extra-node-info",
-    "C": "constraint",
-    "D": "chdir",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "J": "job-name",
-    "L": "licenses",
-    "M": "clusters",
-    "N": "nodes",
-    "O": "overcommit",
-    "Q": "quiet",
-    "S": "core-spec",
-    "V": "version",
-    "W": "wait",
-    "a": "array",
-    "b": "begin",
-    "c": "cpus-per-task",
-    "d": "dependency",
-    "e": "error",
-    "h": "help",
-    "i": "input",
-    "k": "no-kill",
-    "m": "distribution",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "s": "oversubscribe",
-    "t": "time",
-    "v": "verbose",
-    "w": "nodelist",
-    "x": "exclude",
-}
+_SHORT = """
+A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold J=job-name
+L=licenses M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version W=wait a=array
+b=begin c=cpus-per-task d=dependency e=error h=help i=input k=no-kill m=distribution
+n=ntasks o=output p=partition q=qos s=oversubscribe t=time v=verbose w=nodelist x=exclude
+"""
+SHORT = dict(pair.split("=") for pair in _SHORT.split())
 """Short options of sbatch, 20.11 to 25.05 (its manual page)."""
 _ALONE = frozenset("HOQVWhksv")
 """Short options that take no value."""

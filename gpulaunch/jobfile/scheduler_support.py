@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulaunch.core.model import Job
 from gpulaunch.errors import Mistake
-from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.plan import Plan, overdrawn
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode, node_at
 
@@ -18,16 +16,12 @@ def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
 
     `limit`: cards that the run may have at once; None: as many as Slurm gives.
     """
-    mistakes = Mistakes(plan.source, plan.root)
-    seen: set[Steps] = set()
-    for job in jobs:
-        for field, why in _why_not(job, limit, plan.limits):
-            place = _place(plan.root, job.group, field)
-            if place not in seen:
-                seen.add(place)
-                named = f"{field}: " if place[-1] != field else ""
-                mistakes.add(place, f"{named}{why}")
-    return mistakes.found()
+    return plan.mistakes(
+        (place, why if place[-1] == field else f"{field}: {why}")
+        for job in jobs
+        for field, why in _why_not(job, limit, plan.limits)
+        for place in [_place(plan.root, job.group, field)]
+    )
 
 
 def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -57,9 +51,8 @@ def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:
         yield "gpus", f"needs {demand.gpus}, the run may have {limit} at once (job {job.name})"
-    for token, count in Counter(demand.uses).items():
-        if count > limits.get(token, count):
-            yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
+    for token, count in overdrawn(demand.uses, limits):
+        yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
 
 
 def _place(root: YamlNode, group: int, field: str) -> Steps:
@@ -67,12 +60,8 @@ def _place(root: YamlNode, group: int, field: str) -> Steps:
     known: list[Steps] = [("jobs", group, field), ("defaults", field)]
     if field == "per_gpu":
         known.append((field,))
-    return next((steps for steps in known if _is_there(root, steps)), ("jobs", group))
-
-
-def _is_there(root: YamlNode, steps: Steps) -> bool:
-    node = node_at(root, steps)
-    return node is not None and node.value is not None
+    nodes = ((steps, node_at(root, steps)) for steps in known)
+    return next((steps for steps, node in nodes if node and node.value is not None), known[0][:2])
 
 
 def notes(jobs: Sequence[Job]) -> Iterator[str]:

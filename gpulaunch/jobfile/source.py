@@ -70,11 +70,9 @@ def pointed(name: str, line: int, column: int, message: str, text: str) -> str:
 
 def _one_line(message: str) -> str:
     """Return a file's or an item's name made safe for a terminal."""
-    cut = (
-        message
-        if len(message) <= _MAX_LINE_CHARACTERS
-        else message[: _MAX_LINE_CHARACTERS - 3] + "..."
-    )
+    cut = message
+    if len(cut) > _MAX_LINE_CHARACTERS:
+        cut = f"{cut[: _MAX_LINE_CHARACTERS - 3]}..."
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -8,6 +8,7 @@ on depth, on the number of values and on what aliases expand to keep hostile fil
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import yaml
@@ -113,19 +114,17 @@ def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
     return node
 
 
+@dataclass(slots=True)
 class _Open:
     """A container that has not ended yet; of a mapping also the key that awaits its value."""
 
-    __slots__ = ("anchor", "flow", "key", "key_at", "merges", "node", "twice")
-
-    def __init__(self, node: YamlNode, anchor: str | None, flow: bool) -> None:
-        self.flow = flow
-        self.node = node
-        self.anchor = anchor
-        self.key: str | None = None
-        self.key_at = 0
-        self.merges: list[YamlNode] = []
-        self.twice: set[str] = set()
+    node: YamlNode
+    anchor: str | None
+    flow: bool
+    key: str | None = None
+    key_at: int = 0
+    merges: list[YamlNode] = field(default_factory=list)
+    twice: set[str] = field(default_factory=set)
 
 
 class _Builder:
@@ -207,9 +206,8 @@ class _Builder:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         mapping = isinstance(event, yaml.MappingStartEvent)
-        self.open.append(
-            _Open(YamlNode(at, {} if mapping else []), event.anchor, bool(event.flow_style))
-        )
+        node = YamlNode(at, {} if mapping else [])
+        self.open.append(_Open(node, event.anchor, bool(event.flow_style)))
 
     def _end(self, _: yaml.CollectionEndEvent, __: int) -> None:
         done = self.open.pop()

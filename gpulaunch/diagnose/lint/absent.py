@@ -19,12 +19,12 @@ from itertools import islice
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown
-from gpulaunch.diagnose.lint import functions
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
+from gpulaunch.diagnose.lint.finding import silenced
+from gpulaunch.diagnose.lint.modules import lacks
 from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
-from gpulaunch.diagnose.lint.silence import silenced
 from gpulaunch.jobfile.commands import Word
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.shell import outline
@@ -103,7 +103,7 @@ class _Absences:
         assert job.worker is not None
         for key in ("function", "load"):
             name = getattr(job.worker, key)
-            if name and (why := functions.lacks(self.files, name, job.cwd)):
+            if name and (why := lacks(self.files, name, job.cwd)):
                 where: Steps = ("jobs", job.group, "worker")
                 mapping = isinstance(node.value, dict)
                 self.mistakes.add((*where, key) if mapping else where, why)

@@ -3,11 +3,15 @@
 Suspect   what stands somewhere, and for which jobs it would be a mistake
 Given     what a job gives to what it runs: cards, options
 Finding   a suspect that does not suit a job, with its place
+
+`# gpulaunch: ok` or `# gpulaunch: ok RULE` silences what a person has looked at: at the end of the
+line, of the last line of what is found, or alone on the line above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +36,8 @@ RULES = {
 """Name and meaning; `# gpulaunch: ok NAME` on a line silences one there."""
 
 ANY = 1 << 30
+_MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
+_RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +168,32 @@ def _here(gpus: int) -> str:
     if gpus == 1:
         return "this job has one card, which is cuda:0 (gpus: 1)"
     return f"this job has {gpus} cards, cuda:0 to cuda:{gpus - 1} (gpus: {gpus})"
+
+
+# ── `# gpulaunch: ok` ───────────────────────────────────────────────────────────────────────────
+
+
+def silenced(line: str, rule: str) -> bool:
+    """Whether the line's own comment speaks of this rule.
+
+    A name that is no rule silences nothing: it was meant for one, and misspelt.
+    """
+    match = _MARK.search(line) if "gpulaunch" in line else None
+    if match is None:
+        return False
+    named = _RULE.findall(match.group(1))
+    return not named or rule in [name for name in named if name in RULES]
+
+
+def heard(placed: Iterable[Placed], lines: Sequence[str]) -> list[Placed]:
+    """Those that no comment silences."""
+    return [one for one in placed if not any(_speak(one, lines))]
+
+
+def _speak(one: Placed, lines: Sequence[str]) -> Iterable[bool]:
+    rule = one.suspect.rule
+    for number in {one.line, one.last}:
+        if number < len(lines):
+            yield silenced(lines[number], rule)
+    above = lines[one.line - 1] if 0 < one.line <= len(lines) else ""
+    yield above.lstrip().startswith("#") and silenced(above, rule)

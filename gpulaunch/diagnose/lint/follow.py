@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from gpulaunch.diagnose.lint import notebook, python, shell
 from gpulaunch.diagnose.lint.files import Files, is_installed, lines_of
-from gpulaunch.diagnose.lint.finding import NO_OPTIONS, Finding, Given, Placed, judged
+from gpulaunch.diagnose.lint.finding import NO_OPTIONS, Finding, Given, Placed, heard, judged
 from gpulaunch.diagnose.lint.modules import imported, module_file, roots_of
 from gpulaunch.diagnose.lint.runs import ProgramRun
-from gpulaunch.diagnose.lint.silence import heard
 
 _SHEBANG = re.compile(
     r"#!\S*?/?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(python[0-9.]*|bash|sh|zsh|dash|ksh)\b"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from gpulaunch.diagnose.lint.wording import MASK
 from gpulaunch.jobfile.values import SHELLS
@@ -26,8 +27,6 @@ _HERE = re.compile(
     r"(?:'(?P<single>[^'\n]+)'|\"(?P<double>[^\"\n]+)\"|\\?(?P<bare>[\w.-]+))"
 )
 _VALUED = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
-_ESCAPED = re.compile(r"\\([\\\"$`])")
-_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 
 
 def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -42,7 +41,8 @@ def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
         return
     for at, word in enumerate(words):
         if MASK in word:
-            yield at, _GIVEN.sub("", " ".join(_up_to_sources(words[at:])), count=1)
+            handed = takewhile(lambda one: one not in _SOURCES, words[at:])
+            yield at, _GIVEN.sub("", " ".join(handed), count=1)
             return
 
 
@@ -76,23 +76,6 @@ def _reads_its_input(words: Sequence[str]) -> bool:
     return words[at:] in ([], ["-"], ["--"])
 
 
-def _up_to_sources(words: Sequence[str]) -> Sequence[str]:
-    ends = [at for at, word in enumerate(words) if word in _SOURCES]
-    return words[: ends[0]] if ends else words
-
-
 def reaches_a_shell(script: str, end: int) -> bool:
     """Whether what is printed by the command that ends there is then run: `echo ... | bash`."""
     return _INTO_A_SHELL.match(script, end) is not None
-
-
-def loosely_unquoted(typed: str) -> str:
-    """A word without its quotes, expansions left as they are."""
-
-    def bare(match: re.Match[str]) -> str:
-        single, double, escaped = match.groups()
-        if double is not None:
-            return _ESCAPED.sub(r"\1", double)
-        return single if single is not None else escaped
-
-    return _QUOTED.sub(bare, typed)

@@ -11,9 +11,8 @@ from gpulaunch.core.model import Job
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
-from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, judged
+from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, heard, judged, silenced
 from gpulaunch.diagnose.lint.follow import Follow
-from gpulaunch.diagnose.lint.silence import heard, silenced
 from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode

@@ -39,6 +39,7 @@ _INSIDE = re.compile(
     r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))|\\(?P<escaped>[\\\"$`\n])|(?P<plain>[^\\$]+|\\)",
     re.DOTALL | re.ASCII,
 )
+_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 _BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
 _SETTING = re.compile(r"(?:--?)?[A-Za-z][\w.-]*=", re.ASCII)
 _TESTS = frozenset({"[", "[[", "test"})
@@ -200,7 +201,7 @@ class _ShellReader:
         printed = not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
         if options.is_textual(command.program) and not printed:
             return
-        texts = [self.value(word) or inside.loosely_unquoted(self._typed(word)) for word in words]
+        texts = [self.value(word) or _loosely_unquoted(self._typed(word)) for word in words]
         for number, text in inside.scripts(command.program, texts):
             found = self._read_inside(text)
             self.found += [SuspectWord(words[number], one.suspect) for one in found]
@@ -325,6 +326,18 @@ def unquoted(typed: str, known: Mapping[str, str]) -> str | None:
     if _PLAIN.fullmatch(typed):
         return typed
     return _expanded(typed, known, _PIECE)
+
+
+def _loosely_unquoted(typed: str) -> str:
+    """A word without its quotes, expansions left as they are."""
+
+    def bare(match: re.Match[str]) -> str:
+        single, double, escaped = match.groups()
+        if double is not None:
+            return re.sub(r"\\([\\\"$`])", r"\1", double)
+        return single if single is not None else escaped
+
+    return _QUOTED.sub(bare, typed)
 
 
 def _expanded(text: str, known: Mapping[str, str], pieces: re.Pattern[str]) -> str | None:
