@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,6 +23,10 @@ from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.wire import coded, decoded
 from gpulaunch.files import read_bytes
 from gpulaunch.process.nodeside import put
+from gpulaunch.text import ranges
+
+Member: TypeAlias = tuple[int, AttemptId]
+"""A place in a batch and its attempt. The place is kept only in a batch with `terms.each`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,13 @@ class Terms:
     def needs_at(self, place: int) -> tuple[str, ...]:
         """Return Slurm's numbers of what the attempt at that place needs."""
         return (f"{self.after[0]}_{place}",) if self.each else self.after
+
+    def behind(self, numbers: tuple[str, ...]) -> tuple[Terms, int]:
+        """Return the terms of an attempt that needs these, and its place in an array (or 0)."""
+        array, _, task = numbers[0].partition("_") if len(numbers) == 1 else ("", "", "")
+        if task:
+            return replace(self, after=(array,), each=True), int(task)
+        return replace(self, after=numbers), 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +120,32 @@ class Batch:
     state: State = BatchReady()
 
     @property
-    def members(self) -> list[tuple[int, AttemptId]]:
+    def members(self) -> list[Member]:
         """Each attempt with its place."""
         return list(zip(self.places, self.attempts, strict=True))
+
+    def options(self, depends: Sequence[str]) -> tuple[str, ...]:
+        """Return the options of sbatch, with those of what the batch depends on."""
+        array: tuple[str, ...] = ()
+        if len(self.attempts) > 1:
+            at_once = f"%{self.terms.share[1]}" if self.terms.share else ""
+            array = (f"--array={ranges(self.places)}{at_once}",)
+        return (*self.terms.options, *array, *depends, f"--job-name={self.title}")
 
     def task_of(self, place: int) -> str:
         """Return Slurm's number of the attempt at that place: `12`, or `12_3` of an array."""
         return self.id if len(self.attempts) == 1 else f"{self.id}_{place}"
+
+
+def layers(members: Iterable[Member]) -> list[list[Member]]:
+    """Return the members in lists sorted by place, with no place twice in one list."""
+    found: list[dict[int, AttemptId]] = []
+    for place, attempt in members:
+        layer = next((layer for layer in found if place not in layer), None)
+        if layer is None:
+            found.append(layer := {})
+        layer[place] = attempt
+    return [sorted(layer.items()) for layer in found]
 
 
 def write(batch: Batch, run: SlurmDir) -> None:

@@ -14,9 +14,8 @@ the task that it needs (`aftercorr`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gpulaunch.core.events import Queued
 from gpulaunch.core.model import AttemptId
@@ -29,12 +28,13 @@ from gpulaunch.engines.slurm.batches import (
     BatchHanded,
     BatchLeft,
     BatchReady,
+    Member,
     Terms,
-)
+    layers,
+)  # fmt: skip
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays
 from gpulaunch.engines.slurm.state import GATHER_DELAY, SlurmState
-from gpulaunch.text import ranges
 
 MANY_WAITING, GATHERED_SHARE, MAX_GATHER_DELAY = 64, 4, 10.0
 """With so many attempts waiting in Slurm, new ones are gathered until they are one part in
@@ -42,8 +42,6 @@ GATHERED_SHARE of these, for MAX_GATHER_DELAY seconds at most: Slurm's queue doe
 sbatch is called seldom."""
 MAX_ARRAY_TASKS = 1000
 """Tasks in one array, where the cluster allows as many."""
-_Member: TypeAlias = tuple[int, AttemptId]
-"""A place in a batch and its attempt. The place is kept only in a batch with `terms.each`."""
 SUBMIT_RETRY_DELAY, OUTAGE_RETRY_DELAY = 1.0, 5.0
 """Seconds to the next submission after a passing refusal, and after no answer."""
 MAX_RESUBMIT_DELAY = 300.0
@@ -284,15 +282,15 @@ def gather(state: SlurmState) -> None:
         state.do(AskConfig())
         return
     box.fresh_since = 0.0
-    alike: dict[Terms, list[_Member]] = {}
+    alike: dict[Terms, list[Member]] = {}
     for attempt, (terms, after) in list(box.fresh.items()):
         numbers = [state.id_of(need) for need in after]
         if "" not in numbers:  # otherwise it waits until all that it needs has a number
             del box.fresh[attempt]
-            terms, place = _behind(terms, tuple(filter(None, numbers)))
+            terms, place = terms.behind(tuple(filter(None, numbers)))
             alike.setdefault(terms, []).append((place, attempt))
     for terms, members in alike.items():
-        for layer in _layers(members) if terms.each else (members,):
+        for layer in layers(members) if terms.each else (members,):
             for start in range(0, len(layer), box.largest):
                 box.batches.extend(_made(state, layer[start : start + box.largest], terms))
     send(state)
@@ -308,7 +306,7 @@ def configured(state: SlurmState, answer: commands.ConfigAnswer) -> None:
         state.wake("gather", OUTAGE_RETRY_DELAY)
 
 
-def _made(state: SlurmState, members: Sequence[_Member], terms: Terms) -> list[Batch]:
+def _made(state: SlurmState, members: Sequence[Member], terms: Terms) -> list[Batch]:
     """Return the members as batches, usually one.
 
     With `terms.each`, a member whose needed task is over goes alone: Slurm may have forgotten
@@ -327,7 +325,7 @@ def _made(state: SlurmState, members: Sequence[_Member], terms: Terms) -> list[B
     return made
 
 
-def _batch(state: SlurmState, members: Sequence[_Member], terms: Terms) -> Batch:
+def _batch(state: SlurmState, members: Sequence[Member], terms: Terms) -> Batch:
     state.outbox.count += 1
     name = f"{state.epoch}-{state.outbox.count}"
     attempts = tuple(attempt for _, attempt in members)
@@ -356,7 +354,7 @@ def send(state: SlurmState) -> None:
             return
         ready = batch.state
         batch.state = BatchHanded(ready)
-        state.do(Submit(batch, _options(state, batch, ready)))
+        state.do(Submit(batch, batch.options(_dependency(state, batch, ready))))
     state.plan_room()
 
 
@@ -412,12 +410,7 @@ def _replace(state: SlurmState, batch: Batch, parts: Sequence[Batch]) -> None:
     state.outbox.batches[place : place + 1] = parts
 
 
-# ── Options of sbatch ───────────────────────────────────────────────────────────────────────────
-
-
-def _options(state: SlurmState, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
-    depends = _dependency(state, batch, ready)
-    return (*batch.terms.options, *_array(batch), *depends, f"--job-name={batch.title}")
+# ── What a batch is behind ──────────────────────────────────────────────────────────────────────
 
 
 def _dependency(state: SlurmState, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
@@ -454,29 +447,3 @@ def _shares_with(state: SlurmState, batch: Batch) -> Batch | None:
     last = state.outbox.sharing.get(batch.terms.share[0])
     under_way = last is not None and any(_wanted(state, attempt) for attempt in last.attempts)
     return last if under_way else None
-
-
-def _array(batch: Batch) -> tuple[str, ...]:
-    if len(batch.attempts) == 1:
-        return ()
-    at_once = f"%{batch.terms.share[1]}" if batch.terms.share else ""
-    return (f"--array={ranges(batch.places)}{at_once}",)
-
-
-def _behind(terms: Terms, numbers: tuple[str, ...]) -> tuple[Terms, int]:
-    """Return the terms of an attempt that needs these numbers, and its place in an array (or 0)."""
-    array, _, task = numbers[0].partition("_") if len(numbers) == 1 else ("", "", "")
-    if task:
-        return replace(terms, after=(array,), each=True), int(task)
-    return replace(terms, after=numbers), 0
-
-
-def _layers(members: Iterable[_Member]) -> list[list[_Member]]:
-    """Return the members in lists sorted by place, with no place twice in one list."""
-    layers: list[dict[int, AttemptId]] = []
-    for place, attempt in members:
-        layer = next((layer for layer in layers if place not in layer), None)
-        if layer is None:
-            layers.append(layer := {})
-        layer[place] = attempt
-    return [sorted(layer.items()) for layer in layers]
