@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import script
@@ -34,12 +33,15 @@ class DiskRecords:
 
     def __init__(self, run: SlurmDir) -> None:
         self._run = run
+        self._starts, self._ends = str(run.starts), str(run.ends)  # read every second
 
     def starts(self) -> frozenset[str]:
-        return _names(self._run.starts)
+        """Return the names of the claimed attempts."""
+        return _names(self._starts)
 
     def ends(self) -> frozenset[str]:
-        return _names(self._run.ends)
+        """Return the names of the attempts whose end is recorded."""
+        return _names(self._ends)
 
     def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None:
         with suppress(OSError):
@@ -118,7 +120,7 @@ class DiskRecords:
             os.unlink(self._run.held)
 
 
-def _names(directory: Path) -> frozenset[str]:
+def _names(directory: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(directory))
     except OSError:
