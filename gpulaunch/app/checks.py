@@ -6,7 +6,7 @@ Notes what it finds, or refuses; starts nothing and leaves nothing behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
+from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
@@ -21,9 +22,8 @@ from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.journal.earlier import RUNS
+from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.finding import runs_of, working_directory
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.notify.preflight import Looking
 
 if TYPE_CHECKING:
@@ -33,9 +33,12 @@ WARNINGS = 20
 """Warnings of scripts that `run` shows; `check` shows all."""
 
 
-def runs_before(job_file: Path | None) -> list[RunDir]:
-    """Return earlier runs of this file, newest first, by which durations are estimated."""
-    return [] if job_file is None else list(islice(runs_of(job_file, working_directory()), RUNS))
+def foreseen(plan: Plan, job_file: Path | None) -> tuple[Plan, Mapping[str, float]]:
+    """Return the plan with how long its jobs took in earlier runs of the file, and that by name."""
+    digests = {job.name: job.digest for job in plan.jobs}
+    runs = islice(runs_of(job_file, working_directory()), RUNS) if job_file else ()
+    earlier = durations_of(list(runs), digests)
+    return replace(plan, jobs=expect(plan.jobs, earlier)), earlier
 
 
 def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Finding]:

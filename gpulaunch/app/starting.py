@@ -10,17 +10,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from gpulaunch.app import resuming
 from gpulaunch.app.checks import (
     all_told,
+    foreseen,
     looking_at,
     looking_for,
     pool_for,
-    runs_before,
     warn_of,
     warn_of_telling,
 )
@@ -31,7 +30,6 @@ from gpulaunch.app.rereading import Filed
 from gpulaunch.app.session import Metrics, Session, held_signals, run_to_its_end
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
-from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import UnfinishedRunError, UsageError
@@ -41,7 +39,6 @@ from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
-from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.finding import counts, newest_around, newest_of, typed, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
@@ -94,9 +91,7 @@ def start(
     """
     options = with_engine(options)
     plan = as_chosen(plan, options.choices.explain, options.choices.preload)
-    digests = {job.name: job.digest for job in plan.jobs}
-    earlier = durations_of(runs_before(job_file), digests)
-    plan = replace(plan, jobs=expect(plan.jobs, earlier))
+    plan, earlier = foreseen(plan, job_file)
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
     with looking_at(plan) as looking:

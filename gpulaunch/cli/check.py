@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from gpulaunch.app.checks import (
     all_told,
+    foreseen,
     looking_at,
     looking_for,
     pool_for,
-    runs_before,
     warn_of,
     warn_of_telling,
 )
@@ -23,14 +22,12 @@ from gpulaunch.app.options import RunOptions, with_engine
 from gpulaunch.cli.options import as_json, engine_options, gpus_option, job_file, simulate_option
 from gpulaunch.cli.output import echo_plan, print_json, say
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.core.expected import expect
 from gpulaunch.engines.local.preload_preview import told
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.jobfile import load
 from gpulaunch.jobfile import schema as json_schema
 from gpulaunch.jobfile.explained import explained
 from gpulaunch.journal.choices import Choices
-from gpulaunch.journal.earlier import durations_of
 
 
 @click.command("check")
@@ -62,9 +59,7 @@ def check(
     terminal = Terminal()
     options = with_engine(RunOptions(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
-    plan = load(jobs, environ=os.environ, look=looking_for(engine))
-    digests = {job.name: job.digest for job in plan.jobs}
-    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
+    plan, _ = foreseen(load(jobs, environ=os.environ, look=looking_for(engine)), jobs)
     with looking_at(plan) as looking:
         found = warn_of(plan, terminal, most=sys.maxsize)
         pool = open_pool(gpus, simulate, os.environ, "check") if local else None

@@ -6,19 +6,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from gpulaunch.app.checks import runs_before
+from gpulaunch.app.checks import foreseen
 from gpulaunch.cli.options import job_file
 from gpulaunch.cli.output import say
-from gpulaunch.core.expected import expect
 from gpulaunch.errors import UsageError
 from gpulaunch.export import ExportSelection, Note, Target, choose, to_hyperqueue, to_slurm
 from gpulaunch.jobfile import Plan, load
-from gpulaunch.journal.earlier import durations_of
 
 NEXT = {"hyperqueue": "hq job submit-file {}", "slurm": "bash {}/submit.sh"}
 
@@ -65,9 +62,7 @@ def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None) -> Expor
     directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
     if target == "slurm" and output is not None:
         directory = Path(os.path.abspath(output))
-    digests = {job.name: job.digest for job in plan.jobs}
-    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
-    return choose(plan, target, str(directory))
+    return choose(foreseen(plan, jobs)[0], target, str(directory))
 
 
 def _files(chosen: ExportSelection) -> tuple[Mapping[str, str], tuple[Note, ...]]:

@@ -15,6 +15,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +23,7 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.files import regular
 from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema
-from gpulaunch.metrics.thin import attempt_row, card_row, thin
+from gpulaunch.metrics.thin import thin
 
 MAX_STORE_BYTES = 256 << 20
 BACKLOG = 120
@@ -31,8 +32,6 @@ ASIDE = ".aside"
 
 Step: TypeAlias = tuple[str, Mapping[str, object]]
 """A query's name and its values."""
-
-_CARD = ("at", "utilization", "memory", "power", "temperature", "throttled")
 
 
 class Store:
@@ -158,7 +157,7 @@ class Store:
 
 
 def card_steps(sample: CardSample) -> list[Step]:
-    values = {"gpu": sample.gpu, **dict(zip(_CARD, card_row(sample), strict=True))}
+    values = {**asdict(sample), "throttled": ",".join(sample.throttled)}
     return [("know_gpu", {"gpu": sample.gpu}), ("card", values), ("card_now", values)]
 
 
@@ -175,13 +174,12 @@ def attempt_steps(
     `gpus`: how many cards it has, None on pretend ones. `utilization` is the mean over its cards,
     and `card_memory` what is used of them, by whomever.
     """
-    at, gpu_memory, cpu_seconds, resident = attempt_row(sample)
     who = _who(sample.attempt)
     values = {
-        "at": at,
-        "gpu_memory": gpu_memory,
-        "cpu_seconds": cpu_seconds,
-        "resident": resident,
+        "at": sample.at,
+        "gpu_memory": sample.gpu_memory,
+        "cpu_seconds": sample.cpu_seconds,
+        "resident": sample.resident,
     }
     use = {
         "seconds": seconds,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from typing import Any, TypeAlias
 
-from gpulaunch.metrics.model import AttemptSample, CardSample
+from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.sql import queries
 
 CardRow: TypeAlias = tuple[float, float | None, int | None, float | None, int | None, str]
@@ -65,21 +65,6 @@ def card_sample(gpu: str, row: CardRow) -> CardSample:
         temperature=temperature,
         throttled=tuple(throttled.split(",")) if throttled else (),
     )
-
-
-def card_row(sample: CardSample) -> CardRow:
-    return (
-        sample.at,
-        sample.utilization,
-        sample.memory,
-        sample.power,
-        sample.temperature,
-        ",".join(sample.throttled),
-    )
-
-
-def attempt_row(sample: AttemptSample) -> AttemptRow:
-    return sample.at, sample.gpu_memory, sample.cpu_seconds, sample.resident
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -25,22 +25,20 @@ class Occasions:
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = targets
         self._owed: dict[int, set[str]] = {number: set() for number in range(len(targets))}
-        self._told: dict[int, float] = {}
+        self._free_at = dict.fromkeys(self._owed, 0.0)
         self._failures = 0
 
     def see(self, fact: f.Fact) -> None:
         match fact:
             case f.JobSettled(_, "failed"):
                 self._failures += 1
+                if self._failures == 1:
+                    self._owe(FIRST)
                 for number, target in enumerate(self._targets):
-                    if self._failures == 1 and FIRST in target.on:
-                        self._owed[number].add(FIRST)
                     if target.every and self._failures % target.every == 0:
                         self._owed[number].add(EVERY)
             case f.AdmissionPaused():
-                for number, target in enumerate(self._targets):
-                    if PAUSED in target.on:
-                        self._owed[number].add(PAUSED)
+                self._owe(PAUSED)
             case f.AdmissionContinued():
                 for owed in self._owed.values():
                     owed.discard(PAUSED)  # the run goes on: nobody needs to act
@@ -50,27 +48,27 @@ class Occasions:
 
         `busy`: who is being told something right now.
         """
-        owed = [number for number, events in self._owed.items() if events and number not in busy]
-        return min((self._told.get(number, -GAP) + GAP for number in owed), default=None)
+        return min((self._free_at[number] for number in self._owing(busy)), default=None)
 
     def due(self, now: float, busy: Collection[int] = ()) -> list[tuple[int, tuple[str, ...]]]:
         """Return (target, events) of each message to send now, and count them as sent."""
-        numbers = [
-            number
-            for number, events in self._owed.items()
-            if events and number not in busy and self._told.get(number, -GAP) + GAP <= now
-        ]
+        numbers = [number for number in self._owing(busy) if self._free_at[number] <= now]
         return [(number, self._settle(number, now)) for number in numbers]
 
     def finish(self, now: float) -> list[tuple[int, tuple[str, ...]]]:
         """Return all messages due at the run's end, however recent a target's last one is."""
+        self._owe(FINISH)
+        return [(number, self._settle(number, now)) for number in self._owing()]
+
+    def _owe(self, event: str) -> None:
         for number, target in enumerate(self._targets):
-            if FINISH in target.on:
-                self._owed[number].add(FINISH)
-        numbers = [number for number, events in self._owed.items() if events]
-        return [(number, self._settle(number, now)) for number in numbers]
+            if event in target.on:
+                self._owed[number].add(event)
+
+    def _owing(self, busy: Collection[int] = ()) -> list[int]:
+        return [number for number, owed in self._owed.items() if owed and number not in busy]
 
     def _settle(self, number: int, now: float) -> tuple[str, ...]:
         events, self._owed[number] = self._owed[number], set()
-        self._told[number] = now
+        self._free_at[number] = now + GAP
         return tuple(event for event in EVENTS if event in events)

@@ -1,7 +1,6 @@
 """Prints what `check` and `--dry-run` show: what would run, where, and how. Starts nothing.
 
-Takes a plan's parts, so that it need not know how a job file is read.
-Values that are known only when a job starts stand as `{{out}}` in the commands.
+Takes a plan's parts and shows commands as `digest.plan` does.
 """
 
 from __future__ import annotations

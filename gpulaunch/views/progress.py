@@ -175,7 +175,7 @@ class ProgressView:
 
     def _bar(self, ledger: Ledger) -> RenderableType:
         settled = sum(max(0, ledger.counts[state]) for state in SETTLED_STATES)
-        total = settled + ledger.counts["running"] + self._left(ledger)
+        total = settled + ledger.counts["running"] + ledger.counts["waiting"]
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True, overflow="ellipsis", max_width=min(BAR, self._width) // 3)
         grid.add_column(ratio=1)
@@ -197,9 +197,6 @@ class ProgressView:
         """Columns to use, short of the edge: an echoed `^C` would wrap there and shift the rows."""
         return max(8, self._console.width - 5)
 
-    def _left(self, ledger: Ledger) -> int:
-        return ledger.counts["waiting"]
-
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
         """Return counts and times, on two lines if they do not fit on one."""
         dot = Text(" · ", "dim")
@@ -218,7 +215,7 @@ class ProgressView:
             if counts[state] > 0:
                 parts.append(Text(f"{words.count(counts[state])} {state}", "yellow"))
         parts.append(Text(f"{words.count(counts['running'])} running", "cyan"))
-        parts.append(Text(f"{words.count(self._left(ledger))} left"))
+        parts.append(Text(f"{words.count(ledger.counts['waiting'])} left"))
         if self._estimate.in_queue:
             parts.append(Text(f"{words.count(self._estimate.in_queue)} in the queue", "dim"))
         return parts
@@ -247,7 +244,8 @@ class ProgressView:
 
         Rows are not padded, so that fewer wrap when the terminal is made narrower.
         """
-        cards, cpu = self._card_rows(ledger), self._cpu_row(ledger)
+        cards = self._card_rows(ledger)
+        cpu = [a for a in self._estimate.running if not ledger.attempt(a).gpus]
         labels = max((len(label) for label, _, _ in cards), default=3)
         room -= bool(cpu)
         shown = cards if len(cards) <= room else cards[: max(1, room - 1)]
@@ -263,7 +261,8 @@ class ProgressView:
     def _row(
         self, labels: int, label: str, text: str, attempt: AttemptId | None, now: Instant
     ) -> RenderableType:
-        took = self._ran(attempt, now) if attempt else ""
+        since = self._estimate.running.get(attempt) if attempt else None
+        took = clock(now.mono - since.mono) if since else ""
         row = Text(f" {label:<{labels}}  {took:>{TIME_WIDTH}}  ", "dim")
         row = Text.assemble(row, (text, "" if attempt else "dim"))
         row.truncate(self._width, overflow="ellipsis")
@@ -281,13 +280,6 @@ class ProgressView:
             first = min(record.attempts, key=str, default=None)
             rows.append((label, _on_card(record), first))
         return rows
-
-    def _cpu_row(self, ledger: Ledger) -> list[AttemptId]:
-        return [a for a in self._estimate.running if not ledger.attempt(a).gpus]
-
-    def _ran(self, attempt: AttemptId, now: Instant) -> str:
-        since = self._estimate.running.get(attempt)
-        return clock(now.mono - since.mono) if since else ""
 
 
 def _on_card(record: GpuRecord) -> str:

@@ -151,11 +151,6 @@ class Board:
         """Attempts that an engine has in its queue."""
         return self._estimate.in_queue
 
-    @property
-    def left(self) -> int:
-        """Waiting jobs that are to run."""
-        return self.ledger.counts["waiting"]
-
     def failure_of(self, job: JobRecord) -> AttemptRecord | None:
         """Return the newest attempt that failed; None if there is none."""
         return next((a for a in reversed(job.attempts) if a.failure is not None), None)

@@ -45,7 +45,7 @@ def counts(board: Board, width: int) -> Text:
     cut_off = board.state == "interrupted" and not board.past and not board.ledger.queueing
     said = _SAID | ({"running": "cut off"} if cut_off else {})
     settled = sum(max(0, known[state]) for state in SETTLED_STATES)
-    total = settled + known["running"] + board.left
+    total = settled + known["running"] + known["waiting"]
     text = Text(" ", no_wrap=True)
     parts = [Text(f"{words.count(settled)} of {words.count(total)}", "bold")]
     for state in _COUNTED:
@@ -54,7 +54,7 @@ def counts(board: Board, width: int) -> Text:
             parts.append(Text(many, STYLES[state]))
     if board.ledger.vanished:
         parts.append(Text(f"{words.count(board.ledger.vanished)} {words.GONE}", "yellow"))
-    parts.append(Text(f"{words.count(board.left)} left"))
+    parts.append(Text(f"{words.count(known['waiting'])} left"))
     if board.in_queue:
         parts.append(Text(f"{words.count(board.in_queue)} in the queue", "dim"))
     about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))

@@ -84,11 +84,12 @@ class JobRows:
 
     height = 1
 
-    def __init__(self, board: Board, names: Sequence[str], chosen: Filter) -> None:
+    def __init__(self, board: Board, what: str, names: Sequence[str], chosen: Filter) -> None:
         self._board = board
         jobs = board.ledger.jobs
-        self._all = len(names)
         self._names = [n for n in names if chosen.fits(jobs[n])] if chosen else names
+        of = f" of {words.count(len(names))}" if len(self._names) < len(names) else ""
+        self.title = f"{what} {words.count(len(self._names))}{of}"
 
     def __len__(self) -> int:
         return len(self._names)
@@ -102,11 +103,6 @@ class JobRows:
         except ValueError:
             return None
 
-    def _title(self, what: str) -> str:
-        if len(self) == self._all:
-            return f"{what} {words.count(self._all)}"
-        return f"{what} {words.count(len(self))} of {words.count(self._all)}"
-
     def _name(self, item: int, width: int) -> str:
         """Return a job's name, as wide as the names near it need."""
         near = self._names[max(0, item - item % 64) : item - item % 64 + 64]
@@ -118,11 +114,7 @@ class QueueRows(JobRows):
     """Waiting jobs, and why each waits."""
 
     def __init__(self, board: Board, chosen: Filter) -> None:
-        super().__init__(board, board.queue(), chosen)
-
-    @property
-    def title(self) -> str:
-        return self._title("Waiting")
+        super().__init__(board, "Waiting", board.queue(), chosen)
 
     def lines(self, item: int, width: int) -> list[Text]:
         job = self._board.ledger.jobs[self._names[item]]
@@ -136,11 +128,7 @@ class FailedRows(JobRows):
     height = 3
 
     def __init__(self, board: Board, chosen: Filter) -> None:
-        super().__init__(board, list(reversed(board.failed)), chosen)
-
-    @property
-    def title(self) -> str:
-        return self._title("Failed")
+        super().__init__(board, "Failed", list(reversed(board.failed)), chosen)
 
     def lines(self, item: int, width: int) -> list[Text]:
         job = self._board.ledger.jobs[self._names[item]]
@@ -173,11 +161,7 @@ class EndedRows(JobRows):
     """Every job that came to an end, newest first."""
 
     def __init__(self, board: Board, chosen: Filter) -> None:
-        super().__init__(board, list(reversed(board.ended)), chosen)
-
-    @property
-    def title(self) -> str:
-        return self._title("Ended")
+        super().__init__(board, "Ended", list(reversed(board.ended)), chosen)
 
     def lines(self, item: int, width: int) -> list[Text]:
         job = self._board.ledger.jobs[self._names[item]]

@@ -96,7 +96,7 @@ class Advice:
 
     def merged(self, whole: list[list[NamedTensor]]) -> list[tuple[str, list[NamedTensor]]]:
         """Odd modules by path; those of one variable that is odd altogether, as that variable."""
-        line = dict(grouped(self.found.line.tensors if self.found.line else []))
+        line = grouped(self.found.line.tensors if self.found.line else [])
         found: dict[str, list[NamedTensor]] = {}
         for group in whole:
             root = re.split(r"[.\[]", group[0].path, maxsplit=1)[0]

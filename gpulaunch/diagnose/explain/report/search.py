@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import time
@@ -125,14 +126,8 @@ class FrameSearch:
             except Exception:
                 return None
 
-        guard = self.torch.quietly() if self.torch.quietly else None
-        if guard is not None:
-            guard.__enter__()
-        try:
+        with self.torch.quietly() if self.torch.quietly else contextlib.nullcontext():
             shape, dtype, device = read("shape"), read("dtype"), read("device")
-        finally:
-            if guard is not None:
-                guard.__exit__(None, None, None)
         if role == "plain" and any(base is self.torch.parameter for base in mro(type(obj))):
             role = "parameter"
         sizes = tuple(shape) if shape is not None else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .objects import mro
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 class NamedTensor(NamedTuple):
@@ -73,12 +74,12 @@ class Torch:
         return ""
 
 
-def grouped(tensors: list[NamedTensor]) -> list[tuple[str, list[NamedTensor]]]:
+def grouped(tensors: list[NamedTensor]) -> dict[str, list[NamedTensor]]:
     """Tensors by the variable that they are reached from, in order."""
     groups: dict[str, list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(re.split(r"[.\[{]", tensor.path, maxsplit=1)[0], []).append(tensor)
-    return list(groups.items())
+    return groups
 
 
 def by_owner(tensors: list[NamedTensor]) -> list[list[NamedTensor]]:
@@ -88,22 +89,13 @@ def by_owner(tensors: list[NamedTensor]) -> list[list[NamedTensor]]:
     return list(groups.values())
 
 
-def most_common(values: Iterable[str]) -> str:
-    numbers = tally(values)
-    return max(numbers, key=lambda value: numbers[value])
-
-
-def tally(values: Iterable[str]) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for value in values:
-        numbers[value] = numbers.get(value, 0) + 1
-    return numbers
+def by_device(tensors: list[NamedTensor]) -> list[tuple[str, int]]:
+    """How many tensors are on each device, the most first."""
+    return Counter(tensor.device for tensor in tensors).most_common()
 
 
 def counts(tensors: list[NamedTensor]) -> str:
-    numbers = tally(tensor.device for tensor in tensors)
-    ordered = sorted(numbers.items(), key=lambda item: -item[1])
-    return ", ".join(f"{n:,} tensor{'s' * (n > 1)} on {d}" for d, n in ordered)
+    return ", ".join(f"{n:,} tensor{'s' * (n > 1)} on {d}" for d, n in by_device(tensors))
 
 
 def described(tensor: NamedTensor, width: int) -> str:

@@ -8,7 +8,7 @@ from .advice import Advice
 from .frames import TracebackStep, short
 from .limits import FRAMES, LINES, OBJECTS, PER_CONTAINER, PER_FRAME, SECONDS, WIDTH
 from .messages import LOADED, MEMORY, NO_GPU, ORDINAL, summary
-from .tensors import NamedTensor, counts, described, grouped, most_common
+from .tensors import NamedTensor, by_device, counts, described, grouped
 from .verdict import DeviceErrorEvidence, FailingLine
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class ReportLines:
         """Tensors by line; a module of many as a count by device and the odd ones."""
         odd = {t.key for t in self.found.odd}
         width = min(40, max((len(t.path) for t in tensors), default=0))
-        for root, group in grouped(tensors):
+        for root, group in grouped(tensors).items():
             marked = [t for t in group if t.key in odd]
             shown = group
             if len(group) > PER_FRAME:
                 yield f"      {root}: {counts(group)}"
-                common = most_common(t.device for t in group)
+                common = by_device(group)[0][0]
                 shown = [t for t in group if t.device != common]
                 if self.found.kind == MEMORY:
                     shown = sorted(group, key=lambda t: -t.size)[:PER_FRAME]
