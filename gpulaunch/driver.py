@@ -16,18 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gpulaunch.core.events import (
-    Acquire,
-    Drained,
-    Event,
-    Granted,
-    Instruction,
-    Launch,
-    Refused,
-    Release,
-    SetTimer,
-    TimerFired,
-)
+from gpulaunch.core import events as ev
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
 from gpulaunch.core.run import Run
@@ -40,7 +29,7 @@ class Host(Protocol):
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
         """Take the facts of one event, in order; maybe none."""
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: ev.Instruction) -> None:
         """Begin to carry an instruction out; timers never come here."""
 
     def card_awaited(self) -> None:
@@ -74,7 +63,7 @@ class Driver:
         self._host = host
         self._wait = wait
         self._clock = clock
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[ev.Event] = deque()
         self._looking: set[str] = set()
         self._since: float | None = None
         self._launched = False
@@ -84,13 +73,13 @@ class Driver:
         """True while an event is not handled yet."""
         return bool(self._inbox)
 
-    def post(self, event: Event) -> None:
+    def post(self, event: ev.Event) -> None:
         """Queue an event for the core; it is handled before the loop waits again.
 
         Events are handled in the order of posting, but for Drained, which comes first: so in a
         burst of ends each freed card gets its next job before the next end is handled.
         """
-        if isinstance(event, Drained):
+        if isinstance(event, ev.Drained):
             self._inbox.appendleft(event)
         else:
             self._inbox.append(event)
@@ -113,26 +102,26 @@ class Driver:
     def _handle_posted(self) -> None:
         while self._inbox:
             event = self._inbox.popleft()
-            if isinstance(event, Granted | Refused):
+            if isinstance(event, ev.Granted | ev.Refused):
                 self._looking.discard(event.gpu)
             at = self._clock()
             results = self._run.handle(event, at)
-            self._host.record([one for one in results if not isinstance(one, Instruction)], at)
+            self._host.record([one for one in results if not isinstance(one, ev.Instruction)], at)
             for result in results:
-                if isinstance(result, Instruction):
+                if isinstance(result, ev.Instruction):
                     self._carry_out(result, at)
 
-    def _carry_out(self, instruction: Instruction, at: Instant) -> None:
+    def _carry_out(self, instruction: ev.Instruction, at: Instant) -> None:
         match instruction:
-            case SetTimer(timer, due):
-                self._loop.call_at(timer, due, lambda: self.post(TimerFired(timer)))
+            case ev.SetTimer(timer, due):
+                self._loop.call_at(timer, due, lambda: self.post(ev.TimerFired(timer)))
                 return
-            case Acquire(gpu):
+            case ev.Acquire(gpu):
                 self._looking.add(gpu)
                 self._begin_to_wait(at.mono)
-            case Release(gpu):
+            case ev.Release(gpu):
                 self._looking.discard(gpu)
-            case Launch():
+            case ev.Launch():
                 self._launched = True
         self._host.carry_out(instruction)
 

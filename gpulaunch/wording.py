@@ -6,22 +6,10 @@ Pure: values in, text out. Nothing may branch on what is returned here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NoReturn
 
 from gpulaunch.core import causes as c
+from gpulaunch.core import model as m
 from gpulaunch.core import reasons as r
-from gpulaunch.core.model import (
-    Cancelled,
-    Exited,
-    Interrupted,
-    Lost,
-    MissingOutput,
-    NotStarted,
-    Outcome,
-    Signaled,
-    Stopped,
-    TimedOut,
-)
 from gpulaunch.text import clip, clock, consecutive, listing, several, size, span
 
 MAX_EVIDENCE_CHARACTERS = 200
@@ -141,33 +129,31 @@ def ranges(numbers: Iterable[int]) -> str:
 # ── Ends of attempts ────────────────────────────────────────────────────────────────────────────
 
 
-def ending(outcome: Outcome) -> str:
+def ending(outcome: m.Outcome) -> str:
     """Return how an attempt ended, to follow its name: `was killed by SIGSEGV`."""
     match outcome:
-        case Exited(code):
+        case m.Exited(code):
             return f"exited with status {code}"
-        case Signaled(signal):
+        case m.Signaled(signal):
             return f"killed by {signal_name(signal)}"
-        case TimedOut("timeout", 0):
+        case m.TimedOut("timeout", 0):
             return "was ended at a time limit"
-        case TimedOut("timeout", seconds):
+        case m.TimedOut("timeout", seconds):
             return f"ran longer than its timeout of {span(seconds)}"
-        case TimedOut(_, seconds):
+        case m.TimedOut(_, seconds):
             return f"wrote nothing for its idle_timeout of {span(seconds)}"
-        case MissingOutput(paths):
+        case m.MissingOutput(paths):
             return f"left no good output: {listing(paths)}"
-        case NotStarted(error):
+        case m.NotStarted(error):
             return f"could not be started: {error}"
-        case Cancelled():
+        case m.Cancelled():
             return "cancelled"
-        case Interrupted(by):
+        case m.Interrupted(by):
             return f"interrupted: {cause(by)}"
-        case Stopped():
+        case m.Stopped():
             return "stopped: nothing needs it any more"
-        case Lost(why):
+        case m.Lost(why):
             return f"lost: {cause(why)}"
-    never: NoReturn = outcome
-    raise AssertionError(never)
 
 
 def cause(why: c.EndCause) -> str:
@@ -195,20 +181,18 @@ def cause(why: c.EndCause) -> str:
                 return f"its service {service} exited with status {exit_code}"
             by = f" by {signal_name(signal_number)}" if signal_number is not None else ""
             return f"its service {service} was ended{by}"
-    never: NoReturn = why
-    raise AssertionError(never)
 
 
 def attempt_end(end: r.AttemptEnd) -> str:
     """Return how an attempt ended, with the line that shows it: `exited with status 1: killed`."""
     text = ending(end.outcome)
-    if end.service and isinstance(end.outcome, Exited | Signaled):
+    if end.service and isinstance(end.outcome, m.Exited | m.Signaled):
         text = f"ended early: {text}"
     if not end.evidence:
         return text
     shown = clip(end.evidence, MAX_EVIDENCE_CHARACTERS)
     # What gpulaunch itself ended, it ended for what the evidence says.
-    return shown if isinstance(end.outcome, Interrupted) else f"{text}: {shown}"
+    return shown if isinstance(end.outcome, m.Interrupted) else f"{text}: {shown}"
 
 
 # ── Jobs ────────────────────────────────────────────────────────────────────────────────────────
@@ -273,8 +257,6 @@ def _impossible(reason: r.Impossible) -> str:
             have = f"needs {wanted} cards at once, the run has {available}"
             gone = [f"GPU {one.gpu} was set aside: {card_reason(one.why)}" for one in aside]
             return "; ".join([have if wanted > 1 else "needs a card, none is left", *gone])
-    never: NoReturn = reason
-    raise AssertionError(never)
 
 
 def _waiting(reason: r.WaitReason) -> str:
@@ -311,8 +293,6 @@ def _waiting(reason: r.WaitReason) -> str:
             )
         case r.NeedsCards():
             return _needs_cards(reason)
-    never: NoReturn = reason
-    raise AssertionError(never)
 
 
 def _needs_cards(reason: r.NeedsCards) -> str:
@@ -352,8 +332,6 @@ def _card_state(state: r.CardNow) -> tuple[str, str]:
             return "is", f"in use: {card_reason(why)}"
         case r.CardFree(memory):
             return "has", f"{size(memory)} free"
-    never: NoReturn = state
-    raise AssertionError(never)
 
 
 # ── Cards and the run ───────────────────────────────────────────────────────────────────────────
@@ -373,8 +351,6 @@ def card_reason(reason: r.CardReason | None) -> str:
                 f"{len(jobs)} different jobs failed there in a row,"
                 f" and {cleared} of them succeeded elsewhere ({listing(jobs)})"
             )
-    never: NoReturn = reason
-    raise AssertionError(never)
 
 
 def run_reason(reason: r.RunReason | None) -> str:

@@ -13,18 +13,8 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from gpulaunch.core import events as ev
 from gpulaunch.core.causes import Because, Quoted, RecordingFailed, SignalCaught
-from gpulaunch.core.events import (
-    Asked,
-    Ended,
-    Event,
-    Instruction,
-    Launch,
-    Pause,
-    Stop,
-    StopAttempt,
-    Submitted,
-)
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
@@ -95,7 +85,7 @@ class Supervisor:
         self._loop = loop
         self._clock = clock
         self._driver = Driver(run, loop, self, wait, clock)
-        self._held: dict[AttemptId, Launch] = {}
+        self._held: dict[AttemptId, ev.Launch] = {}
         self._recording = True
         self._syncing = False
         self.stopped_by: signal.Signals | None = None
@@ -104,7 +94,7 @@ class Supervisor:
 
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
-    def post(self, event: Event) -> None:
+    def post(self, event: ev.Event) -> None:
         """Queue an event for the core; see `Driver.post`."""
         self._driver.post(event)
 
@@ -116,7 +106,7 @@ class Supervisor:
         """Ask the run to stop; at the second signal, to stop at once."""
         again = self.stopped_by is not None
         self.stopped_by = self.stopped_by or signal.Signals(number)
-        self.post(Asked(Stop(SignalCaught(signal.Signals(number).name), now=again)))
+        self.post(ev.Asked(ev.Stop(SignalCaught(signal.Signals(number).name), now=again)))
 
     @property
     def ledger(self) -> Ledger:
@@ -141,7 +131,7 @@ class Supervisor:
     def serve(
         self,
         engine: Engine,
-        submitted: Submitted,
+        submitted: ev.Submitted,
         left: Sequence[AttemptId] = (),
         farewell: BeforeClose = lambda closed, turn: None,
     ) -> None:
@@ -212,14 +202,14 @@ class Supervisor:
             self._syncing = True
             self._loop.call_after("sync", 1.0, self._sync)
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: ev.Instruction) -> None:
         """Hand the instruction to the engine; a launch whose intent is not written is held."""
         match instruction:
-            case Launch() if not self._recording:
+            case ev.Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
-            case StopAttempt(attempt, by=by) if attempt in self._held:
+            case ev.StopAttempt(attempt, by=by) if attempt in self._held:
                 held = self._held.pop(attempt)
-                self.post(Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
+                self.post(ev.Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
             case _:
                 self._engine.carry_out(instruction)
 
@@ -229,7 +219,7 @@ class Supervisor:
     def wait_over(self) -> None:
         """Stop the run: no attempt was launched within `wait` of the first request for a card."""
         self.no_card = True
-        self.post(Asked(Stop(Because("wait_over"))))
+        self.post(ev.Asked(ev.Stop(Because("wait_over"))))
 
     def _add(self, fact: Fact) -> None:
         """Apply and record a fact of the supervisor's own, which does not come from the core."""
@@ -257,7 +247,7 @@ class Supervisor:
     def _recording_failed(self, now: Instant) -> None:
         self._recording = False
         trouble = self._record.failure
-        self.post(Asked(Pause(RecordingFailed(str(trouble)))))
+        self.post(ev.Asked(ev.Pause(RecordingFailed(str(trouble)))))
         self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
         patience = 0.0 if self._record.unrecoverable else RECORD_PATIENCE
         self._loop.call_at("record:over", now.mono + patience, self._give_up_recording)
@@ -270,7 +260,7 @@ class Supervisor:
             for instruction in held.values():
                 self.carry_out(instruction)
             if not self.unrecorded:
-                self.post(Asked(Pause(None)))
+                self.post(ev.Asked(ev.Pause(None)))
         else:
             self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
 
@@ -279,4 +269,4 @@ class Supervisor:
             self._retry_recording()
             return
         self.unrecorded = self._record.failure
-        self.post(Asked(Stop(RecordingFailed(str(self.unrecorded), over=True))))
+        self.post(ev.Asked(ev.Stop(RecordingFailed(str(self.unrecorded), over=True))))

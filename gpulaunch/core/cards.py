@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gpulaunch.core import events as ev
 from gpulaunch.core.card import (
     FIRST_LOOK,
     FREE,
@@ -29,17 +30,6 @@ from gpulaunch.core.card import (
 )
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import (
-    Acquire,
-    CardRecheck,
-    Drain,
-    Elsewhere,
-    Occupied,
-    Refusal,
-    Release,
-    SetTimer,
-    Sick,
-)
 from gpulaunch.core.facts import GpuChanged
 from gpulaunch.core.model import AttemptId, Demand, Gpu
 from gpulaunch.core.reasons import CardReason
@@ -73,7 +63,7 @@ class Cards:
 
     def acquire(self, card: Card) -> None:
         card.become(AskedFor(doubtful=isinstance(card.state, InUse)))
-        self._effects.emit(Acquire(card.gpu.uuid))
+        self._effects.emit(ev.Acquire(card.gpu.uuid))
 
     def release(self, card: Card) -> None:
         """Give the card's lease back. A card that was leased but not used is asked for later."""
@@ -88,12 +78,12 @@ class Cards:
             self._hand_over(card)
         else:
             self._change(card, FREE)
-        self._effects.emit(Release(card.gpu.uuid))
+        self._effects.emit(ev.Release(card.gpu.uuid))
 
     def drain(self, card: Card) -> None:
         assert isinstance(card.state, Leased)
         self._change(card, Draining(card.state.used, card.state.wanted, card.state.lost))
-        self._effects.emit(Drain(card.gpu.uuid))
+        self._effects.emit(ev.Drain(card.gpu.uuid))
 
     def doom(self, card: Card, why: CardReason) -> None:
         """Set the card aside for the run: now, or as soon as nothing is on it."""
@@ -111,7 +101,7 @@ class Cards:
         if not isinstance(card.state, Draining):
             self._change(card, SetAside(card.failing))
         if held:
-            self._effects.emit(Release(card.gpu.uuid))
+            self._effects.emit(ev.Release(card.gpu.uuid))
 
     def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
         card.attempts[attempt] = demand
@@ -134,7 +124,7 @@ class Cards:
             at = max(at, card.look.until)
         if at > now and card.look.timer != at:
             card.look.timer = at
-            self._effects.emit(SetTimer(CardRecheck(card.gpu.uuid), at))
+            self._effects.emit(ev.SetTimer(ev.CardRecheck(card.gpu.uuid), at))
 
     # ── What happened to a card ─────────────────────────────────────────────────────────────────
 
@@ -146,23 +136,23 @@ class Cards:
         if card.failing:
             self.retire(card)
 
-    def refused(self, card: Card, why: Refusal) -> None:
+    def refused(self, card: Card, why: ev.Refusal) -> None:
         if card.failing:
             self._change(card, SetAside(card.failing))
             return
         now, look = self._effects.now.mono, card.look
         match why:
-            case Elsewhere(holder):
+            case ev.Elsewhere(holder):
                 if card.tenure.since is None:
                     card.tenure.since = now
                 self._change(card, Away(Quoted(holder)))
-            case Occupied(by):
+            case ev.Occupied(by):
                 self._change(card, InUse(Quoted(by), now + look.backoff))
                 look.backoff = min(look.backoff * 2, LAST_LOOK)
-            case Sick(text):
+            case ev.Sick(text):
                 self._change(card, SetAside(Quoted(text)))
 
-    def withdrawn(self, card: Card, why: Refusal) -> None:
+    def withdrawn(self, card: Card, why: ev.Refusal) -> None:
         """Record that the card's lease is gone. Attempts on it have ended, or never began."""
         if card.idle:
             self.refused(card, why)
@@ -200,7 +190,7 @@ class Cards:
         card.tenure.since = now
         self._change(card, _HANDED)
         card.look.timer = now + HANDED_OVER
-        self._effects.emit(SetTimer(CardRecheck(card.gpu.uuid), card.look.timer))
+        self._effects.emit(ev.SetTimer(ev.CardRecheck(card.gpu.uuid), card.look.timer))
 
     def _change(self, card: Card, state: CardState) -> None:
         card.become(state)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulaunch.core import card_health, graph, retry
+from gpulaunch.core import reasons as r
 from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
 from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
@@ -29,14 +30,6 @@ from gpulaunch.core.model import (
     TimedOut,
     exit_code_of,
     signal_of,
-)
-from gpulaunch.core.reasons import (
-    AttemptEnd,
-    JobReason,
-    LostRepeatedly,
-    RetryGranted,
-    RetryPointless,
-    ServiceOver,
 )
 from gpulaunch.core.retry import RetryContext
 from gpulaunch.core.state import State
@@ -143,7 +136,7 @@ def _decide(
     bad = state.record(gone)
     end = _end_of(bad.reason)
     own = retry.over(outcome, job) if decision.failure else None
-    reason = ServiceOver(gone.name, bad.state, end, own)
+    reason = r.ServiceOver(gone.name, bad.state, end, own)
     return retry.Settle("failed", reason, decision.failure, decision.charged)
 
 
@@ -248,11 +241,11 @@ def _said(card: Card) -> str:
     return card.failing.text if isinstance(card.failing, Quoted) else ""
 
 
-def _end_of(reason: JobReason | None) -> AttemptEnd | None:
+def _end_of(reason: r.JobReason | None) -> r.AttemptEnd | None:
     """Return the end of an attempt that a settled job's reason tells; None where it tells none."""
     match reason:
-        case AttemptEnd():
+        case r.AttemptEnd():
             return reason
-        case RetryGranted(end) | RetryPointless(end) | LostRepeatedly(end):
+        case r.RetryGranted(end) | r.RetryPointless(end) | r.LostRepeatedly(end):
             return end
     return None

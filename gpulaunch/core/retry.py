@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from gpulaunch.core import reasons as r
 from gpulaunch.core.causes import Because
 from gpulaunch.core.classes import Policy, policy_of
 from gpulaunch.core.model import (
@@ -27,15 +28,6 @@ from gpulaunch.core.model import (
     Signaled,
     Stopped,
     TimedOut,
-)
-from gpulaunch.core.reasons import (
-    AttemptEnd,
-    JobReason,
-    LostRepeatedly,
-    PlacementChange,
-    Pointless,
-    RetryGranted,
-    RetryPointless,
 )
 
 LOST_IN_A_ROW = 3
@@ -67,7 +59,7 @@ class RetryPlacement:
     """The next attempt's demand. `delay`: seconds to wait first; `change`: what will differ."""
 
     demand: Demand
-    change: PlacementChange | None = None
+    change: r.PlacementChange | None = None
     delay: float = 0.0
 
 
@@ -75,7 +67,7 @@ class RetryPlacement:
 class NoBetterPlacement:
     """No card of the run would do better, and why."""
 
-    why: Pointless
+    why: r.Pointless
 
 
 NOWHERE_KNOWN = RetryContext()
@@ -90,11 +82,11 @@ class TryAgain:
     """
 
     delay: float
-    reason: JobReason
+    reason: r.JobReason
     failure: str | None = None
     charged: bool = False
     demand: Demand | None = None
-    change: PlacementChange | None = None
+    change: r.PlacementChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,7 @@ class Settle:
     """The job is over. `reason` is None for success; `failure` is the attempt's class."""
 
     state: Literal["succeeded", "failed", "cancelled"]
-    reason: JobReason | None = None
+    reason: r.JobReason | None = None
     failure: str | None = None
     charged: bool = False
 
@@ -152,7 +144,7 @@ def decide(
         case Cancelled():
             return Settle("cancelled", Because("cancelled"))
         case Interrupted():
-            return TryAgain(0.0, AttemptEnd(outcome))
+            return TryAgain(0.0, r.AttemptEnd(outcome))
         case Stopped():
             return Settle("succeeded")
     failure = failure_of(outcome, job, seen)
@@ -163,7 +155,7 @@ def decide(
     if policy_of(failure).free:
         if lost + 1 < LOST_IN_A_ROW:
             return _again(job, there, end, failure)
-        return Settle("failed", LostRepeatedly(end, LOST_IN_A_ROW), failure)
+        return Settle("failed", r.LostRepeatedly(end, LOST_IN_A_ROW), failure)
     return _by_policy(job, charged, failure, end, there)
 
 
@@ -179,21 +171,21 @@ def _by_policy(
     job: Job,
     charged: int,
     failure: str,
-    end: AttemptEnd,
+    end: r.AttemptEnd,
     there: RetryPlacement | NoBetterPlacement,
 ) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):
         return Settle("failed", end, failure, True)
     if isinstance(there, NoBetterPlacement) and failure not in policy.on:
-        return Settle("failed", RetryPointless(end, there.why), failure, True)
-    return _again(job, there, RetryGranted(end, charged + 1, policy.times), failure, True)
+        return Settle("failed", r.RetryPointless(end, there.why), failure, True)
+    return _again(job, there, r.RetryGranted(end, charged + 1, policy.times), failure, True)
 
 
 def _again(
     job: Job,
     there: RetryPlacement | NoBetterPlacement,
-    reason: JobReason,
+    reason: r.JobReason,
     failure: str,
     charged: bool = False,
 ) -> TryAgain:
@@ -204,10 +196,10 @@ def _again(
     return TryAgain(max(delay, there.delay), reason, failure, charged, demand, there.change)
 
 
-def over(outcome: Outcome, job: Job, seen: Failure | None = None) -> AttemptEnd:
+def over(outcome: Outcome, job: Job, seen: Failure | None = None) -> r.AttemptEnd:
     """Return how an attempt ended, with the evidence where its class says more than the status."""
     evidence = seen.evidence if seen is not None and seen.kind not in PLAIN else ""
-    return AttemptEnd(outcome, evidence, job.service is not None)
+    return r.AttemptEnd(outcome, evidence, job.service is not None)
 
 
 PLAIN = frozenset({"exit", "signal", "missing_output"})
@@ -278,7 +270,7 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
 def _elsewhere(
     demand: Demand,
     ground: RetryContext,
-    change: PlacementChange = "other_card",
+    change: r.PlacementChange = "other_card",
     also: Iterable[Gpu] = (),
 ) -> RetryPlacement | None:
     """Place on none of the used cards, nor on those avoided before if that leaves enough.

@@ -22,56 +22,10 @@ from gpulaunch.core import (
     submission,
     why,
 )
+from gpulaunch.core import events as ev
+from gpulaunch.core import facts as f
 from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
-from gpulaunch.core.events import (
-    Asked,
-    BecameReady,
-    Cancel,
-    CardRecheck,
-    DeadlockCheck,
-    Drained,
-    DrainGpus,
-    Ended,
-    Event,
-    Freed,
-    GangGranted,
-    GangTimeout,
-    GoOn,
-    GpuEvent,
-    Granted,
-    HolderChanged,
-    HoldOutOver,
-    Instruction,
-    LeaseEvent,
-    LeaseLost,
-    Misplaced,
-    OutOfReach,
-    Pause,
-    Queued,
-    Refused,
-    RetriedAnew,
-    Retry,
-    RetryDue,
-    SetTimer,
-    Started,
-    Stop,
-    Submitted,
-    Timer,
-    TimerFired,
-    Wanted,
-    WorkerEnded,
-    WorkerIdleTimeout,
-)
-from gpulaunch.core.facts import (
-    AttemptQueued,
-    AttemptStarted,
-    Fact,
-    GpuReported,
-    Noted,
-    RunOpened,
-    ServiceReady,
-)
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.reasons import LeftWaiting, RunReason, SomeFailed, WaitReason
@@ -107,12 +61,12 @@ class Run:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
         return [node.name for node in graph.to_retry(self._state, names)]
 
-    def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
+    def handle(self, event: ev.Event, now: Instant) -> list[f.Fact | ev.Instruction]:
         """Apply the event; return facts, each before the instructions that rest on it."""
         state = self._state
         state.effects.now = now
         _on(state, event)
-        if not isinstance(event, Queued | Started):  # these two can start or end nothing
+        if not isinstance(event, ev.Queued | ev.Started):  # these two can start or end nothing
             _settle_down(state)
         return state.effects.take()
 
@@ -161,59 +115,59 @@ class Run:
         return record.attempts[-1].id if record is not None and record.in_queue else None
 
 
-def _on(state: State, event: Event) -> None:
+def _on(state: State, event: ev.Event) -> None:
     match event:
-        case Submitted() if not state.course.submitted:
+        case ev.Submitted() if not state.course.submitted:
             _submit(state, event)
-        case Queued(attempt, id):
+        case ev.Queued(attempt, id):
             known = state.attempts.get(attempt) and state.ledger.attempt(attempt)
             if known and known.in_queue and known.queue_id != id:
-                state.effects.fact(AttemptQueued(attempt, id))
-        case Started(attempt, pid, gpus, node):
+                state.effects.fact(f.AttemptQueued(attempt, id))
+        case ev.Started(attempt, pid, gpus, node):
             live = state.attempts.get(attempt)
             if live is not None and state.ledger.attempt(attempt).started is None:
-                state.effects.fact(AttemptStarted(attempt, pid, gpus, node))
-        case BecameReady(attempt):
+                state.effects.fact(f.AttemptStarted(attempt, pid, gpus, node))
+        case ev.BecameReady(attempt):
             live = state.attempts.get(attempt)
             if live is not None and live.service and not live.stopping and not live.service.answers:
-                state.effects.fact(ServiceReady(attempt))
+                state.effects.fact(f.ServiceReady(attempt))
                 graph.service_ready(state, live.service)
-        case Misplaced():
+        case ev.Misplaced():
             _misplaced(state, event)
-        case Ended():
+        case ev.Ended():
             completion.on_ended(state, event)
-        case WorkerEnded():
+        case ev.WorkerEnded():
             completion.on_worker_ended(state, event)
-        case OutOfReach(why) if state.course.killing:
+        case ev.OutOfReach(why) if state.course.killing:
             state.course.out_of_reach = why
-        case TimerFired(timer):
+        case ev.TimerFired(timer):
             _timer_fired(state, timer)
-        case GangGranted():
+        case ev.GangGranted():
             state.placing.gang.grant()
-        case Asked(Cancel(names)):
+        case ev.Asked(ev.Cancel(names)):
             requests.cancel(state, names)
-        case Asked(GoOn()):
+        case ev.Asked(ev.GoOn()):
             requests.go_on(state)
-        case Asked(Retry(names)):
+        case ev.Asked(ev.Retry(names)):
             requests.retry(state, names)
-        case RetriedAnew(names, jobs, gone):
+        case ev.RetriedAnew(names, jobs, gone):
             submission.redefine(state, jobs, gone)
             requests.retry(state, names)
-        case Asked(DrainGpus() as request):
+        case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
-        case Asked(Pause(why)):
+        case ev.Asked(ev.Pause(why)):
             requests.pause(state, why)
-        case Asked(Stop(why, now)):
+        case ev.Asked(ev.Stop(why, now)):
             requests.stop(state, why, now)
-        case GpuEvent(gpu):
+        case ev.GpuEvent(gpu):
             if (card := state.cards.get(gpu)) is not None:
                 _report(state, event, card)
-        case _ if isinstance(event, LeaseEvent):
+        case _ if isinstance(event, ev.LeaseEvent):
             if (card := state.cards.get(event.gpu)) is not None:
                 _card(state, event, card)
 
 
-def _report(state: State, event: GpuEvent, card: Card) -> None:
+def _report(state: State, event: ev.GpuEvent, card: Card) -> None:
     """Record the driver's report with the attempts on that card; set a lost card aside."""
     attempts = tuple(sorted(card.attempts))
     ending = [live.stopping for attempt in attempts if (live := state.attempts.get(attempt))]
@@ -221,7 +175,7 @@ def _report(state: State, event: GpuEvent, card: Card) -> None:
         return
     if (event.gpu, event.text, attempts) not in state.course.reported:
         state.course.reported.add((event.gpu, event.text, attempts))
-        state.effects.fact(GpuReported(event.gpu, event.text, attempts))
+        state.effects.fact(f.GpuReported(event.gpu, event.text, attempts))
     if event.verdict != "lost":
         return
     state.cards.doom(card, Quoted(event.text))
@@ -231,55 +185,55 @@ def _report(state: State, event: GpuEvent, card: Card) -> None:
             graph.stop(state, live, "interrupted", CardFailed(card.gpu.index, event.text))
 
 
-def _misplaced(state: State, event: Misplaced) -> None:
+def _misplaced(state: State, event: ev.Misplaced) -> None:
     """Record the first report that an attempt uses a card of others; interrupt it if pinned."""
     live = state.attempts.get(event.attempt)
     if live is None or live.misplaced is not None:
         return
     live.misplaced = Failure("wrong_gpu", event.text, event.advice)
-    state.effects.fact(Noted(event.text, event.attempt.job))
+    state.effects.fact(f.Noted(event.text, event.attempt.job))
     if state.config.pinned:
         graph.stop(state, live, "interrupted", Quoted(event.text))
 
 
-def _card(state: State, event: LeaseEvent, card: Card) -> None:
+def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:
     match event:
-        case Granted(_, memory_free) if isinstance(card.state, AskedFor):
+        case ev.Granted(_, memory_free) if isinstance(card.state, AskedFor):
             state.cards.granted(card, memory_free)
-        case Refused(_, why) if card.coming:
+        case ev.Refused(_, why) if card.coming:
             state.cards.refused(card, why)
-        case LeaseLost(_, why):
+        case ev.LeaseLost(_, why):
             state.cards.withdrawn(card, why)
-        case HolderChanged(_, holder) if isinstance(card.state, Away):
+        case ev.HolderChanged(_, holder) if isinstance(card.state, Away):
             state.cards.described(card, holder)
-        case Freed() if isinstance(card.state, Away):
+        case ev.Freed() if isinstance(card.state, Away):
             state.cards.freed(card)
-        case Wanted(_, wanted):
+        case ev.Wanted(_, wanted):
             state.cards.want(card, wanted)
-        case Drained(_, memory_free) if isinstance(card.state, Draining):
+        case ev.Drained(_, memory_free) if isinstance(card.state, Draining):
             state.cards.granted(card, memory_free)
 
 
-def _timer_fired(state: State, timer: Timer) -> None:
+def _timer_fired(state: State, timer: ev.Timer) -> None:
     match timer:
-        case RetryDue(job):
+        case ev.RetryDue(job):
             graph.retry_due(state, job)
-        case HoldOutOver(job):
+        case ev.HoldOutOver(job):
             on_cards.hold_out_over(state, job)
-        case CardRecheck(gpu):
+        case ev.CardRecheck(gpu):
             card = state.cards.get(gpu)
             if card is not None:
                 state.cards.recheck(card)
-        case GangTimeout():
+        case ev.GangTimeout():
             on_cards.gang_timeout(state)
-        case DeadlockCheck() | WorkerIdleTimeout():
+        case ev.DeadlockCheck() | ev.WorkerIdleTimeout():
             pass  # what is due then is looked at after every event (`_settle_down`)
         case _:
             never: NoReturn = timer
             raise AssertionError(never)
 
 
-def _submit(state: State, event: Submitted) -> None:
+def _submit(state: State, event: ev.Submitted) -> None:
     state.course.submitted = True
     for attempt in submission.submit(state, event.jobs, event.again, event.left):
         state.attempts.inherit(attempt, state.jobs.nodes.get(attempt.job))
@@ -300,7 +254,7 @@ def _settle_down(state: State) -> None:
             break
         admission.admit(state)
     else:
-        state.effects.emit(SetTimer(DeadlockCheck(), state.now.mono + 0.001))
+        state.effects.emit(ev.SetTimer(ev.DeadlockCheck(), state.now.mono + 0.001))
     if state.halted or state.health.breaker.tripped:
         _withdraw(state)
     if state.halted and all(live.service for live in state.attempts):
@@ -317,7 +271,7 @@ def _withdraw(state: State) -> None:
 
 def _opened(gpus: Sequence[Gpu]) -> Ledger:
     ledger = Ledger()
-    ledger.apply(RunOpened("", "", 1, "", "", "", 0, tuple(gpus)), Instant(0.0, 0.0))
+    ledger.apply(f.RunOpened("", "", 1, "", "", "", 0, tuple(gpus)), Instant(0.0, 0.0))
     return ledger
 
 

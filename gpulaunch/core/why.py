@@ -4,45 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpulaunch.core import reasons as r
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
-from gpulaunch.core.reasons import (
-    CardAway,
-    CardBusy,
-    CardFree,
-    CardIs,
-    CardKept,
-    CardNow,
-    CardsAre,
-    Nearness,
-    NeedsCards,
-    NeedsCpus,
-    NeedsEnd,
-    NeedsReady,
-    NeedsShare,
-    NeedsStart,
-    NeedsToken,
-    NeedsTurn,
-    NothingStarts,
-    RetryIn,
-    WaitReason,
-)
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import Asking, Blocked, Delayed, Idle, Launched, Node
 
-_NEAREST: tuple[Nearness, ...] = ("running", "queued", "waiting")
+_NEAREST: tuple[r.Nearness, ...] = ("running", "queued", "waiting")
 
 
-def of(state: State, name: str, now: Instant) -> WaitReason | None:
+def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
     """Return why the job waits; None for one that does not wait.
 
     That nothing may start at all goes before the job's own reason. Of a job in the engine's queue,
     it tells only what the engine does not know.
     """
     why = state.closed
-    closed = None if why is None else NothingStarts(why, why is state.ledger.paused)
+    closed = None if why is None else r.NothingStarts(why, why is state.ledger.paused)
     node = state.jobs.nodes.get(name)
     if node is None:
         return Because("not_in_file") if name in state.ledger.jobs else None
@@ -58,15 +38,17 @@ def of(state: State, name: str, now: Instant) -> WaitReason | None:
         case Blocked():
             return _blocked(state, node)
         case Delayed(until):
-            return RetryIn(until - now.mono)
+            return r.RetryIn(until - now.mono)
         case Idle():
             return Because("unasked")
         case Asking():
-            return NeedsReady(tuple(each.name for each in node.links.services if not each.answers))
+            return r.NeedsReady(
+                tuple(each.name for each in node.links.services if not each.answers)
+            )
     return _ready(state, node, now)
 
 
-def _queued(state: State, node: Node, closed: NothingStarts | None) -> WaitReason | None:
+def _queued(state: State, node: Node, closed: r.NothingStarts | None) -> r.WaitReason | None:
     """Return what a queued job waits for, where it was handed over ahead of its needs."""
     live = state.attempts.get(node.attempt) if node.attempt else None
     after = live.handed.after if live is not None else ()
@@ -76,25 +58,25 @@ def _queued(state: State, node: Node, closed: NothingStarts | None) -> WaitReaso
     return closed if closed or not open_needs else _end_of(state, open_needs)
 
 
-def _blocked(state: State, node: Node) -> NeedsEnd:
+def _blocked(state: State, node: Node) -> r.NeedsEnd:
     open_needs = [need for need in node.links.needs if not need.settled]
     if open_needs:
         return _end_of(state, open_needs)
     return _end_of(state, [n for n in node.links.after if not n.settled], after=True)
 
 
-def _end_of(state: State, nodes: list[Node], after: bool = False) -> NeedsEnd:
+def _end_of(state: State, nodes: list[Node], after: bool = False) -> r.NeedsEnd:
     first = min(nodes, key=lambda node: _NEAREST.index(_nearness(state, node)))
-    return NeedsEnd(first.name, _nearness(state, first), len(nodes) - 1, after)
+    return r.NeedsEnd(first.name, _nearness(state, first), len(nodes) - 1, after)
 
 
-def _nearness(state: State, node: Node) -> Nearness:
+def _nearness(state: State, node: Node) -> r.Nearness:
     if not isinstance(node.state, Launched):
         return "waiting"
     return "running" if state.record(node).state == "running" else "queued"
 
 
-def _ready(state: State, node: Node, now: Instant) -> WaitReason:
+def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
     demand, policy = node.job.demand, state.config.placing
     if isinstance(policy, InEngineQueue):
         return _turn(state, policy, demand)
@@ -102,55 +84,55 @@ def _ready(state: State, node: Node, now: Instant) -> WaitReason:
         return short
     cpus, used = cpus_of(demand), state.attempts.cpus
     if cpus and used + cpus > state.config.cpus:
-        return NeedsCpus(cpus, used, state.config.cpus)
+        return r.NeedsCpus(cpus, used, state.config.cpus)
     if node.lacks == "room":
         return Because("room")
     if state.placing.focus not in (None, node):
-        return NeedsStart(state.placing.focus.name)
+        return r.NeedsStart(state.placing.focus.name)
     if not demand.gpus:
         return Because("turn")
     return _needs_cards(state, demand, now)
 
 
-def _turn(state: State, policy: InEngineQueue, demand: Demand) -> WaitReason:
+def _turn(state: State, policy: InEngineQueue, demand: Demand) -> r.WaitReason:
     """Return why a ready job is not handed to the engine."""
     if len(state.attempts) >= policy.most:
-        return NeedsTurn(policy.most)
+        return r.NeedsTurn(policy.most)
     taken = state.attempts.gpus
     if policy.limit is not None and demand.gpus and taken + demand.gpus > policy.limit:
-        return NeedsShare(demand.gpus, policy.limit, taken)
+        return r.NeedsShare(demand.gpus, policy.limit, taken)
     return _token(state, demand) or Because("turn")
 
 
-def _token(state: State, demand: Demand) -> NeedsToken | None:
+def _token(state: State, demand: Demand) -> r.NeedsToken | None:
     for token in dict.fromkeys(demand.uses):
         limit, used = state.config.tokens(token), state.attempts.tokens[token]
         if used + demand.uses.count(token) > limit:
             holders = [live.id.job for live in state.attempts if token in live.demand.uses]
-            return NeedsToken(token, used, limit, tuple(holders))
+            return r.NeedsToken(token, used, limit, tuple(holders))
     return None
 
 
-def _needs_cards(state: State, demand: Demand, now: Instant) -> NeedsCards:
+def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
     cards, limit = list(state.cards), state.cards.limit
     limited = state.cards.held() >= limit < len(cards)
     if limited:
         cards = [card for card in cards if card.held]
     busy = [card for card in cards if card.attempts and not card.quarantined]
     together = _busy(state, busy, now) if len(busy) > 1 else None
-    alike: dict[CardNow, list[int]] = {}
+    alike: dict[r.CardNow, list[int]] = {}
     for card in [*busy, *cards] if together else cards:
         shown = together if together and card in busy else _state(state, card, demand, now)
         alike.setdefault(shown, []).append(card.gpu.index)
-    parts = (CardsAre(tuple(dict.fromkeys(some)), shown) for shown, some in alike.items())
-    return NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), limit if limited else 0)
+    parts = (r.CardsAre(tuple(dict.fromkeys(some)), shown) for shown, some in alike.items())
+    return r.NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), limit if limited else 0)
 
 
-def _busy(state: State, cards: Sequence[Card], now: Instant) -> CardBusy:
+def _busy(state: State, cards: Sequence[Card], now: Instant) -> r.CardBusy:
     firsts = dict.fromkeys(next(iter(card.attempts)) for card in cards)
     seconds = [_since(state, attempt, now) for attempt in firsts]
     names = dict.fromkeys(attempt.job for card in cards for attempt in card.attempts)
-    return CardBusy(tuple(names), min(seconds), max(seconds))
+    return r.CardBusy(tuple(names), min(seconds), max(seconds))
 
 
 def _since(state: State, attempt: AttemptId, now: Instant) -> float:
@@ -159,28 +141,28 @@ def _since(state: State, attempt: AttemptId, now: Instant) -> float:
     return now.mono - (record.started or record.launched).mono
 
 
-def _state(state: State, card: Card, demand: Demand, now: Instant) -> CardNow:
+def _state(state: State, card: Card, demand: Demand, now: Instant) -> r.CardNow:
     if card.quarantined:
-        return CardAway("aside", card.quarantined)
+        return r.CardAway("aside", card.quarantined)
     if card.attempts:
         return _busy(state, [card], now)
     if card.idle_workers:
-        return CardKept(next(iter(card.idle_workers)).job, worker=True)
+        return r.CardKept(next(iter(card.idle_workers)).job, worker=True)
     if card.drained:
-        return CardIs("given_back")
+        return r.CardIs("given_back")
     match card.state:
         case Away(holder):
-            return CardAway("elsewhere", holder)
+            return r.CardAway("elsewhere", holder)
         case InUse(by):
-            return CardAway("occupied", by)
+            return r.CardAway("occupied", by)
         case Draining():
-            return CardIs("draining")
+            return r.CardIs("draining")
         case AskedFor():
-            return CardIs("asking")
+            return r.CardIs("asking")
         case Leased() if state.placing.reserving is not None:
-            return CardKept(state.placing.reserving.name, worker=False)
+            return r.CardKept(state.placing.reserving.name, worker=False)
     if card.gpu.uuid in demand.avoid:
-        return CardIs("avoided")
+        return r.CardIs("avoided")
     if demand.gpu_memory:
-        return CardFree(card.gpu.memory if card.look.free is None else card.look.free)
-    return CardIs("free")
+        return r.CardFree(card.gpu.memory if card.look.free is None else card.look.free)
+    return r.CardIs("free")
