@@ -26,7 +26,7 @@ from gpulaunch.engines.local.preload_preview import told
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.jobfile import load
 from gpulaunch.jobfile import schema as json_schema
-from gpulaunch.jobfile.explained import explained
+from gpulaunch.jobfile.schema import explained
 from gpulaunch.journal.choices import Choices
 
 

@@ -20,6 +20,7 @@ from gpulaunch.core.template import Template, Text, fill, slots
 from gpulaunch.export.look import typed
 from gpulaunch.export.pieces import values_at_start
 from gpulaunch.export.words import Value, Variable
+from gpulaunch.jobfile.items import path_values
 from gpulaunch.jobfile.placeholders import compile_raw
 from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.shell import compile_script
@@ -88,10 +89,7 @@ class ExportedEntry:
         elif (index := self._places.get(self._item(job))) is not None:
             values["index"] = str(index)
         if "item" in values and job.fasta is None:
-            path = os.path.normpath(os.path.join(self._base, values["item"]))
-            directory, name = os.path.split(path)
-            stem, ext = os.path.splitext(name)
-            values |= {"path": path, "stem": stem, "name": name, "dir": directory, "ext": ext}
+            values |= path_values(os.path.normpath(os.path.join(self._base, values["item"])))
         return {**values, "job": job.name}
 
     def _item(self, job: Job) -> tuple[tuple[str, str], ...]:

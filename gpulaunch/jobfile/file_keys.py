@@ -18,7 +18,7 @@ from gpulaunch.jobfile.fields import (
     Kind,
     engines_merged,
 )
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, as_field_error
 from gpulaunch.jobfile.notify_spec import Target, targets
 from gpulaunch.jobfile.suggest import did_you_mean_key
 from gpulaunch.jobfile.tree import Path as Steps
@@ -65,10 +65,8 @@ class FileKeys:
             return default
         try:
             return convert(node.plain())
-        except FieldError as bad:
-            self.mistakes.add_bad((key,), bad)
         except ValueError as error:
-            self.mistakes.add((key,), str(error))
+            self.mistakes.add_bad((key,), as_field_error(error))
         return default
 
     def _read_defaults(self) -> None:
@@ -143,10 +141,8 @@ def validate(
             continue
         try:
             entry[field] = kinds[field].convert(value)
-        except FieldError as bad:
-            mistakes.add_bad((*where, field), bad)
         except ValueError as error:
-            mistakes.add((*where, field), str(error))
+            mistakes.add_bad((*where, field), as_field_error(error))
     return entry, len(entry) == len(plain)
 
 

@@ -138,20 +138,17 @@ def _of_paths(values: Sequence[str], base: Path, are_files: bool = False) -> Ite
     return Items(_OF_PATH, items, len(values))
 
 
-def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
-    """Return the item of a path: a glob's match, or a value that the job file uses as one."""
+def path_values(path: str) -> dict[str, str]:
+    """Return what the placeholders of OF_PATHS stand for."""
     directory, name = os.path.split(path)
     stem, ext = os.path.splitext(name)
-    values = {
-        "item": item,
-        "path": path,
-        "stem": stem,
-        "name": name,
-        "dir": directory,
-        "ext": ext,
-        "index": str(index),
-    }
-    label = stem if is_file else item
+    return {"path": path, "stem": stem, "name": name, "dir": directory, "ext": ext}
+
+
+def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
+    """Return the item of a path: a glob's match, or a value that the job file uses as one."""
+    values = {"item": item, "index": str(index), **path_values(path)}
+    label = values["stem"] if is_file else item
     return ForeachItem(values, label, {"item": item}, item, path if is_file else None)
 
 

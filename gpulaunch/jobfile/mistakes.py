@@ -49,6 +49,10 @@ class FieldError(ValueError):
         return moved[0]
 
 
+def as_field_error(error: ValueError) -> FieldError:
+    return error if isinstance(error, FieldError) else FieldError(str(error))
+
+
 class ErrorCollector:
     """Converts the parts of a value, and raises the errors of all parts together."""
 
@@ -61,10 +65,8 @@ class ErrorCollector:
         """Return the converted part at `path`, or the default if it is wrong."""
         try:
             return convert(value)
-        except FieldError as bad:
-            self.bads.append(bad.under(*path))
         except ValueError as error:
-            self.bads.append(FieldError(str(error), path))
+            self.bads.append(as_field_error(error).under(*path))
         return default
 
     def done(self) -> None:

@@ -33,6 +33,11 @@ _META = frozenset(" \t\n;&|()<>")
 _ANSI_SHELLS = frozenset({"bash", "zsh", "ksh", "mksh"})
 _CASE = re.compile(r"case(?=[ \t\n])")
 _SUBSCRIPT = re.compile(r"(?:^|[\s;&|()<>])[^\W\d]\w*\[[^\]\s]*$", re.ASCII)
+_END_MARK = re.compile(
+    rf"[ \t]*((?:'[^'{MARK}]*'|\"[^\"{MARK}]*\"|\\[^{MARK}]|[^ \t\n;&|()<>'\"\\$`{MARK}])*)"
+)
+"""What ends a here-document, as it is announced."""
+_QUOTING_IN_MARK = re.compile(r"'([^']*)'|\"([^\"]*)\"|\\(.)", re.DOTALL)
 _HERE = {
     "brace": "inside ${...}",
     "arith": "inside arithmetic",
@@ -318,31 +323,19 @@ class _Scanner:
         self.at += 2
         strip = self.script.startswith("-", self.at)
         self.at += strip
-        while self.script.startswith((" ", "\t"), self.at):
-            self.at += 1
-        start = self.at
-        word = ""
-        quote = ""
-        while self.at < len(self.script):
-            char = self.script[self.at]
-            if char == MARK:
+        start, word = self.at, ""
+        while True:
+            found = _END_MARK.match(self.script, self.at)
+            assert found is not None
+            self.at = found.end()
+            word += _QUOTING_IN_MARK.sub(lambda one: "".join(filter(None, one.groups())), found[1])
+            if self.script.startswith(MARK, self.at):
                 self._fail("as the end mark of a here-document")
-                continue
-            if not quote and char in _META:
-                break
-            self.at += 1
-            if char == quote:
-                quote = ""
-            elif not quote and char in "'\"":
-                quote = char
-            elif not quote and char == "\\" and self.at < len(self.script):
-                word += self.script[self.at]
-                self.at += 1
-            elif not quote and char in "$`":
+            elif self.script.startswith(("$", "`"), self.at):
                 self._lose("after a here-document with such an end mark")
             else:
-                word += char
-        if self.at > start:
+                break
+        if self.script[start : self.at].strip(" \t"):
             self.heredocs.append((word, strip, len(self.frames)))
         self.word_start = False
 

@@ -37,8 +37,8 @@ from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
-from gpulaunch.jobfile.explained import OF_FILE, explained
 from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.jobfile.schema import OF_FILE, explained
 from gpulaunch.prometheus.families import families, names
 from gpulaunch.shapes import shape_of, snake_case
 from tests.prometheus.support import tallied

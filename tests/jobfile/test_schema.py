@@ -13,8 +13,8 @@ import yaml
 
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile import load_text, schema
-from gpulaunch.jobfile.explained import OF_FILE, OF_JOB, explained
 from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.jobfile.schema import OF_FILE, OF_JOB, explained
 
 HERE = Path(__file__).parent
 VALIDATOR = jsonschema.Draft202012Validator(schema())

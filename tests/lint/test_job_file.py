@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.diagnose.lint import findings
+from gpulaunch.diagnose.lint import Finding, report
+from gpulaunch.jobfile import Plan
 from tests.jobfile.helpers import plan_of
 from tests.lint.helpers import report_on, told
 
@@ -25,6 +26,10 @@ jobs:
   - run: python sbatch
   - &a {name: aliased, run: sbatch x}
 """
+
+
+def findings(plan: Plan) -> list[Finding]:
+    return list(report(plan).findings)
 
 
 def test_each_entry_is_warned_of_once_with_its_line() -> None:

@@ -10,6 +10,6 @@ that a script may hold. Rules: finding.RULES.
 
 from gpulaunch.diagnose.lint.files import ReadBudget
 from gpulaunch.diagnose.lint.finding import RULES, Finding
-from gpulaunch.diagnose.lint.report import LintReport, findings, report
+from gpulaunch.diagnose.lint.report import LintReport, report
 
-__all__ = ["RULES", "Finding", "LintReport", "ReadBudget", "findings", "report"]
+__all__ = ["RULES", "Finding", "LintReport", "ReadBudget", "report"]

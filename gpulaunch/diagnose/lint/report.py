@@ -26,18 +26,13 @@ class LintReport:
     note: str = ""
 
 
-def findings(plan: Plan, jobs: Sequence[Job] | None = None) -> list[Finding]:
-    """What in these jobs' commands and scripts does not suit their cards; of all jobs by default.
-
-    In the order of the files; the job file first.
-    """
-    return list(report(plan, jobs).findings)
-
-
 def report(
     plan: Plan, jobs: Sequence[Job] | None = None, budget: ReadBudget | None = None
 ) -> LintReport:
-    """The same, and what was left out because of the budget."""
+    """What in these jobs' commands and scripts does not suit their cards; of all jobs by default.
+
+    In the order of the files, the job file first; and what was left out because of the budget.
+    """
     budget = budget or ReadBudget()
     looking = _PlanScan(plan, Files(os.getcwd(), budget))
     found = looking.all(plan.jobs if jobs is None else jobs)
