@@ -85,7 +85,8 @@ class Node:
     def change_program(self, name: str, *changes: tuple[str, str]) -> None:
         """Replace text in a module of its program; without changes, leave the module out."""
         folder = self.run.path / "farside"
-        shutil.copytree(FOLDER, folder)
+        if not folder.exists():
+            shutil.copytree(FOLDER, folder)
         text = (folder / name).read_text()
         (folder / name).unlink()
         for old, new in changes:

@@ -560,9 +560,8 @@ def test_a_stop_is_found_without_any_signal(node: Node) -> None:
 
 def test_while_it_is_at_work_it_gives_signs_of_life(node: Node) -> None:
     """By which a client knows that it lives, whatever Slurm says of it."""
-    node.change_program(
-        "node/limits.py", ("BEAT = 15.0", "BEAT = 0.2"), ("LOOK = 5.0", "LOOK = 0.1")
-    )
+    node.change_program("node/attempt.py", ("BEAT = 15.0", "BEAT = 0.2"))
+    node.change_program("node/run.py", ("LOOK = 5.0", "LOOK = 0.1"))
     go = node.run.path / "go"
     attempt = node.ticket("sh", "-c", f"echo up; until [ -e '{go}' ]; do sleep 0.01; done")
     process = node.start()

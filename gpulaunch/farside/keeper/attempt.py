@@ -8,11 +8,10 @@ import signal
 import time
 
 from ..wire import NO_SPACE, Any, raw, shown
-from .child import ForkedChild
 from .end import AttemptResult, AttemptTerms, EndFile
 from .kernel import has_ended, send_signal
 from .looks import Looks
-from .start import FULL
+from .start import FULL, ForkedChild
 from .station import Station
 from .worker import WorkerItem, WorkerPipes
 

@@ -33,6 +33,19 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
+def become_keeper(title: str, kept: set[int]) -> None:
+    """Turn this process, just executed, into one that adopts orphans and keeps these files alone.
+
+    It has a job's signal handlers, the defaults, whatever it inherited.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
+    rename(title)
+    close_all_but({0, 1, 2} | kept)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
 def rename(title: str) -> None:
     """Change this process's name and command line in `ps`.
 

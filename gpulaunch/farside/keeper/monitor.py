@@ -13,9 +13,8 @@ from ..wire import peer
 from .attempt import KeeperAttempt
 from .kernel import PR_SET_CHILD_SUBREAPER, Waker, prctl, rename
 from .phases import begun
-from .retirement import Retirement
 from .start import fork_child
-from .station import Station
+from .station import Retirement, Station
 from .worker import task_of
 
 SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first

@@ -17,10 +17,9 @@ import time
 from ..wire import Any, raw_all, read_spec, shown
 from . import host
 from .attempt import KeeperAttempt, Phase
-from .child import ForkedChild
 from .kernel import SCARCE, children, send_signal, terminate
 from .looks import look_at_log, look_for_outputs
-from .start import fork_child
+from .start import ForkedChild, fork_child
 from .station import Station
 from .sweep import Sweep
 from .worker import WorkerPipes

@@ -1,4 +1,7 @@
-"""The spawner: forks pairs of keepers, and holds their descriptors until no process is left."""
+"""The spawner, which forks pairs of keepers, and the guardian, the first of each pair.
+
+Both hold a pair's descriptors until no process below them is left.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,24 @@ import signal
 import socket
 import sys
 
-from ..wire import own_environment, receive
-from .channel import KeeperChannel
-from .guardian import guardian
-from .host import run_keeper
+from ..wire import KeeperChannel, own_environment, receive
+from .host import opened, run_keeper
 from .kernel import (
-    HEARD_SIGNALS,
     PR_SET_CHILD_SUBREAPER,
     Waker,
+    become_keeper,
     children,
     close_all_but,
+    lift,
     prctl,
     rename,
     send_signal,
     started_at,
 )
+from .monitor import Monitor
 from .start import fork_patiently
+from .station import Station
+from .sweep import Sweep
 
 
 class PairHandle:
@@ -190,14 +195,48 @@ class SpawnServer:
 
 def run(control: int) -> None:
     """Turn this process into the spawner, with the socket `control`; return when it may exit."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
-    rename("keeper-spawner")
+    become_keeper("keeper-spawner", {control})
     os.chdir("/")
-    close_all_but({0, 1, 2, control})
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)  # a job's defaults, whatever we inherited
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
     spawner = SpawnServer(control)
     gc.collect()
     gc.freeze()  # forked keepers share these objects, and no collection copies their pages
     spawner.serve()
+
+
+def guardian(
+    fds: list[int], alive: bool, gives_back: bool, forked: int, environment: dict[bytes, bytes]
+) -> None:
+    """Run the guardian: fork the monitor, hold its descriptors, wait for its end. Never returns."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    close_all_but({0, 1, 2, forked, *fds} | opened)
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    channel = KeeperChannel(fds[0])
+    leases = [lift(fd) for fd in fds[2 if alive else 1 :]]
+    watch, watched = os.pipe()  # the monitor reads: end of file when the guardian is gone
+    monitor = fork_patiently()
+    if monitor == 0:
+        os.close(watched)
+        os.close(forked)
+        run_keeper(
+            lambda: Monitor(Station(channel, leases, environment), watch, gives_back).serve(),
+            Sweep(channel).to_the_end,
+            status=0,
+        )
+    os.close(watch)
+    os.write(forked, b"%d" % monitor)
+    os.close(forked)
+    rename("keeper-guardian")
+    wait_for(monitor)
+    Sweep(channel).to_the_end()
+    os._exit(0)
+
+
+def wait_for(monitor: int) -> None:
+    while True:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            send_signal(pid, signal.SIGCONT)  # a stopped monitor would keep no time limit
+        elif pid == monitor:
+            return

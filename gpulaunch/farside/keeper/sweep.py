@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from .channel import KeeperChannel
+from ..wire import KeeperChannel
 from .kernel import children, send_signal
 
 UNKILLABLE_AFTER = 8.0  # seconds

@@ -10,10 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..shared import look_anew, new_name, sync
 from ..wire import Any, end_line, end_record, raw, shown
-from .grant import node_name
-from .limits import BEAT, LOOK_AGAIN
+from .grant import Problem, node_name
 from .signals import StopSignals
-from .words import Problem, say
+
+LOOK_AGAIN = 0.5  # seconds between two looks for a file that NFS does not show yet
+BEAT = 15.0  # seconds between two signs of life
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"gpulaunch: {text}\n".encode("utf-8", "replace"))
 
 
 def name_of_ours(

@@ -1,8 +1,9 @@
-"""What Slurm granted, as the node sees it."""
+"""What Slurm granted, as the node sees it, and the command that is filled with it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -10,12 +11,21 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from ..wire import Any, shown
-from .limits import DRIVER_PATIENCE
-from .words import Problem, plain
+from ..ports import reserve_port
+from ..wire import Any, coded, raw, shown
 
-MASK = b"CUDA_VISIBLE_DEVICES"
+MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
 NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
+DRIVER_TIMEOUT = 5.0  # seconds for nvidia-smi to list the cards
+
+
+class Problem(Exception):
+    """The attempt cannot be started here; the text says why."""
+
+
+def plain(text: str) -> str:
+    """Return the text with `_` for characters that JSON, shells, paths or patterns interpret."""
+    return re.sub(r"[^A-Za-z0-9._:/-]", "_", text)
 
 
 class Grant:
@@ -154,7 +164,7 @@ def driver_says() -> dict[str, tuple[str, str]]:
     except OSError:
         return {}
     try:
-        said = process.communicate(timeout=DRIVER_PATIENCE)[0]
+        said = process.communicate(timeout=DRIVER_TIMEOUT)[0]
     except subprocess.TimeoutExpired:
         process.kill()  # without waiting: inside the driver, SIGKILL may have no effect
         return {}
@@ -167,3 +177,61 @@ def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
     for number, name, uuid in re.findall(r"^GPU (\d+): (.*) \(UUID: (\S+)\)", text, re.MULTILINE):
         known[number] = known[uuid] = (uuid, name)
     return known
+
+
+# ── The command ──────────────────────────────────────────────────────────────────────────────────
+
+
+def filled(ticket: Mapping[str, Any], grant: Grant, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Return the child's part of the command, with the node's values and the mask filled in.
+
+    INVARIANT: the values are plain (`plain`): harmless in JSON, in any quotes of a shell, in a
+    pattern of file names. Ports stay reserved until `stack` is closed.
+    """
+    text = json.dumps(ticket["child"])
+    for name, mark in ticket["node"]["slots"].items():
+        if mark and mark in text:
+            text = text.replace(mark, value_of(name, grant, stack))
+    child: dict[str, Any] = json.loads(text)
+    changes = child["env_set"]
+    changes.pop(coded(MASK), None)
+    child["env_unset"] = [name for name in child["env_unset"] if raw(name) != MASK]
+    if ticket["node"]["gpus"]:
+        changes[coded(ORDER)] = "PCI_BUS_ID"
+    else:
+        changes[coded(MASK)] = ""  # Slurm leaves the mask unset, which shows every card
+    return child
+
+
+def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> str:
+    if name == "gpu_index":
+        return ",".join(str(card["index"]) for card in grant.gpus)
+    if name == "gpu_uuid":
+        return ",".join(card["uuid"] for card in grant.gpus)
+    if name == "card":
+        return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_")
+    if name == "threads":
+        return str(cpus_granted(grant.environ))
+    if name in ("port", "master_port"):
+        return str(port_for(stack))
+    raise Problem(f"its ticket has a slot {name!r}, which this program does not know")
+
+
+def cpus_granted(environ: Mapping[bytes, bytes]) -> int:
+    """Return how many CPUs Slurm granted, by its variable.
+
+    Without a plugin that binds processes, the affinity mask would name all the node's CPUs.
+    """
+    try:
+        return max(1, int(environ[b"SLURM_CPUS_ON_NODE"]))
+    except (KeyError, ValueError):
+        return len(os.sched_getaffinity(0))
+
+
+def port_for(stack: contextlib.ExitStack) -> int:
+    try:
+        port, reservation = reserve_port()
+    except OSError as problem:
+        raise Problem(str(problem)) from None
+    stack.callback(reservation.close)
+    return port

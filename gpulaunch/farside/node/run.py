@@ -6,18 +6,21 @@ import contextlib
 import errno
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping
 
+from ..client import PairLink, new_pair, spawn
 from ..shared import claim, look_anew
-from ..wire import NO_SPACE, coded, own_environment, raw_all, shown
-from .attempt import NodeAttempt, await_json, name_of_ours, taken_before
-from .filling import filled
-from .grant import Grant, memory_counter
-from .keepers import Keepers
-from .limits import NFS_VISIBILITY_TIMEOUT
-from .signals import StopSignals
+from ..wire import NO_SPACE, Any, coded, own_environment, raw_all, shown
+from .attempt import NodeAttempt, await_json, name_of_ours, say, taken_before
+from .grant import Grant, Problem, filled, memory_counter
+from .signals import StopSignals, held_back
 from .status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNEXPLAINED, UNFIT, exit_status
-from .words import Problem, say
+
+NFS_VISIBILITY_TIMEOUT = 60.0  # seconds for which NFS clients may cache what they last saw
+LOOK = 5.0  # seconds between two looks whether the client wants an attempt stopped
+LEAVING_TIMEOUT = 10.0  # seconds for the keepers to exit before this process does
 
 
 def main() -> None:
@@ -104,3 +107,54 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
         raise Problem(f"its keepers did not start on node {grant.node}")
     say(f"{attempt.id}: its keepers were killed; how it ended nobody saw")
     return LOST
+
+
+class Keepers:
+    """A spawner and one pair, as the launcher's own machine has them for its cards.
+
+    When this process dies, they stop the job and exit.
+    """
+
+    def __init__(self, environ: dict[bytes, bytes]) -> None:
+        """Start the spawner and one pair; jobs start from `environ`. Raises OSError."""
+        self.attempt = ""
+        with held_back():
+            self.process, self.control = spawn(sys.executable, "keeper", environ)
+        self.pair = PairLink(new_pair(self.control))
+
+    def launch(self, spec: Mapping[str, Any], child: Mapping[str, Any]) -> None:
+        self.attempt = str(spec["attempt"])
+        self.pair.launch(spec, child)
+
+    def await_end(self, attempt: NodeAttempt, asked: StopSignals) -> dict[str, Any] | None:
+        """Return the end, once no process of the attempt is left; None if both keepers are gone."""
+        told: tuple[bool, bool] = (False, False)
+        while True:
+            stop = attempt.new_stop()
+            if stop is not None:
+                asked.read(now=stop[2])
+            if (asked.stop, asked.now) != told:
+                told = (asked.stop, asked.now)
+                reason, by, _ = stop or attempt.read_stop() or UNEXPLAINED
+                self.pair.stop(self.attempt, reason, by, asked.now)
+            attempt.beat()
+            asked.wait(LOOK, self.pair.socket.fileno())
+            for message, _ in self.pair.messages():
+                if message is None:
+                    return None
+                if message["is"] == "ended":
+                    end: dict[str, Any] = message["end"]
+                    return end
+                if message["is"] == "unkillable":
+                    pids = ", ".join(map(str, message["pids"]))
+                    say(f"{attempt.id}: process {pids} cannot be killed, and is waited for")
+
+    def close(self) -> None:
+        """Close the sockets and wait for the keepers to exit.
+
+        If this process exited first, Slurm would kill them and report that.
+        """
+        self.pair.socket.close()
+        self.control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LEAVING_TIMEOUT)

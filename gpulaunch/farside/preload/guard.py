@@ -5,24 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import time
 
 from ..keeper import host
-from ..keeper.channel import KeeperChannel
-from ..keeper.kernel import (
-    HEARD_SIGNALS,
-    PR_SET_CHILD_SUBREAPER,
-    Waker,
-    children,
-    close_all_but,
-    prctl,
-    rename,
-)
+from ..keeper.kernel import PR_SET_CHILD_SUBREAPER, Waker, become_keeper, children, prctl
 from ..keeper.program import enter, stdio
 from ..keeper.start import settle_in
 from ..keeper.sweep import Sweep
-from ..wire import raw, raw_all, raw_dict, read_spec
+from ..wire import KeeperChannel, raw, raw_all, raw_dict, read_spec
 
 FORKING, FORKED = b"forking\n", b"forked\n"  # what the server says before and after its trial fork
 
@@ -31,14 +21,8 @@ class Guard:
     """The process that watches a server until it serves."""
 
     def __init__(self, control: int, spec: int) -> None:
-        blocked = signal.valid_signals() - HEARD_SIGNALS
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        rename("keeper-preload")
+        become_keeper("keeper-preload", {control, spec})
         self.spec = read_spec(spec)
-        close_all_but({0, 1, 2, control, spec})
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.forking = False
         self.channel = KeeperChannel(control)
         self.waker = Waker()
