@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -103,7 +105,9 @@ class Helper:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def start(self, line: list[str], environ: Mapping[str, str] | None) -> None:
+    def start(
+        self, line: list[str], environ: Mapping[str, str] | None, cwd: str | None = None
+    ) -> None:
         """Start it, and have the loop watch it. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, self._kind)
         with theirs, ExitStack() as undo:
@@ -112,7 +116,7 @@ class Helper:
             self._loop.watch(ours.fileno(), self.read)
             undo.callback(self._loop.unwatch, ours.fileno())
             out = theirs.fileno() if self._kind == socket.SOCK_STREAM else subprocess.DEVNULL
-            self._process = start(line, stdin=theirs.fileno(), stdout=out, env=environ)
+            self._process = start(line, stdin=theirs.fileno(), stdout=out, env=environ, cwd=cwd)
             undo.pop_all()
         self.link = ours
 
@@ -149,6 +153,20 @@ class Helper:
             self._killed.append(self._process)
             self._process = None
         self._killed = [process for process in self._killed if process.poll() is None]
+
+    def finish(self, seconds: float) -> None:
+        """Let the helper end by itself, at the end of file that it gets now; then `close`.
+
+        Waits at most so many seconds for that; what it still says is passed over.
+        """
+        end = time.monotonic() + seconds
+        with suppress(OSError):
+            if self.link is not None:
+                self.link.shutdown(socket.SHUT_WR)
+                while select.select([self.link], [], [], max(0.0, end - time.monotonic()))[0]:
+                    if not self.link.recv(1 << 16):
+                        break
+        self.close()
 
     def close(self) -> None:
         """End the helper and reap all that were started. Idempotent."""

@@ -17,7 +17,7 @@ from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver, now
 from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
-from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.cards import CardLeases, CardUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
 from gpulaunch.gpus.port import reserve_port
@@ -31,7 +31,7 @@ class WaitRanOut(NoCardsError):
     """No card came free in the time that `--wait` gave."""
 
 
-class Single:
+class Single(CardUser):
     """Waits for some of these cards and holds their leases until `execve` or `close`.
 
     `wait` in seconds, None for ever; `tell` gets one line if there is a wait.
@@ -50,14 +50,7 @@ class Single:
         self._tell: Callable[[str], None] | None = tell
         self._launch: Launch | None = None
         self._driver = Driver(self._run, self._loop, self, wait)
-        self._cards = CardLeases(
-            pool.gpus,
-            self._loop,
-            self._driver.post,
-            pool.probe(self._loop),
-            environ,
-            working=lambda: False,
-        )
+        self._cards = CardLeases(pool, self._loop, self._driver.post, environ, self)
         self._driver.post(Submitted((Job(JOB, "", demand=demand),)))
 
     def take(self) -> tuple[tuple[Gpu, ...], list[int]]:
@@ -72,6 +65,9 @@ class Single:
         self._cards.settle()
         gpus = self._launch.gpus
         return gpus, self._cards.descriptors([gpu.uuid for gpu in gpus])
+
+    def working(self) -> bool:
+        return False
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
         """Keep no record; raise NoCardsError where the job can never be placed."""

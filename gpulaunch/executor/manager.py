@@ -48,7 +48,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
-from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.cards import CardLeases, CardUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
@@ -75,11 +75,13 @@ running: set[Manager] = set()
 """The managers whose thread was to be started and has not ended."""
 
 
-class Manager:
+class Manager(CardUser):
     """The manager of one executor. `start` starts its thread.
 
     The thread ends by itself once `work` is done and every card is given back.
     """
+
+    lingering = False  # a worker is over when its keepers are gone
 
     def __init__(self, pool: CardPool, plan: WorkerPlan) -> None:
         self._pool = pool
@@ -212,15 +214,8 @@ class Manager:
         stack.callback(self._loop.close)
         self._loop.watch(self._wake, lambda: os.eventfd_read(self._wake))
         self._driver = Driver(self._run, self._loop, self, self._plan.wait)
-        self._cards = CardLeases(
-            self._pool.gpus,
-            self._loop,
-            self._driver.post,
-            self._pool.probe(self._loop),
-            self._plan.environ,
-            working=lambda: bool(self._crew),
-            lingering=False,  # a worker is over when its keepers are gone
-        )
+        environ = self._plan.environ
+        self._cards = CardLeases(self._pool, self._loop, self._driver.post, environ, self)
         stack.callback(self._cards.close)
         stack.callback(self._close_crew)
         # The run has all its jobs now, and all are cancelled: none waits for a card yet.
@@ -295,6 +290,10 @@ class Manager:
                 pass  # for a worker that is known to be gone
             case _:
                 self._cards_.carry_out(instruction)
+
+    def working(self) -> bool:
+        """Return whether there are workers on cards."""
+        return bool(self._crew)
 
     def card_awaited(self) -> None:
         """Warn once that the items wait, and why."""

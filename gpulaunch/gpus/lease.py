@@ -151,7 +151,7 @@ class Lease:
     """A lease this process holds. Close it, hand it over, or leave it to those that inherited it.
 
     The descriptors in `filenos()` are what keepers and jobs must hold open as well. A loop watches
-    `selectables()` and calls `on_readable` when one is readable.
+    `fileno()` and calls `on_readable` when it is readable.
     """
 
     def __init__(self, key: str, name: str, sock: socket.socket, locked: int | None) -> None:
@@ -186,13 +186,11 @@ class Lease:
         return bool(self._wanting)
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self._poll.fileno()
 
     def filenos(self) -> tuple[int, ...]:
-        return (self.fileno(),) if self._locked is None else (self.fileno(), self._locked)
-
-    def selectables(self) -> tuple[int, ...]:
-        return () if self.closed else (self._poll.fileno(),)
+        own = self._sock.fileno()
+        return (own,) if self._locked is None else (own, self._locked)
 
     def on_readable(self) -> bool:
         """Handle new and closed connections and their messages; return `wanted`."""

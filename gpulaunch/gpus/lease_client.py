@@ -1,164 +1,154 @@
-"""Hands the supervisor's leases to the process that keeps them (`lease_server`).
+"""Gives leases to the lease server (`lease_server`), a process that is not stopped with this one.
 
-Owns that process and the socket to it. Waits for the process only at the end.
+A lease is this process's own until the server says that it has arrived; then the copies here are
+closed. That server gives leases back while this process is stopped.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import select
 import socket
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.wire import send
 from gpulaunch.gpus.lease import Lease
-from gpulaunch.helper_process import command, start
+from gpulaunch.helper_process import Helper, command
+from gpulaunch.loop import Loop
 
-END_LIMIT = 2.0
-
-
-class LeaseServerGoneError(GpulaunchError):
-    """The process that kept the leases has died, and its copies of them with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseState:
-    """The state of lease `number`: `held` by the server or closed, and `wanted` by a launcher."""
-
-    number: int
-    held: bool
-    wanted: bool
+MAX_SERVERS = 3
+"""Lease servers that are started at most; without one, a stopped launcher keeps its leases."""
+END_TIMEOUT = 2.0
+"""Seconds that the server may take, at the end, to hand over what was released last."""
 
 
 @dataclass(slots=True)
-class LentLeases:
-    """The leases for a new pair: descriptors, and a link through which others come.
+class _Entrusted:
+    """A lease, what to call when launchers begin or cease to want it, and when it is given back."""
 
-    The link brings one message with as many descriptors as its byte says; an end of file without
-    it: the leases are gone.
-    """
+    lease: Lease
+    wanted_changed: Callable[[bool], None]
+    given_back: Callable[[], None]
+    wanted: bool = False
 
-    descriptors: list[int]
-    link: socket.socket | None = None
+    def set_wanted(self, wanted: bool) -> None:
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self.wanted_changed(wanted)
 
-    def __enter__(self) -> LentLeases:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.link is not None:
-            self.link.close()
+    def let_go(self) -> None:
+        self.set_wanted(False)
+        self.given_back()
 
 
-class LeaseClient:
-    """Leases that a process holds which is not stopped together with this one."""
+class EntrustedLeases:
+    """The leases that the server has, or is about to have. `served` false: it gets none."""
 
-    def __init__(self) -> None:
-        """Start the process. Raises OSError if that fails."""
+    def __init__(self, loop: Loop, served: bool = True) -> None:
+        self._loop = loop
+        self._starts_left = MAX_SERVERS if served else 0
+        self._server = Helper(loop, self._hear, lambda status: self._lose(), socket.SOCK_SEQPACKET)
         self._count = 0
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
-        with theirs:
-            # If our own standard streams are closed, the socket has the number of one of them.
-            control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        try:
-            self._process = start(
-                command("gpulaunch.gpus.lease_server", str(control)), cwd="/", pass_fds=[control]
-            )
-        except BaseException:
-            self._socket.close()
-            raise
-        finally:
-            os.close(control)
+        self._entrusted: dict[int, _Entrusted] = {}
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The server's process."""
+        return self._server.pid
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    def __contains__(self, lease: Lease) -> bool:
+        return self._number(lease) is not None
 
-    def keep(self, lease: Lease) -> int:
-        """Give a lease to the process; return its number. Safe once a LeaseState says `held`.
+    def _number(self, lease: Lease) -> int | None:
+        found = (number for number, each in self._entrusted.items() if each.lease is lease)
+        return next(found, None)
 
-        Raises LeaseServerGoneError.
-        """
+    def give(
+        self,
+        lease: Lease,
+        wanted_changed: Callable[[bool], None],
+        given_back: Callable[[], None],
+    ) -> None:
+        """Give the lease to the server; where none can be had, this process keeps it."""
+        if lease.closed or not self._has_server():
+            return
         self._count += 1
         fds = lease.filenos()
         said = {"do": "keep", "id": self._count, "key": lease.key, "name": lease.name}
-        self._send({**said, "fds": len(fds)}, fds)
-        return self._count
+        if self._send({**said, "fds": len(fds)}, fds):
+            self._entrusted[self._count] = _Entrusted(lease, wanted_changed, given_back)
+        else:
+            self.give(lease, wanted_changed, given_back)
 
-    def lend(self, numbers: Sequence[int]) -> socket.socket:
-        """Return a link that brings copies of all these leases. Raises LeaseServerGoneError."""
+    def _has_server(self) -> bool:
+        """Return whether there is a server; start one if there is none, and may be another."""
+        if self._server.link is None and self._starts_left:
+            self._starts_left -= 1
+            try:
+                self._server.start(command("gpulaunch.gpus.lease_server"), None, cwd="/")
+            except OSError:  # too few descriptors or processes
+                return False
+        return self._server.link is not None
+
+    def is_wanted(self, lease: Lease) -> bool:
+        """Return whether another launcher waits for this lease, which the server has."""
+        return any(each.lease is lease and each.wanted for each in self._entrusted.values())
+
+    def lend(self, leases: Sequence[Lease]) -> socket.socket | None:
+        """Return a link that brings copies of all these leases; None: the server is gone.
+
+        The link brings one message with as many descriptors as its byte says; an end of file
+        without it: the leases are gone. Raises OSError.
+        """
+        numbers = [number for lease in leases if (number := self._number(lease)) is not None]
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            try:
-                self._send({"do": "lend", "ids": list(numbers)}, [theirs.fileno()])
-            except BaseException:
-                link.close()
-                raise
-        return link
+            if self._send({"do": "lend", "ids": numbers}, [theirs.fileno()]):
+                return link
+        link.close()
+        return None
 
-    def release(self, number: int) -> None:
-        """Hand the lease to a launcher that wants it, or close it. Raises LeaseServerGoneError."""
-        self._send({"do": "release", "id": number})
+    def release(self, lease: Lease) -> None:
+        """Give a lease back, wherever it is, or hand it over to the launcher that waits for it."""
+        number = self._number(lease)
+        if number is not None:
+            del self._entrusted[number]
+            lease.close()  # the server's copy is the one that is handed over
+            self._send({"do": "release", "id": number})
+        elif not lease.closed:
+            self._loop.unwatch(lease.fileno())
+            lease.hand_over()
 
-    def on_readable(self) -> list[LeaseState]:
-        """Return the states that have come. Raises LeaseServerGoneError if the process is gone."""
-        states: list[LeaseState] = []
-        while True:
-            try:
-                data = self._socket.recv(4096)
-            except BlockingIOError:
-                return states
-            except OSError:
-                data = b""
-            if data:
-                said = json.loads(data)
-                states.append(LeaseState(said["id"], said["held"], said["wanted"]))
-            elif states:
-                return states  # the next call raises LeaseServerGoneError
-            else:
-                raise LeaseServerGoneError("the process that keeps the leases is gone")
+    def _send(self, message: dict[str, object], fds: Sequence[int] = ()) -> bool:
+        """Send a message to the server; False: it is gone, or hangs, and is killed."""
+        assert self._server.link is not None
+        try:
+            send(self._server.link, message, fds, socket.MSG_NOSIGNAL)
+        except OSError:
+            self._server.kill()
+            self._lose()
+            return False
+        return True
+
+    def _hear(self, data: bytes) -> None:
+        """Take in how a lease is, which the server says whenever that changes."""
+        state = json.loads(data)
+        entrusted = self._entrusted.get(state["id"])
+        if entrusted is None:  # taken out meanwhile
+            return
+        if state["held"]:
+            entrusted.lease.close()
+            entrusted.set_wanted(state["wanted"])
+        else:
+            del self._entrusted[state["id"]]
+            entrusted.let_go()
+
+    def _lose(self) -> None:
+        """Give up the leases that the server had, as it is gone."""
+        lost, self._entrusted = self._entrusted, {}
+        for entrusted in lost.values():
+            entrusted.let_go()
 
     def close(self) -> None:
-        """End the process, which closes its leases; wait two seconds at most."""
-        if self._socket.fileno() < 0:
-            return
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        poller = select.poll()
-        poller.register(self._socket, select.POLLRDHUP)
-        poller.poll(END_LIMIT * 1000)
-        self._socket.close()
-        try:
-            self._process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        try:
-            if fds:
-                socket.send_fds(self._socket, [json.dumps(message).encode()], list(fds))
-            else:
-                self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
-        except BlockingIOError as problem:
-            # The process is dead or dying, and its leases are free with its death.
-            self._process.kill()
-            raise LeaseServerGoneError(
-                "the process that keeps the leases does not answer"
-            ) from problem
-        except OSError as problem:
-            raise LeaseServerGoneError("the process that keeps the leases is gone") from problem
+        """End the server, and with it what it still holds."""
+        self._server.finish(END_TIMEOUT)

@@ -19,30 +19,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import signal
 import socket
 import sys
-import time
 from typing import Any
 
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import receive
 from gpulaunch.gpus.lease import Lease
+from gpulaunch.loop import Loop
 
 LOOK = 2.0
 """Seconds between two looks whether the supervisor is stopped."""
 LOOKS = 2
-_ROOM = 8  # descriptors that one message brings at most
 
 
 def main() -> None:
-    """Serve; the arguments are the supervisor's PID and the descriptor of the control socket."""
-    owner, control = int(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+    """Serve the supervisor, whose PID is the argument, by the socket that is standard input."""
     # This process ends with its supervisor, not before: jobs on the leased cards may still run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    LeaseServer(control, owner).serve()
+    LeaseServer(socket.socket(fileno=0), int(sys.argv[2])).serve()
 
 
 class LeaseServer:
@@ -51,41 +48,43 @@ class LeaseServer:
     def __init__(self, control: socket.socket, owner: int) -> None:
         control.setblocking(False)
         self._control = control
+        self._room = control.dup()  # waited for apart from what comes in
         self._owner = owner
+        self._stopped = 0
+        self._over = False
         self._leases: dict[int, Lease] = {}
-        self._by_descriptor: dict[int, int] = {}
         self._untold: dict[int, bool] = {}  # numbers, and whether each of them is held
-        self._poll = select.epoll()
-        self._poll.register(control.fileno(), select.EPOLLIN)
+        self._loop = Loop()
+        self._loop.watch(control.fileno(), self._hear)
+        self._loop.call_after("look", LOOK, self._look)
 
     def serve(self) -> None:
         """Serve until the supervisor is gone."""
-        look_at, stopped = time.monotonic() + LOOK, 0
-        while True:
-            for fd, event in self._poll.poll(max(0.0, look_at - time.monotonic())):
-                if fd in self._by_descriptor:
-                    self._visited(self._by_descriptor[fd])
-                elif event & ~select.EPOLLOUT and fd == self._control.fileno() and not self._hear():
-                    return
-            if time.monotonic() >= look_at:
-                stopped = stopped + 1 if is_stopped(self._owner) else 0
-                if stopped >= LOOKS:
-                    self._let_go()
-                look_at = time.monotonic() + LOOK
-            self._tell()
+        with contextlib.closing(self._loop), self._room:
+            while not self._over:
+                self._loop.turn()
+                self._tell()
+
+    def _look(self) -> None:
+        self._loop.call_after("look", LOOK, self._look)
+        self._stopped = self._stopped + 1 if is_stopped(self._owner) else 0
+        if self._stopped >= LOOKS:
+            self._let_go()
 
     # ── What the supervisor asks ────────────────────────────────────────────────────────────────
 
-    def _hear(self) -> bool:
-        """Handle one message; return False if the supervisor is gone."""
+    def _hear(self) -> None:
+        """Handle one message; the end of file is the supervisor's end."""
         try:
-            message, fds = self._receive()
+            data, fds = receive(self._control)
         except BlockingIOError:
-            return True
+            return
         except OSError:
-            return False
-        if message is None:
-            return False
+            data, fds = b"", []
+        if not data:
+            self._over = True
+            return
+        message = json.loads(data)
         match message["do"]:
             case "keep":
                 self._keep(message, fds)
@@ -93,11 +92,6 @@ class LeaseServer:
                 self._lend(message["ids"], fds)
             case "release":
                 self._release(message["id"])
-        return True
-
-    def _receive(self) -> tuple[dict[str, Any] | None, list[int]]:
-        data, fds = receive(self._control, 65536, _ROOM)
-        return (json.loads(data) if data else None), fds
 
     def _keep(self, message: dict[str, Any], fds: list[int]) -> None:
         number = message["id"]
@@ -109,9 +103,7 @@ class LeaseServer:
         sock = socket.socket(fileno=fds[0])
         lease = Lease(message["key"], message["name"], sock, fds[1] if fds[1:] else None)
         self._leases[number] = lease
-        for fd in lease.selectables():
-            self._by_descriptor[fd] = number
-            self._poll.register(fd, select.EPOLLIN)
+        self._loop.watch(lease.fileno(), lambda: self._visited(number, lease))
         self._untold[number] = True
 
     def _lend(self, numbers: list[int], fds: list[int]) -> None:
@@ -130,8 +122,7 @@ class LeaseServer:
 
     # ── What it tells ───────────────────────────────────────────────────────────────────────────
 
-    def _visited(self, number: int) -> None:
-        lease = self._leases[number]
+    def _visited(self, number: int, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
             self._untold[number] = True
@@ -144,9 +135,8 @@ class LeaseServer:
 
     def _forget(self, number: int) -> Lease | None:
         lease = self._leases.pop(number, None)
-        for fd in lease.selectables() if lease else ():
-            del self._by_descriptor[fd]
-            self._poll.unregister(fd)
+        if lease:
+            self._loop.unwatch(lease.fileno())
         return lease
 
     def _tell(self) -> None:
@@ -162,8 +152,10 @@ class LeaseServer:
                 self._untold.clear()
                 break
             del self._untold[number]
-        more = select.EPOLLOUT if self._untold else 0
-        self._poll.modify(self._control.fileno(), select.EPOLLIN | more)
+        if self._untold:
+            self._loop.watch(self._room.fileno(), lambda: None, write=True)
+        else:
+            self._loop.unwatch(self._room.fileno())
 
 
 if __name__ == "__main__":

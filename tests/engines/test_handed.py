@@ -6,9 +6,8 @@ import gc
 import uuid
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Wanted
-from gpulaunch.engines.card_probe import SimulatedProbe
-from gpulaunch.engines.local.cards import CardLeases
-from gpulaunch.gpus.simulated import simulated
+from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.pool import open_pool
 from gpulaunch.loop import Loop
 
 
@@ -16,11 +15,11 @@ class Launcher:
     def __init__(self, loop: Loop, pool: str, lingering: bool) -> None:
         self.loop = loop
         self.events: list[Event] = []
-        gpus = simulated(1, pool)
-        self.cards = CardLeases(
-            gpus, loop, self.events.append, SimulatedProbe(), {}, lingering=lingering
-        )
-        self.gpu = gpus[0].uuid
+        cards = open_pool(None, 1, {}, pool)
+        user = CardUser()
+        user.lingering = lingering
+        self.cards = CardLeases(cards, loop, self.events.append, {}, user)
+        self.gpu = cards.gpus[0].uuid
 
     def hears(self, kind: type[Event]) -> None:
         """Until something of that kind has come; what came before it is forgotten."""

@@ -21,15 +21,13 @@ from gpulaunch.core.events import (
     Refused,
     ReserveGang,
 )
-from gpulaunch.engines.card_probe import SimulatedProbe
 from gpulaunch.engines.local import holders
 from gpulaunch.engines.local.cards import CardLeases
-from gpulaunch.engines.local.holders import CONNECTS
-from gpulaunch.engines.local.pace import Pace
+from gpulaunch.engines.local.holders import CONNECTS, Pace
+from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import gather_name, lease_name
 from gpulaunch.gpus.names import bind_name
-from gpulaunch.gpus.simulated import simulated
 from gpulaunch.loop import Loop
 
 TURNS = 500
@@ -84,9 +82,9 @@ class Launcher:
 
     def __init__(self, loop: Loop, environ: dict[str, str]) -> None:
         self.events: list[Event] = []
-        gpus = simulated(1, uuid.uuid4().hex[:12])
-        self.gpu, self.key = gpus[0].uuid, gpus[0].key
-        self.cards = CardLeases(gpus, loop, self._post, SimulatedProbe(), environ)
+        pool = open_pool(None, 1, {}, uuid.uuid4().hex[:12])
+        self.gpu, self.key = pool.gpus[0].uuid, pool.gpus[0].key
+        self.cards = CardLeases(pool, loop, self._post, environ)
 
     def _post(self, event: Event) -> None:
         self.events.append(event)

@@ -225,7 +225,7 @@ def test_there_is_nothing_to_wait_for_when_nobody_holds_it(key: str) -> None:
 
 def test_the_holder_learns_who_wants_the_card_and_who_gave_up(key: str) -> None:
     with take(key) as lease:
-        (watched,) = lease.selectables()
+        watched = lease.fileno()
         idle, wants = waiter_for(key), waiter_for(key, want=True)
         assert readable(watched)
         assert lease.on_readable()
@@ -425,7 +425,7 @@ def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> N
         before = len(os.listdir("/proc/self/fd"))
         lease.on_readable()
         assert len(os.listdir("/proc/self/fd")) == before + leases.VISITORS
-        (watched,) = lease.selectables()
+        watched = lease.fileno()
         # Strangers on this machine may look as well; those that are kept out wake nobody for ever.
         wait_until(lambda: lease.on_readable() or not readable(watched, within=0))
         assert [waiter.on_readable() for waiter in crowd[leases.VISITORS :]] == ["gone"] * 20
@@ -475,7 +475,7 @@ def test_where_descriptors_are_few_a_lease_keeps_few_connections(key: str) -> No
 def test_a_holder_without_a_descriptor_left_goes_on_and_hands_over_later(key: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lease, waiter = take(key), waiter_for(key, want=True)
-    (watched,) = lease.selectables()
+    watched = lease.fileno()
     fill: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (waiter.fileno() + 1, hard))
     try:

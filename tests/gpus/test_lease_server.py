@@ -10,37 +10,36 @@ import subprocess
 import sys
 import uuid
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
+from gpulaunch.farside.wire import send
 from gpulaunch.gpus.lease import Lease, NameHeldError, Waiter, take
-from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LeaseState
+from gpulaunch.gpus.lease_client import EntrustedLeases
+from gpulaunch.gpus.lease_server import LeaseServer
+from gpulaunch.loop import Loop
 from tests.helpers import goes_along, wait_until
 
 # Has two leases kept, one of which a process of its own holds as well, as keepers do.
 OWNER = """
-import subprocess, sys, select
+import subprocess, sys
 from gpulaunch.gpus.lease import take
-from gpulaunch.gpus.lease_client import LeaseClient
-client = LeaseClient()
+from gpulaunch.gpus.lease_client import EntrustedLeases
+from gpulaunch.loop import Loop
+loop = Loop()
+entrusted = EntrustedLeases(loop)
 leases = [take(key) for key in sys.argv[1:]]
 job = subprocess.Popen(["sleep", "600"], pass_fds=leases[1].filenos())
 for lease in leases:
-    client.keep(lease)
-held = []
-while len(held) < 2:
-    select.select([client], [], [])
-    held += client.on_readable()
-for lease in leases:
-    lease.close()
+    gone = lambda key=lease.key: print(key, flush=True)
+    entrusted.give(lease, lambda wanted: None, gone)
+while not all(lease.closed for lease in leases):
+    loop.turn()
 print(job.pid, flush=True)
 while True:
-    select.select([client], [], [])
-    for state in client.on_readable():
-        if not state.held:
-            print(state.number, flush=True)
+    loop.turn()
 """
 
 
@@ -67,9 +66,30 @@ def owner(keys: tuple[str, str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def states_of(client: LeaseClient) -> list[LeaseState]:
-    assert select.select([client], [], [], 60.0)[0]
-    return client.on_readable()
+class Launcher:
+    """A launcher with a server; `news` is what it has heard of its leases."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.entrusted = EntrustedLeases(self.loop)
+        self.news: list[object] = []
+
+    def give(self, key: str) -> Lease:
+        """Take the lease, and have the server keep it."""
+        lease = take(key)
+        self.entrusted.give(lease, self.news.append, lambda: self.news.append("given back"))
+        self.until(lambda: lease.closed)
+        return lease
+
+    def until(self, condition: Callable[[], object]) -> None:
+        self.loop.call_after("late", 60.0, lambda: self.news.append("late"))
+        while not condition():
+            assert "late" not in self.news
+            self.loop.turn()
+
+    def close(self) -> None:
+        self.entrusted.close()
+        self.loop.close()
 
 
 def waiter_for(key: str) -> Waiter:
@@ -92,10 +112,9 @@ def is_free(key: str) -> bool:
 
 
 @pytest.fixture
-def client() -> Iterator[LeaseClient]:
-    made = LeaseClient()
-    yield made
-    made.close()
+def launcher() -> Iterator[Launcher]:
+    with closing(Launcher()) as made:
+        yield made
 
 
 def test_the_lease_of_one_who_is_stopped_is_let_go_but_where_keepers_hold_it(
@@ -113,22 +132,20 @@ def test_the_lease_of_one_who_is_stopped_is_let_go_but_where_keepers_hold_it(
         assert held.value.holder.stopped
         process.send_signal(signal.SIGCONT)
         assert process.stdout
-        assert sorted(process.stdout.readline() for _ in keys) == ["1\n", "2\n"]
+        assert sorted(process.stdout.readline().strip() for _ in keys) == sorted(keys)
         idle.close()
         used.close()
 
 
 def test_a_lease_that_is_kept_is_handed_to_one_who_wants_it(
-    keys: tuple[str, str], client: LeaseClient
+    keys: tuple[str, str], launcher: Launcher
 ) -> None:
-    lease = take(keys[0])
-    number = client.keep(lease)
-    assert states_of(client) == [LeaseState(number, held=True, wanted=False)]
-    lease.close()
+    lease = launcher.give(keys[0])
     assert not is_free(keys[0])
     waiter = waiter_for(keys[0])
-    assert states_of(client) == [LeaseState(number, held=True, wanted=True)]
-    client.release(number)
+    launcher.until(lambda: launcher.entrusted.is_wanted(lease))
+    assert launcher.news == [True]
+    launcher.entrusted.release(lease)
     handed = news(waiter)
     assert isinstance(handed, Lease)
     handed.close()
@@ -137,27 +154,37 @@ def test_a_lease_that_is_kept_is_handed_to_one_who_wants_it(
 
 
 def test_what_is_lent_comes_through_the_link_all_or_none(
-    keys: tuple[str, str], client: LeaseClient
+    keys: tuple[str, str], launcher: Launcher
 ) -> None:
-    numbers = []
-    for key in keys:
-        with take(key) as lease:
-            numbers.append(client.keep(lease))
-    with client.lend(numbers) as link:
+    leases = [launcher.give(key) for key in keys]
+    with lent(launcher, leases) as link:
         said, fds = received(link)
         assert said == bytes([2])
         assert len(fds) == 2
-    with client.lend([numbers[0], 99]) as link:
-        assert received(link) == (b"", [])
-    client.release(numbers[0])
-    client.release(numbers[1])
-    with client.lend(numbers) as link:
-        assert received(link) == (b"", [])
+    for lease in leases:
+        launcher.entrusted.release(lease)
     assert not is_free(keys[0])
     for fd in fds:
         os.close(fd)
-    assert is_free(keys[0])
-    assert is_free(keys[1])
+    wait_until(lambda: is_free(keys[0]) and is_free(keys[1]), 60)
+
+
+def test_a_server_that_lacks_one_of_the_leases_lends_none() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link, passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, link:
+        server = LeaseServer(theirs, os.getpid())
+        with passed:
+            send(ours, {"do": "lend", "ids": [99]}, [passed.fileno()], 0)
+        ours.shutdown(socket.SHUT_WR)
+        server.serve()
+        assert received(link) == (b"", [])
+
+
+def lent(launcher: Launcher, leases: list[Lease]) -> socket.socket:
+    link = launcher.entrusted.lend(leases)
+    assert link
+    return link
 
 
 def received(link: socket.socket) -> tuple[bytes, list[int]]:
@@ -170,25 +197,32 @@ def received(link: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def test_one_that_is_killed_is_told_of_and_holds_nothing(
-    keys: tuple[str, str], client: LeaseClient
+    keys: tuple[str, str], launcher: Launcher
 ) -> None:
-    with take(keys[0]) as lease:
-        client.keep(lease)
-        states_of(client)
-    os.kill(client.pid, signal.SIGKILL)
-    with pytest.raises(LeaseServerGoneError):
-        states_of(client)
-    with pytest.raises(LeaseServerGoneError):
-        client.lend([1])
-    client.close()
+    launcher.give(keys[0])
+    assert launcher.entrusted.pid
+    os.kill(launcher.entrusted.pid, signal.SIGKILL)
+    launcher.until(lambda: launcher.news)
+    assert launcher.news == ["given back"]
     assert is_free(keys[0])
 
 
+def test_a_server_that_is_found_killed_lends_nothing_and_another_is_started(
+    keys: tuple[str, str], launcher: Launcher
+) -> None:
+    lease, pid = launcher.give(keys[0]), launcher.entrusted.pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert launcher.entrusted.lend([lease]) is None
+    assert launcher.news == ["given back"]
+    launcher.give(keys[1])
+    assert launcher.entrusted.pid not in (None, pid)
+
+
 def test_at_its_end_all_that_is_kept_is_let_go(keys: tuple[str, str]) -> None:
-    client = LeaseClient()
-    with take(keys[0]) as lease:
-        client.keep(lease)
-    client.close()
+    with closing(Launcher()) as launcher:
+        launcher.give(keys[0])
     assert is_free(keys[0])
 
 

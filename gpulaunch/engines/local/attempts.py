@@ -87,10 +87,10 @@ class LocalAttempts:
         self._diagnosis = diagnosis
         self._metering = metering
         self._postponed = PostponedLaunches(loop, self.launch, context.warn)
-        self._pairs = Pairs(
+        self.pairs = Pairs(
             context, loop, cards, self._hear, lambda: self._postponed.resume("server")
         )
-        self._workers = WaitingWorkers(self._pairs, post)
+        self._workers = WaitingWorkers(self.pairs, post)
         self._services = Services(loop, post)
         self._running: dict[AttemptId, _Running] = {}
         self._declined: set[AttemptId] = set()
@@ -151,15 +151,15 @@ class LocalAttempts:
                 context.run,
                 self._outs,
             )
-            slot = None if launch.job.worker else self._pairs.preloads.slot(launch.job, command)
+            slot = None if launch.job.worker else self.pairs.preloads.slot(launch.job, command)
             server = slot.server if slot else None
             if slot:
                 command = replace(command, main=slot.main)
             if worker:
                 pair = worker.pair
             else:
-                pair = self._pairs.take(PairKind(_leases(launch), server))
-                stack.callback(self._pairs.dismiss, pair)
+                pair = self.pairs.take(PairKind(_leases(launch), server))
+                stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
             pair.launch(command)
             if launch.worker:
@@ -193,18 +193,10 @@ class LocalAttempts:
     def end_worker(self, instruction: EndWorker) -> None:
         self._workers.end(instruction)
 
-    def give_back(self, gpu: str) -> None:
-        """Close the idle pairs that hold this card's lease."""
-        self._pairs.give_back(gpu)
-
-    def borrow(self, gpu: str) -> bool:
-        """Ask a pair that holds this card's lease to lend copies; return whether there is one."""
-        return self._pairs.borrow(gpu)
-
     def close(self) -> None:
         """Close all pairs. The keepers end what runs, as they do when the supervisor is killed."""
         self._postponed.clear()
-        self._pairs.close()
+        self.pairs.close()
         self._workers.close()
         for running in self._running.values():
             self._services.end(running.attempt)
@@ -223,7 +215,7 @@ class LocalAttempts:
                     running = self._on(pair)
                     if running.server:
                         job = running.launch.job
-                        self._pairs.preloads.began_cold(job, running.server, why, for_good)
+                        self.pairs.preloads.began_cold(job, running.server, why, for_good)
                 case client.AttemptOver():
                     self._ended(report, self._on(pair))
                 case client.WorkerReaped():
@@ -235,7 +227,7 @@ class LocalAttempts:
                         "killed; its cards are not used again before it is gone",
                     )
                 case client.Lent(descriptors):
-                    self._pairs.lent(pair, descriptors)
+                    self.pairs.lent(pair, descriptors)
                 case client.PairLeft():
                     self._pair_left(pair)
                 case client.Gone():
@@ -260,7 +252,7 @@ class LocalAttempts:
             worker = WaitingWorker(running.pair, _leases(launch), running.ports)
             self._workers.put(running.worker, worker)
         else:
-            self._pairs.keep(running.pair, running.kind)
+            self.pairs.keep(running.pair, running.kind)
             if launch.gpus and _was_short(report.end):
                 self._loop.call_after(
                     f"pair:{launch.gpus[0].uuid}",
@@ -283,14 +275,14 @@ class LocalAttempts:
         Only while an attempt runs on these leases: its end gives them back otherwise.
         """
         if any(running.kind == kind for running in self._running.values()):
-            self._pairs.fork_ahead(kind)
+            self.pairs.fork_ahead(kind)
 
     def _pair_left(self, pair: Pair) -> None:
         """Relaunch what a leaving pair had not begun; its end (`Gone`) is still to come.
 
         The pair was idle while this launcher was stopped, and takes nothing in any more.
         """
-        self._pairs.forget(pair)
+        self.pairs.forget(pair)
         for running in self._all_on(pair):
             launch = running.launch
             self._over(running)
@@ -308,7 +300,7 @@ class LocalAttempts:
         """End what ran in a pair whose keepers are both gone: its worker and its attempts."""
         self._loop.unwatch(pair.fileno())
         pair.close()
-        self._pairs.forget(pair)
+        self.pairs.forget(pair)
         for worker in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
             self._post(WorkerEnded(worker))

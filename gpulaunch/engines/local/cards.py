@@ -20,8 +20,9 @@ is stopped; afterwards the lease is regained:
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.events import (
@@ -41,14 +42,13 @@ from gpulaunch.core.events import (
     Wanted,
 )
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.card_probe import CardProbe, CardSnapshot, SnapshotCallback
-from gpulaunch.engines.local.entrusted import EntrustedLeases
-from gpulaunch.engines.local.gang_right import GangRight
-from gpulaunch.engines.local.holders import CardHolders, Identity, News
+from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
+from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, News
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease import Lease, NameHeldError, lent, scope_of, take
-from gpulaunch.gpus.lease_client import LeaseClient, LentLeases
+from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.loop import Loop
 
 DRAIN_TIMEOUT = 30.0
@@ -68,41 +68,48 @@ class LeaseLostError(GpulaunchError):
 _Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
 
 
-class CardLeases:
-    """The leases this run holds or waits for. Never chooses which card to take.
+class CardUser:
+    """Who works on the run's cards, and holds their leases beside it; here, nobody.
 
-    `working` returns whether an attempt of this run is on a card; `letting_go` is called before a
-    lease is given back, for keepers that hold its descriptors as well. `lingering`: these keepers
-    may hold a lease a moment longer, which is not reported; else any holder is another launcher,
-    even one in this process.
-
-    `start_server` starts the lease server; None: this process keeps its leases. `borrow` asks
-    keepers that hold a card's descriptors for copies, which come to `hand_back`; it returns false
-    where no keeper holds any. `settled` is called once it is known whether the run has regained a
-    lease that was given back.
+    `lingering`: keepers may hold a lease a moment longer than the run, which is not reported; else
+    any holder is another launcher, even one in this process. `entrusts`: leases are given to a
+    lease server; else this process keeps them.
     """
+
+    lingering = True
+    entrusts = False
+
+    def working(self) -> bool:
+        """Return whether an attempt of this run is on a card."""
+        return True
+
+    def let_go(self, gpu: str) -> None:
+        """Close the card's lease, which is about to be given back."""
+
+    def borrow(self, gpu: str) -> bool:
+        """Ask for copies of the card's lease, for `hand_back`; return false if there are none."""
+        return False
+
+    def settled(self) -> None:
+        """Learn that it is known whether the run has regained a lease that was given back."""
+
+
+class CardLeases:
+    """The leases this run holds or waits for. Never chooses which card to take."""
 
     def __init__(
         self,
-        gpus: Sequence[Gpu],
+        pool: CardPool,
         loop: Loop,
         post: Post,
-        probe: CardProbe,
         environ: Mapping[str, str],
-        working: Callable[[], bool] = lambda: True,
-        letting_go: Callable[[str], None] = lambda gpu: None,
-        lingering: bool = True,
-        start_server: Callable[[], LeaseClient] | None = None,
-        borrow: Callable[[str], bool] = lambda gpu: False,
-        settled: Callable[[], None] = lambda: None,
+        user: CardUser | None = None,
     ) -> None:
-        self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._gpus = {gpu.uuid: gpu for gpu in pool.gpus}
         self._loop = loop
         self._post = post
-        self._probe = probe
-        self._working = working
-        self._letting_go = letting_go
-        self._lingering = lingering
+        self._probe = pool.probe(loop)
+        self._user = user or CardUser()
         self._scope = scope_of(environ)
         # The leases that this run has. Their descriptors are closed while the server keeps them.
         self._leases: dict[str, Lease] = {}
@@ -110,14 +117,12 @@ class CardLeases:
         self._before: dict[str, CardSnapshot] = {}
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
-        self._borrow = borrow
-        self._settled = settled
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
-        keys = {gpu.uuid: gpu.key for gpu in gpus}
+        keys = {gpu.uuid: gpu.key for gpu in pool.gpus}
         self._holders = CardHolders(keys, self._scope, loop, post, self._in_need, self._heard)
-        self._entrusted = EntrustedLeases(loop, start_server)
+        self._entrusted = EntrustedLeases(loop, self._user.entrusts)
         self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
 
     def carry_out(self, instruction: Instruction) -> None:
@@ -206,21 +211,20 @@ class CardLeases:
 
     def _watch(self, uuid: str, lease: Lease) -> None:
         """Watch for launchers that wait for the lease, where no server does that."""
-        if lease not in self._entrusted:
-            for fd in lease.selectables():
-                self._loop.watch(fd, lambda: self._visited(uuid, lease))
+        if lease not in self._entrusted and not lease.closed:
+            self._loop.watch(lease.fileno(), lambda: self._visited(uuid, lease))
 
     def _refuse(self, uuid: str, why: Refusal) -> None:
         known = uuid in self._asked or uuid in self._draining
         self.release(uuid)
         self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
-        self._settled()
+        self._user.settled()
 
     def release(self, uuid: str) -> None:
         """Give the lease back, to the launcher that waits for it where one does."""
         if self._away.pop(uuid, None):
             self._holders.stop(uuid)
-        self._letting_go(uuid)
+        self._user.let_go(uuid)
         lease = self._leases.pop(uuid, None)
         self._before.pop(uuid, None)
         self._loop.forget("drain:" + uuid)
@@ -228,7 +232,7 @@ class CardLeases:
         self._draining.discard(uuid)
         if lease:
             self._entrusted.release(lease)
-        if self._lingering:
+        if self._user.lingering:
             self._given_back.add(uuid)
         self.say_want()
 
@@ -242,9 +246,10 @@ class CardLeases:
         """
         return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
 
-    def lend(self, uuids: Sequence[str]) -> LentLeases:
+    def lend(self, uuids: Sequence[str]) -> tuple[list[int], socket.socket | None]:
         """Return what keepers and jobs on these cards must hold open, wherever the leases are.
 
+        These are descriptors, and a link for those that the server has (`EntrustedLeases.lend`).
         Raises LeaseAwayError, LeaseLostError, OSError.
         """
         if any(uuid in self._away for uuid in uuids):
@@ -259,7 +264,7 @@ class CardLeases:
             if link is None:
                 return self.lend(uuids)
         ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
-        return LentLeases(self.descriptors(ours), link)
+        return self.descriptors(ours), link
 
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
@@ -277,7 +282,7 @@ class CardLeases:
         self._regain(uuid)
 
     def _regain(self, uuid: str) -> None:
-        if self._borrow(uuid):
+        if self._user.borrow(uuid):
             self._away[uuid] = "borrowing"
             return
         self._away[uuid] = "waiting"
@@ -317,7 +322,7 @@ class CardLeases:
     def _is_back(self, uuid: str) -> None:
         if uuid in self._draining:
             self.drain(uuid)
-        self._settled()
+        self._user.settled()
 
     def _lose(self, uuid: str, why: Refusal) -> None:
         """Post that a lease could not be regained. Freed follows once its holder gives it back."""
@@ -327,10 +332,10 @@ class CardLeases:
         self._away.pop(uuid)
         self._leases.pop(uuid, None)
         self._before.pop(uuid, None)
-        self._letting_go(uuid)
+        self._user.let_go(uuid)
         self.say_want()
         self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
-        self._settled()
+        self._user.settled()
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
@@ -378,7 +383,7 @@ class CardLeases:
 
     def _in_need(self) -> bool:
         """Whether others are to give way: this run has no card, or only idle ones of a gang."""
-        return not self._leases or (self._gang.held and not self._working())
+        return not self._leases or (self._gang.held and not self._user.working())
 
     def say_want(self) -> None:
         """Tell the holders of awaited cards whether this run is in need; call this on a change."""

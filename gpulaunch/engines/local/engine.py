@@ -12,38 +12,28 @@ from gpulaunch.core.model import AttemptId, End, Job, Lost
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.local.attempts import LocalAttempts
-from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.cards import CardLeases, CardUser
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.lease import Waiter
-from gpulaunch.gpus.lease_client import LeaseClient
 from gpulaunch.gpus.names import listening
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 
 
-class Local:
+class Local(CardUser):
     """Carries instructions out on this machine; see `protocol` for what it promises."""
+
+    entrusts = True
 
     def __init__(self, context: RunContext, pool: CardPool, loop: Loop, post: Post) -> None:
         self._context = context
         self._loop = loop
         self._post = post
-        self._cards = CardLeases(
-            pool.gpus,
-            loop,
-            post,
-            pool.probe(loop),
-            context.base,
-            working=lambda: self._attempts.on_cards,
-            letting_go=self._letting_go,
-            start_server=LeaseClient,
-            borrow=self._borrow,
-            settled=self._cards_settled,
-        )
+        self._cards = CardLeases(pool, loop, post, context.base, self)
         self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
         self._diagnosis = EndDiagnosis(
             context.run, context.base, self._cards.look, self._health.xids, context.warn
@@ -78,13 +68,16 @@ class Local:
         if isinstance(instruction, Acquire):
             self._health.begin()
 
-    def _letting_go(self, gpu: str) -> None:
-        self._attempts.give_back(gpu)
+    def working(self) -> bool:
+        return self._attempts.on_cards
 
-    def _borrow(self, gpu: str) -> bool:
-        return self._attempts.borrow(gpu)
+    def let_go(self, gpu: str) -> None:
+        self._attempts.pairs.give_back(gpu)
 
-    def _cards_settled(self) -> None:
+    def borrow(self, gpu: str) -> bool:
+        return self._attempts.pairs.borrow(gpu)
+
+    def settled(self) -> None:
         self._attempts.cards_settled()
 
     def _posted(self, event: Event) -> None:

@@ -1,6 +1,6 @@
-"""The launchers that hold cards which this run waits for: who they are, and when they let go.
+"""Waits for other launchers: the holders of cards, and the one that gathers cards for a wide job.
 
-Connects to each holder, whose end, or word, wakes this process. Takes no lease.
+Connects to each of them, whose end, or word, wakes this process. Takes no card's lease.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.events import Elsewhere, HolderChanged
-from gpulaunch.engines.local.pace import Pace
+from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
-from gpulaunch.gpus.lease import POLL, Holder, Lease, Waiter, holder
+from gpulaunch.gpus.lease import POLL, Holder, Lease, NameHeldError, Waiter, holder, take_gather
+from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.names import UNKNOWN
 from gpulaunch.loop import Loop
 
@@ -25,6 +25,26 @@ Identity: TypeAlias = tuple[int, int]
 """A holder's process, as `Waiter.holder` gives it."""
 News: TypeAlias = Lease | Literal["gone", "odd", "perhaps"]
 """A lease that was handed over; or what the connection to its holder tells."""
+
+
+class Pace:
+    """A token bucket for each key: `burst` uses at once; one comes back every `seconds`.
+
+    `now` is in seconds of a clock that never goes back.
+    """
+
+    def __init__(self, burst: int, seconds: float) -> None:
+        self._burst = burst
+        self._seconds = seconds
+        self._remaining: dict[str, tuple[float, float]] = {}
+
+    def spend(self, key: str, now: float) -> bool:
+        """Count one more use of this key, if one is allowed now; return whether it is."""
+        remaining, at = self._remaining.get(key, (float(self._burst), now))
+        remaining = min(self._burst, remaining + (now - at) / self._seconds)
+        allowed = remaining >= 1
+        self._remaining[key] = (remaining - allowed, now)
+        return allowed
 
 
 class CardHolders:
@@ -133,3 +153,84 @@ class CardHolders:
 
 def _identity(holder: Holder) -> tuple[int, int, bool]:
     return holder.pid, holder.uid, holder.stopped
+
+
+class GangRight:
+    """The right to keep cards idle for a wide job, which one launcher at a time has; a lease.
+
+    `changed` is called when the run has got the right, and when it ends.
+    """
+
+    def __init__(
+        self,
+        scope: str,
+        loop: Loop,
+        post: Post,
+        entrusted: EntrustedLeases,
+        changed: Callable[[], None],
+    ) -> None:
+        self._scope = scope
+        self._loop = loop
+        self._post = post
+        self._entrusted = entrusted
+        self._changed = changed
+        self._pace = Pace(CONNECTS, POLL)
+        self._right: Lease | Waiter | None = None
+
+    @property
+    def held(self) -> bool:
+        return isinstance(self._right, Lease)
+
+    def ask(self) -> None:
+        """Ask for the right, unless it is held or asked for; GangGranted is posted with it."""
+        if self._right is None:
+            self._try()
+
+    def _try(self, by_clock: bool = False) -> None:
+        while self._right is None:
+            try:
+                lease = self._right = take_gather(self._scope)
+            except NameHeldError:
+                self._right = self._wait(by_clock)
+            else:
+                self._entrusted.give(lease, lambda wanted: None, self._given_back)
+                self._changed()
+                self._post(GangGranted())
+
+    def _wait(self, by_clock: bool) -> Waiter | None:
+        by_clock = by_clock or not self._pace.spend("gang", time.monotonic())
+        waiter = Waiter.connect_gather(self._scope, by_clock)
+        if waiter:
+            self._loop.watch(waiter.fileno(), self._heard)
+        return waiter
+
+    def _heard(self) -> None:
+        assert isinstance(self._right, Waiter)
+        news = self._right.on_readable()
+        if news == "still":
+            return
+        if isinstance(news, Lease):  # this right is given back, never handed over
+            news.close()
+        self.end()
+        self._try(by_clock=news == "odd")
+
+    def _given_back(self) -> None:
+        """Ask again for the right, if it was given back by the lease server."""
+        if isinstance(self._right, Lease) and self._right.closed:
+            self._right = None
+            self._try()
+
+    def end(self) -> None:
+        """Give the right back, or ask for it no more."""
+        right, self._right = self._right, None
+        if isinstance(right, Waiter):
+            self._loop.unwatch(right.fileno())
+            right.close()
+        elif right:
+            self._entrusted.release(right)
+        self._changed()
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies of the descriptors."""
+        if self._right is not None:
+            self._right.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import time
 from collections import deque
@@ -137,9 +136,12 @@ class Metering:
         """Let the sampler record what is left, then end it. Idempotent."""
         for timer in ("start", "flush"):
             self._loop.forget(f"metering:{timer}")
+        end = time.monotonic() + LAST_WORDS
         if self._helper.link is not None:
-            self._send_the_rest(self._helper.link)
-        self._helper.close()
+            with contextlib.suppress(OSError):
+                self._helper.link.settimeout(LAST_WORDS / 4)
+                self._flush_ends()
+        self._helper.finish(end - time.monotonic())
 
     # ── The process ─────────────────────────────────────────────────────────────────────────────
 
@@ -202,14 +204,3 @@ class Metering:
         self._restarts = self._restarts.after_death(time.monotonic())
         if (pause := self._restarts.pause) is not None:
             self._loop.call_after("metering:start", pause, self._start)
-
-    def _send_the_rest(self, link: socket.socket) -> None:
-        """Send what is left, and wait at most LAST_WORDS until the sampler has recorded it."""
-        end = time.monotonic() + LAST_WORDS
-        with contextlib.suppress(OSError):
-            link.settimeout(LAST_WORDS / 4)
-            self._flush_ends()
-            link.shutdown(socket.SHUT_WR)
-            while select.select([link], [], [], max(0.0, end - time.monotonic()))[0]:
-                if not link.recv(1 << 16):
-                    break

@@ -6,16 +6,16 @@ Owns the spawner, the preload servers, and every pair's socket. Knows nothing of
 from __future__ import annotations
 
 import os
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.local.preloads import Preloads
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease_client import LentLeases
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.loop import Loop
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
@@ -94,21 +94,27 @@ class Pairs:
     def _fork(self, kind: PairKind) -> Pair:
         self._forked += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._forked}"
-        with self._cards.lend(kind.leases) as lent, bind_name(name) as alive:
-            pair = self._fork_from(kind, lent, alive.fileno())
+        with ExitStack() as stack:
+            leases, link = self._cards.lend(kind.leases)
+            if link:
+                stack.enter_context(link)
+            alive = stack.enter_context(bind_name(name))
+            pair = self._fork_from(kind, leases, alive, link)
         self._leases[pair] = kind.leases
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _fork_from(self, kind: PairKind, lent: LentLeases, alive: int) -> Pair:
+    def _fork_from(
+        self, kind: PairKind, leases: list[int], alive: socket.socket, link: socket.socket | None
+    ) -> Pair:
         for spawner in (kind.server, self._spawner):
             if spawner:
                 with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
-                    return _pair_of(spawner, lent, alive, kind)
+                    return spawner.pair(leases, alive, link, gives_back=bool(kind.leases))
         if self._spawner:
             self._spawner.close()
         self._spawner = Spawner()
-        return _pair_of(self._spawner, lent, alive, kind)
+        return self._spawner.pair(leases, alive, link, gives_back=bool(kind.leases))
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────
 
@@ -168,8 +174,3 @@ class Pairs:
         self.preloads.close()
         if self._spawner:
             self._spawner.close()
-
-
-def _pair_of(spawner: Spawner, lent: LentLeases, alive: int, kind: PairKind) -> Pair:
-    link = None if lent.link is None else lent.link.fileno()
-    return spawner.pair(lent.descriptors, alive, link, gives_back=bool(kind.leases))

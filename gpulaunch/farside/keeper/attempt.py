@@ -11,8 +11,7 @@ from ..wire import NO_SPACE, Any, raw, shown
 from .end import AttemptResult, AttemptTerms, EndFile
 from .kernel import has_ended, send_signal
 from .looks import Looks
-from .start import FULL, ForkedChild
-from .station import Station
+from .start import FULL, ForkedChild, Station
 from .worker import WorkerItem, WorkerPipes
 
 TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes reaches them all

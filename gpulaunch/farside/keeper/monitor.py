@@ -6,21 +6,71 @@ import contextlib
 import math
 import os
 import select
+import signal
 import time
 
 from ..proc import is_stopped
 from ..wire import peer
 from .attempt import KeeperAttempt
-from .kernel import PR_SET_CHILD_SUBREAPER, Waker, prctl, rename
+from .kernel import PR_SET_CHILD_SUBREAPER, Waker, prctl, rename, send_signal, terminate
 from .phases import begun
-from .start import fork_child
-from .station import Retirement, Station
-from .worker import task_of
+from .start import Station, fork_child
+from .sweep import Sweep
+from .worker import WorkerPipes, task_of
 
 SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first
 LOOK = 2.0  # seconds between an idle pair's looks at whether the supervisor is stopped
 LOOKS = 2  # looks in a row that find the supervisor stopped before the pair returns its leases
 SUPERVISOR_GONE = '{"kind": "because", "cause": "supervisor_gone"}'  # core.causes
+
+
+class Retirement:
+    """The end of an idle worker: closed input, TERM after half the grace, KILL after all of it."""
+
+    def __init__(self, station: Station, worker: WorkerPipes, now: bool) -> None:
+        self.station = station
+        self.asked = self.over = False
+        at = time.monotonic()
+        grace = 0.0 if now else worker.grace
+        self.term_at: float | None = at + grace / 2
+        self.kill_at = at + grace
+        self.sweep = Sweep(station.channel, worker.by)
+        worker.close_input()
+
+    def hurry(self, now: bool) -> None:
+        if now:
+            self.kill_at = time.monotonic()
+
+    def next_deadline(self) -> float:
+        if self.station.worker is None or time.monotonic() >= self.kill_at:
+            return time.monotonic() + self.sweep.nap
+        return min(self.term_at or self.kill_at, self.kill_at)
+
+    def advance(self, now: float) -> None:
+        if self.reap():
+            return
+        worker = self.station.worker
+        if worker is None or now >= self.kill_at:
+            if worker:
+                send_signal(-worker.pid, signal.SIGKILL)
+            self.sweep.kill()
+            self.reap()
+        elif self.term_at is not None and now >= self.term_at:
+            self.term_at = None
+            terminate(worker.pid)
+
+    def reap(self) -> bool:
+        """Reap; return True, and be over, once no process is left."""
+        try:
+            while True:
+                pid = os.waitpid(-1, os.WNOHANG)[0]
+                if not pid:
+                    return False
+                self.sweep.nap = 0.0005
+                self.station.reap_worker(pid)
+        except ChildProcessError:
+            self.over = True
+            return True
 
 
 class Monitor:

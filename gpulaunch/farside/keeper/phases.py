@@ -19,8 +19,7 @@ from . import host
 from .attempt import KeeperAttempt, Phase
 from .kernel import SCARCE, children, send_signal, terminate
 from .looks import look_at_log, look_for_outputs
-from .start import ForkedChild, fork_child
-from .station import Station
+from .start import ForkedChild, Station, fork_child
 from .sweep import Sweep
 from .worker import WorkerPipes
 

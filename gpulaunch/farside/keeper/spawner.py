@@ -28,8 +28,7 @@ from .kernel import (
     started_at,
 )
 from .monitor import Monitor
-from .start import fork_patiently
-from .station import Station
+from .start import Station, fork_patiently
 from .sweep import Sweep
 
 

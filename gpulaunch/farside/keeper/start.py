@@ -11,15 +11,12 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from ..wire import Any, raw, raw_all, raw_dict, read_spec
+from ..wire import Any, KeeperChannel, raw, raw_all, raw_dict, read_spec
 from . import host
 from .isolation import isolate
 from .kernel import PR_SET_PDEATHSIG, SCARCE, copy_high, has_ended, prctl, send_signal
 from .program import Refusal, enter, execute, stdio
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .station import Station
+from .worker import WorkerPipes
 
 READY = b"\0"  # through the child's pipe: hooks at forks have returned
 # In a preload server: turns a forked child into its job. It raises ContinueInChild, or returns if
@@ -143,6 +140,33 @@ class ForkedChild:
         self.close()
         send_signal(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+class Station:
+    """The pair's socket and leases, what jobs start from, and what stays between attempts.
+
+    `spare`: a child forked ahead; `spare_at`: when one is to be. `exec_only`: jobs exec although
+    this interpreter could run them.
+    """
+
+    def __init__(
+        self, channel: KeeperChannel, leases: list[int], environment: dict[bytes, bytes]
+    ) -> None:
+        self.channel = channel
+        self.leases = leases
+        self.environment = environment
+        self.worker: WorkerPipes | None = None
+        self.spare: ForkedChild | None = None
+        self.spare_at: float | None = None
+        self.exec_only = False
+
+    def reap_worker(self, pid: int) -> bool:
+        """Forget the worker if it was the process just reaped, and close its pipes; True if so."""
+        if self.worker is None or self.worker.pid != pid:
+            return False
+        self.worker.close()
+        self.worker = None
+        return True
 
 
 def fork_child(station: Station) -> ForkedChild:

@@ -23,8 +23,7 @@ from ..keeper.kernel import (
     rename,
 )
 from ..keeper.spawner import SpawnServer
-from ..keeper.start import settle_in
-from ..keeper.station import Station
+from ..keeper.start import Station, settle_in
 from ..wire import Any, coded, decoded, raw, raw_all, raw_dict, read_spec
 from . import after_fork, finding, safety
 from .guard import FORKED, FORKING, refuse
