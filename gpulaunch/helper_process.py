@@ -81,16 +81,16 @@ class Restarts:
 class Helper:
     """A helper with a socket as its standard input, one at a time; started anew with `start`.
 
-    `said` is called by the loop with what has come from it, `ended` once when it is gone: with its
-    exit status, or None where that cannot be told within a second. `kind`: with SOCK_STREAM the
-    socket is its standard output as well.
+    `said` is called by the loop with each line that it prints (with SOCK_SEQPACKET: with each
+    message that it sends), `ended` once when it is gone: with its exit status, or None where that
+    cannot be told within a second.
     """
 
     def __init__(
         self,
         loop: Loop,
-        said: Callable[[bytes], None],
-        ended: Callable[[int | None], None],
+        said: Callable[[bytes], object],
+        ended: Callable[[int | None], object],
         kind: int = socket.SOCK_STREAM,
     ) -> None:
         self._loop = loop
@@ -99,6 +99,8 @@ class Helper:
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
+        self._restarts = Restarts()
+        self._piece = b""  # of a line whose end has not come
         self.link: socket.socket | None = None
 
     @property
@@ -118,7 +120,19 @@ class Helper:
             out = theirs.fileno() if self._kind == socket.SOCK_STREAM else subprocess.DEVNULL
             self._process = start(line, stdin=theirs.fileno(), stdout=out, env=environ, cwd=cwd)
             undo.pop_all()
-        self.link = ours
+        self.link, self._piece = ours, b""
+        self._restarts = self._restarts.after_start(time.monotonic())
+
+    def restart(self, by: Callable[[], object]) -> bool:
+        """Call `by`, which starts it, after a pause that grows with each death in a row.
+
+        False: it has died too often and is given up.
+        """
+        self._restarts = self._restarts.after_death(time.monotonic())
+        if (pause := self._restarts.pause) is None:
+            return False
+        self._loop.call_after(self, pause, by)
+        return True
 
     def read(self) -> None:
         """Call back for what has come, without waiting for more."""
@@ -130,11 +144,18 @@ class Helper:
             except OSError:
                 data = b""
             if data:
-                self._said(data)
+                for message in self._whole(data):
+                    self._said(message)
             else:
                 status = self._status()
                 self.kill()
                 self._ended(status)
+
+    def _whole(self, data: bytes) -> list[bytes]:
+        if self._kind != socket.SOCK_STREAM:
+            return [data]
+        *lines, self._piece = (self._piece + data).split(b"\n")
+        return lines
 
     def _status(self) -> int | None:
         assert self._process is not None
@@ -170,20 +191,10 @@ class Helper:
 
     def close(self) -> None:
         """End the helper and reap all that were started. Idempotent."""
+        self._loop.forget(self)
         self.kill()
         for process in self._killed:
             # One that is stuck inside the kernel cannot be waited for.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(REAP_TIMEOUT)
         self._killed.clear()
-
-
-class LineBuffer:
-    """The whole lines in what comes piece by piece."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def take(self, data: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines

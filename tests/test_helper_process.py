@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from gpulaunch.helper_process import STEADY_SECONDS, Helper, LineBuffer, Restarts, command, start
+from gpulaunch.helper_process import STEADY_SECONDS, Helper, Restarts, command, start
 from gpulaunch.loop import Loop
 from tests.helpers import descriptors_left
 
@@ -65,9 +65,26 @@ def test_a_start_that_fails_after_a_long_life_is_counted() -> None:
 def test_what_a_helper_says_and_its_end_come_through_the_loop(bench: Bench) -> None:
     bench.start("print('one', flush=True); print('two'); raise SystemExit(3)")
     bench.until_ended()
-    assert b"".join(bench.said) == b"one\ntwo\n"
+    assert bench.said == [b"one", b"two"]
     assert bench.statuses == [3]
     assert bench.helper.pid is None
+
+
+def test_lines_are_put_together_from_pieces(bench: Bench) -> None:
+    bench.start(
+        "import os, sys; os.write(1, b'a\\nb'); sys.stdin.read(1); os.write(1, b'c\\n\\nd')"
+    )
+    while not bench.said:
+        bench.loop.turn()
+    assert bench.said == [b"a"]
+    assert bench.helper.link
+    bench.helper.link.send(b"!")
+    bench.until_ended()
+    assert bench.said == [b"a", b"bc", b""]
+    bench.statuses.clear()
+    bench.start("print('e')")
+    bench.until_ended()
+    assert bench.said[3:] == [b"e"], "what was left of the one before is not its beginning"
 
 
 def test_a_helper_is_started_anew_after_its_end(bench: Bench) -> None:
@@ -77,6 +94,25 @@ def test_a_helper_is_started_anew_after_its_end(bench: Bench) -> None:
     bench.start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     bench.until_ended()
     assert bench.statuses == [-signal.SIGKILL]
+
+
+def test_a_helper_that_is_let_end_is_heard_no_more_and_waited_for(bench: Bench) -> None:
+    path = "/proc/self/fd"
+    before = set(os.listdir(path))
+    bench.start("import sys; sys.stdin.read(); print('last words')")
+    pid = bench.helper.pid
+    bench.helper.finish(60.0)
+    assert not os.path.exists(f"/proc/{pid}")
+    assert set(os.listdir(path)) == before
+    assert not bench.said
+    bench.helper.finish(60.0)
+
+
+def test_one_that_does_not_end_by_itself_is_killed(bench: Bench) -> None:
+    bench.start("import time; time.sleep(600)")
+    pid = bench.helper.pid
+    bench.helper.finish(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_messages_keep_their_bounds_where_the_socket_does() -> None:
@@ -121,10 +157,3 @@ def test_a_helper_is_out_of_reach_of_the_terminal_and_silent() -> None:
     with start(["/bin/sh", "-c", "echo out; echo err >&2"]) as process:
         assert process.stdout is None
         assert process.stderr is None
-
-
-def test_lines_are_put_together_from_pieces() -> None:
-    lines = LineBuffer()
-    assert lines.take(b"a\nb") == [b"a"]
-    assert lines.take(b"") == []
-    assert lines.take(b"c\n\n") == [b"bc", b""]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
 from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled, RunOpened
@@ -15,7 +16,6 @@ from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver, now
-from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, CardUser
 from gpulaunch.engines.pool import CardPool
@@ -25,6 +25,8 @@ from gpulaunch.loop import Loop
 from gpulaunch.wording import job_reason
 
 JOB = "exec"
+HIGH_NUMBER = 100
+"""The least number of an inherited lease's descriptor: programs seldom use such numbers."""
 
 
 class WaitRanOut(NoCardsError):
@@ -142,7 +144,8 @@ def hold_through_exec(descriptors: Sequence[int]) -> None:
     """Let the command inherit these descriptors, at numbers that it does not use by itself."""
     import fcntl
 
-    least = high_number()
+    soft, _ = getrlimit(RLIMIT_NOFILE)
+    least = HIGH_NUMBER if soft == RLIM_INFINITY else min(HIGH_NUMBER, soft // 2)
     for fd in descriptors:
         os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, least), True)
 

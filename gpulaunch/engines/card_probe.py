@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
@@ -25,37 +25,26 @@ class CardSnapshot:
 SnapshotCallback: TypeAlias = Callable[[CardSnapshot | Sick], None]
 
 
-class CardProbe(Protocol):
-    """Looks at cards; the answer comes through a callback, at once or from the loop."""
+class CardProbe:
+    """Looks at cards: here at simulated ones, which are always well, free and drained."""
 
-    def look(self, gpu: Gpu, then: SnapshotCallback) -> None: ...
+    def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
+        """Look at a card, and call `then`, at once or from the loop."""
+        then(CardSnapshot(gpu.memory))
 
     def unfit(self, seen: CardSnapshot) -> Occupied | Sick | None:
         """Why no job may start on the card that was seen; None where one may."""
+        return None
 
     def drained(self, before: CardSnapshot, seen: CardSnapshot) -> bool:
         """Whether the card's memory is back to what it was before the attempt."""
-
-    def close(self) -> None: ...
-
-
-class SimulatedProbe:
-    """The probe of simulated cards, which are always well, free and drained."""
-
-    def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
-        then(CardSnapshot(gpu.memory))
-
-    def unfit(self, seen: CardSnapshot) -> None:
-        return None
-
-    def drained(self, before: CardSnapshot, seen: CardSnapshot) -> bool:
         return True
 
     def close(self) -> None:
-        return None
+        """End what looks at the cards."""
 
 
-class NvmlProbe:
+class NvmlProbe(CardProbe):
     """Asks the driver through the probe's process. A card whose call hangs is sick, no other."""
 
     def __init__(self, loop: Loop, share_busy: bool = False) -> None:

@@ -14,7 +14,7 @@ from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
-from gpulaunch.engines.card_probe import CardProbe, NvmlProbe, SimulatedProbe
+from gpulaunch.engines.card_probe import CardProbe, NvmlProbe
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import find
@@ -81,7 +81,7 @@ class CardPool:
 
     def probe(self, loop: Loop) -> CardProbe:
         if self.simulated or not self.gpus:
-            return SimulatedProbe()
+            return CardProbe()
         return NvmlProbe(loop, self.share_busy)
 
 

@@ -1,7 +1,7 @@
 """Strict isolation: which paths are hidden from an attempt, and whether this machine can do it.
 
-It combines the cards' device nodes (`gpus.nodes`) with what keepers can do (`process.isolation`),
-and sets how the mask is spelt. It hides nothing itself.
+It combines the cards' device nodes (`gpus.nodes`) with what keepers can do here, and sets how the
+mask is spelt. It hides nothing itself.
 
 A strict job's mask names its cards by UUID: CUDA numbers only the cards whose node it can open, so
 the job's only card is 0 to it, whatever its index in nvidia-smi is outside (as under Slurm's
@@ -11,16 +11,20 @@ device cgroups, and in containers).
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.farside.client import command
 from gpulaunch.gpus import nodes as device_nodes
 from gpulaunch.gpus.doctor import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
-from gpulaunch.process.isolation import why_no_isolation
 
+ISOLATION_CHECK_TIMEOUT = 20.0
+"""Seconds that the trial may take."""
 AS_ROOT = (
     "as root, strict isolation guards against accidents only: what hides the other cards' nodes,"
     " root can take away; run as an ordinary user for more"
@@ -48,6 +52,31 @@ def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
 def refusal(gpus: Sequence[Gpu]) -> str | None:
     """Why strict jobs on these cards are refused on this machine, tried in a child; None: not."""
     return why_no_isolation() or why_not(gpus, look())
+
+
+def why_no_isolation(python: str = sys.executable) -> str | None:
+    """Return what forbids strict isolation to this process's jobs, in one line; else None.
+
+    It is tried by the keeper's program, in a process of its own: no setting tells it reliably.
+    Sysctls, AppArmor and containers' seccomp filters all matter.
+    """
+    try:
+        tried = subprocess.run(
+            command(python, "keeper", "try-isolation"),
+            timeout=ISOLATION_CHECK_TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"strict isolation could not be tried: {error}"
+    said = tried.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (
+        (said or [f"strict isolation could not be tried: {tried}"])[-1]
+        if tried.returncode
+        else None
+    )
 
 
 def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:

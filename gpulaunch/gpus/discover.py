@@ -18,10 +18,7 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse
 from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.gpus.machine import CardReading, Fault, Machine
-from gpulaunch.gpus.simulated import simulated
 from gpulaunch.loop import Loop
-
-__all__ = ["ProbeClient", "find", "looks", "simulated"]
 
 TIMEOUT = 10.0
 

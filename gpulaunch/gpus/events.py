@@ -1,6 +1,6 @@
 """Reports cards' health events as they happen: Xids and others that the driver announces.
 
-    EventsClient(gpus, loop, report): report(HealthEvent) ...       in a loop
+    EventsClient(gpus, loop, report): report(GpuEvent) ...       in a loop
     hearing(gpus) -> {uuid: what is announced, or why nothing is}   once, blocking
 
 Owns the helper process (`listen`): starts it, and another, ever later, when it dies. Never calls
@@ -14,34 +14,18 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
+from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse, xid
-from gpulaunch.helper_process import Helper, LineBuffer, Restarts, command
+from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
 
 PERIOD = 60.0
 """Seconds that the helper waits in the driver at a time, at most."""
 
 _LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
-
-
-@dataclass(frozen=True, slots=True)
-class HealthEvent:
-    """Something happened to a card. `code` is the Xid, None for another kind of event.
-
-    `verdict` and `stops` as in `xid.Meaning`; `text` is one line for people; `time` is UTC, in
-    seconds since 1970, when it was heard.
-    """
-
-    gpu: str
-    code: int | None
-    text: str
-    verdict: xid.Verdict
-    stops: bool
-    time: float
 
 
 class EventsClient:
@@ -56,7 +40,7 @@ class EventsClient:
         self,
         gpus: Sequence[Gpu],
         loop: Loop,
-        report: Callable[[HealthEvent], object],
+        report: Callable[[GpuEvent], object],
         environ: Mapping[str, str] | None = None,
         period: float = PERIOD,
     ) -> None:
@@ -67,8 +51,6 @@ class EventsClient:
         self._period = period
         self._gpus = [(gpu.index, gpu.uuid) for gpu in gpus if not gpu.simulated]
         self._helper = Helper(loop, self._said, self._died)
-        self._lines = LineBuffer()
-        self._restarts = Restarts()
         self._asking: list[str] = []
         self._lost: set[str] = set()
         self._ended = not self._gpus
@@ -97,26 +79,21 @@ class EventsClient:
     def close(self) -> None:
         """End the helper. Idempotent."""
         self._ended = True
-        self._loop.forget(self)
         self._helper.close()
 
     # ── The helper ──────────────────────────────────────────────────────────────────────────────
 
     def _start(self) -> None:
-        self._lines = LineBuffer()
         arguments = [str(self._period), json.dumps(self._gpus)]
         try:
             self._helper.start(command("gpulaunch.gpus.listen", *arguments), self._environ)
         except OSError as error:  # processes, memory or descriptors are scarce
             self._put_off(f"no process can be started to listen: {error.strerror}")
-        else:
-            self._restarts = self._restarts.after_start(time.monotonic())
 
-    def _said(self, data: bytes) -> None:
-        for line in self._lines.take(data):
-            # A library of the driver may write to standard output as well.
-            if line.startswith(b'{"said": ') and line.endswith(b"}"):
-                self._take(json.loads(line))
+    def _said(self, line: bytes) -> None:
+        # A library of the driver may write to standard output as well.
+        if line.startswith(b'{"said": ') and line.endswith(b"}"):
+            self._take(json.loads(line))
 
     def _take(self, line: Mapping[str, Any]) -> None:
         """Handle a line of the helper, whose grammar is in `listen`."""
@@ -140,7 +117,7 @@ class EventsClient:
             if gpu not in self._lost:
                 self._lost.add(gpu)
                 text = f"the driver: {words}"
-                self._report(HealthEvent(gpu, None, text, "lost", True, time.time()))
+                self._report(GpuEvent(gpu, None, text, "lost", stops=True))
 
     def _died(self, status: int | None) -> None:
         """Restart a helper that has ended, without the cards on which its call hung."""
@@ -153,19 +130,15 @@ class EventsClient:
         if not self._ended:
             self._put_off("the process that listens dies again and again")
         for gpu in stuck:
-            self._report(HealthEvent(gpu, None, why, "note", False, time.time()))
+            self._report(GpuEvent(gpu, None, why, "note"))
 
     def _put_off(self, why: str) -> None:
-        self._restarts = self._restarts.after_death(time.monotonic())
-        pause = self._restarts.pause
-        self._ended = pause is None or not self._gpus
-        if pause is not None and self._gpus:
-            self._loop.call_after(self, pause, self._start)
-        else:
+        self._ended = not self._gpus or not self._helper.restart(self._start)
+        if self._ended:
             self.coverage.update(dict.fromkeys((uuid for _, uuid in self._gpus), why))
 
 
-def happened(line: Mapping[str, Any]) -> list[HealthEvent]:
+def happened(line: Mapping[str, Any]) -> list[GpuEvent]:
     """Return the events of a helper's line, one for each card or MIG instance concerned."""
     code, action = line["code"], line["recovery"]
     if action is not None:
@@ -174,10 +147,7 @@ def happened(line: Mapping[str, Any]) -> list[HealthEvent]:
     else:
         meaning = xid.event(line["kind"]) if code is None else xid.xid(code)
         text = meaning.text
-    return [
-        HealthEvent(gpu, code, text, meaning.verdict, meaning.stops, line["time"])
-        for gpu in line["gpus"]
-    ]
+    return [GpuEvent(gpu, code, text, meaning.verdict, meaning.stops) for gpu in line["gpus"]]
 
 
 def hearing(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gpulaunch.helper_process import Helper, LineBuffer, command
+from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
 
 Request: TypeAlias = Mapping[str, Any]
@@ -53,7 +53,6 @@ class DriverHelper:
         self._queue: deque[_Question] = deque()
         self._current: _Question | None = None
         self._scarce = ""
-        self._lines = LineBuffer()
         self._ready = False
 
     def __enter__(self) -> DriverHelper:
@@ -109,20 +108,19 @@ class DriverHelper:
                 self._helper.link.sendall(json.dumps(self._current.request).encode() + b"\n")
 
     def _start(self) -> None:
-        self._lines, self._ready = LineBuffer(), False
+        self._ready = False
         self._helper.start(command("gpulaunch.gpus.probe"), self._environ)
 
     def _expect_within(self, seconds: float) -> None:
         self._loop.call_at(self, time.monotonic() + seconds, self._overdue)
 
-    def _said(self, data: bytes) -> None:
-        for line in self._lines.take(data):
-            if self._ready:
-                self._answer(json.loads(line))  # one question, one line
-            else:
-                self._ready = True
-                if self._current:
-                    self._expect_within(self.limit)
+    def _said(self, line: bytes) -> None:
+        if self._ready:
+            self._answer(json.loads(line))  # one question, one line
+        else:
+            self._ready = True
+            if self._current:
+                self._expect_within(self.limit)
 
     def _answer(self, answer: Answer) -> None:
         question, self._current = self._current, None

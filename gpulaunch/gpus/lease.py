@@ -1,6 +1,6 @@
 """Leases: who may use a card, held in the kernel for as long as any descriptor of it is open.
 
-    holder                                    waiter
+    holder                                    waiter (`waiter`)
     take(key) ── listening socket ◀─connect── Waiter.connect(key, scope, want)
       on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
       hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
@@ -21,7 +21,6 @@ Never looks at the card itself: whether a stranger uses it is the driver's to sa
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import select
@@ -30,43 +29,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from resource import RLIMIT_NOFILE, getrlimit
-from typing import Literal
 
 from gpulaunch.farside.proc import is_stopped
-from gpulaunch.farside.wire import peer, receive
+from gpulaunch.farside.wire import peer
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.descriptors import listening_socket, timer
-from gpulaunch.gpus.lockfile import UnfitLockError
 from gpulaunch.gpus.names import (
     UNKNOWN,
     Holder,
     NameHeldError,
     bind_name,
-    connect_patiently,
     holder_of,
     listening,
+    listening_socket,
 )
 
-__all__ = [
-    "Holder",
-    "Lease",
-    "NameHeldError",
-    "UnfitLockError",
-    "Waiter",
-    "gather_name",
-    "holder",
-    "holders",
-    "lease_name",
-    "scope_of",
-]
-
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
-POLL = 2.0
 VISITORS = 32
 """Connections that a lease keeps open at most; the user with the most loses some to others."""
 _SHARE = 32  # one lease may use 1/32 of this process's descriptors
 _ROUNDS = 2 * VISITORS
-_WANTS, _WANTS_NOT, _YOURS = b"w", b"-", b"L"
+WANTS, WANTS_NOT, _YOURS = b"w", b"-", b"L"
 
 
 def scope_of(environ: Mapping[str, str]) -> str:
@@ -117,7 +99,7 @@ def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
         except OSError:
             continue
         try:
-            locked = _lock_passed(name, descriptors)
+            locked = lock_passed(name, descriptors)
         except (OSError, NameHeldError):
             sock.close()
             return None
@@ -280,9 +262,9 @@ class Lease:
             said = b""
         if not said:
             self._forget(fd)
-        elif said.endswith(_WANTS):
+        elif said.endswith(WANTS):
             self._wanting.setdefault(fd)
-        elif said.endswith(_WANTS_NOT):
+        elif said.endswith(WANTS_NOT):
             self._wanting.pop(fd, None)
 
     def _forget(self, fd: int) -> None:
@@ -299,104 +281,6 @@ class Lease:
         self._accepting = on
 
 
-class Waiter:
-    """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
-
-    def __init__(self, key: str, name: str, link: socket.socket | None, want: bool) -> None:
-        self.key = key
-        self._name = name
-        self._link = link
-        self._timer = -1 if link else timer(POLL)
-        self._want = False
-        self.want(want)
-
-    @classmethod
-    def connect(
-        cls, key: str, scope: str = "", want: bool = False, by_clock: bool = False
-    ) -> Waiter | None:
-        """Return a Waiter for a card; None if nobody holds it any more: take it.
-
-        `want`: this launcher holds no card. `by_clock`: its holder is not to be connected to.
-        """
-        name = lease_name(key, scope)
-        return cls(key, name, None, want) if by_clock else cls.connect_name(name, key, want)
-
-    @classmethod
-    def connect_gather(cls, scope: str = "", by_clock: bool = False) -> Waiter | None:
-        name = gather_name(scope)
-        return cls("gather", name, None, False) if by_clock else cls.connect_name(name, "gather")
-
-    @classmethod
-    def connect_name(cls, name: str, key: str, want: bool = False) -> Waiter | None:
-        try:
-            link, taken = connect_patiently(name)
-        except OSError:  # too many wait there unaccepted, or it is forbidden: try again later
-            return cls(key, name, None, want)
-        # Nothing announces the end of a lock in another container, or of a bind without a listen:
-        # without a link the Waiter goes by the clock.
-        if not taken and not os.environ.get(lockfile.VARIABLE):
-            return None
-        return cls(key, name, link, want)
-
-    def fileno(self) -> int:
-        return self._link.fileno() if self._link else self._timer
-
-    @property
-    def holder(self) -> tuple[int, int] | None:
-        """PID and user id of the holder when this Waiter connected; None if it did not connect."""
-        return peer(self._link) if self._link else None
-
-    def want(self, want: bool) -> None:
-        """Say whether this launcher holds no card and would like to be handed this one."""
-        if self._link is None or want == self._want:
-            return
-        self._want = want
-        # A holder that is gone, or does not read, shows at the next on_readable.
-        with contextlib.suppress(OSError):
-            self._link.send(_WANTS if want else _WANTS_NOT)
-
-    def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
-        """Return the lease if it was handed to us; "gone": try to take it; "still": wait on.
-
-        "perhaps": the holder cannot be watched, so try now and then. "odd": the holder is no
-        launcher, and may send such things for ever: close, and wait by the clock.
-        """
-        if self._link is None:
-            return "perhaps"
-        try:
-            said, fds = receive(self._link, 1, 4)
-        except BlockingIOError:
-            return "still"
-        except OSError:
-            return "gone"
-        if fds:
-            return self._receive(fds) or "odd"
-        return "odd" if said else "gone"
-
-    def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-        elif self._timer >= 0:
-            os.close(self._timer)
-            self._timer = -1
-
-    def _receive(self, fds: list[int]) -> Lease | None:
-        """Return a lease from the descriptors that came; if they are none, close them: None."""
-        with contextlib.ExitStack() as undo:
-            for fd in fds[1:]:
-                undo.callback(os.close, fd)
-            try:
-                sock = undo.enter_context(listening_socket(fds[0], self._name))
-                locked = _lock_passed(self._name, fds[1:])
-            except (OSError, NameHeldError):
-                return None
-            undo.pop_all()
-        for fd in fds[1:]:
-            if fd != locked:
-                os.close(fd)
-        return Lease(self.key, self._name, sock, locked)
-
-
 def _lock(name: str) -> int | None:
     """Lock the file beside the socket and return it; None if no lock files are asked for.
 
@@ -411,7 +295,7 @@ def _lock(name: str) -> int | None:
     return locked
 
 
-def _lock_passed(name: str, fds: Sequence[int]) -> int | None:
+def lock_passed(name: str, fds: Sequence[int]) -> int | None:
     """Return the one of these descriptors that holds the lock; without one, as `_lock`."""
     directory = os.environ.get(lockfile.VARIABLE)
     for fd in fds if directory else ():

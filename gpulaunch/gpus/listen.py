@@ -3,7 +3,7 @@
     {"said": "asking", "gpus": [UUID, ...]}              before the driver is asked about a card
     {"said": "hears", "gpus": [...], "types": ["xid"]}   from now on these events come
     {"said": "deaf", "gpus": [...], "error": {...}}      none will come from there
-    {"said": "event", "gpus": [...], "kind": "xid", "code": 79, "recovery": null, "time": 1.7e9}
+    {"said": "event", "gpus": [...], "kind": "xid", "code": 79, "recovery": null}
     {"said": "end"}                                      nothing to listen to: not to be tried again
 
 Waiting for an event blocks, and any call may hang for good on a sick card: hence a process of its
@@ -153,7 +153,7 @@ class RegisteredCards:
         if kind == "recovery" or code == RECOVERY_CHANGED:
             with limited(REGISTRATION_TIMEOUT), contextlib.suppress(self._nvml.NVMLError):
                 action = recovery_action(self._nvml, data.device)
-        say("event", gpus=gpus, kind=kind, code=code, recovery=action, time=time.time())
+        say("event", gpus=gpus, kind=kind, code=code, recovery=action)
 
     def _repeated(self, *event: object) -> bool:
         """Whether the same event was printed less than REPEAT seconds ago."""

@@ -1,8 +1,9 @@
 """Names in the kernel: abstract Unix sockets that exclude each other and say who took them.
 
-Owns binding, connecting to and listing `\\0gpulaunch/1/...`. A bound name is held by whoever has
-the listening socket open and is gone with the last of them: nothing here can be stale, and no file
-exists that a cleaner could remove. What the sockets mean is decided elsewhere (leases, runs).
+Owns binding, connecting to, taking over and listing `\\0gpulaunch/1/...`. A bound name is held by
+whoever has the listening socket open and is gone with the last of them: nothing here can be stale,
+and no file exists that a cleaner could remove. What the sockets mean is decided elsewhere (leases,
+runs).
 
 Any user of the machine may bind any of these names. The kernel tells who did (SO_PEERCRED); what
 such a process says of itself is checked before use.
@@ -160,6 +161,40 @@ def run_of(pid: int) -> str | None:
                 if peer(link)[0] == pid:
                     return name.removeprefix("run/")
     return None
+
+
+def listening_socket(fd: int, name: str) -> socket.socket:
+    """Return the passed socket, if it is the one that holds the name. Raises OSError.
+
+    A socket of the same name may be of another kind or network namespace, and exclude nobody here:
+    it holds the name only if a connection to the name reaches this process.
+    """
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        os.close(fd)
+        raise
+    try:
+        same = sock.getsockname() == b"\0" + os.fsencode(PREFIX + name)
+        if not same or sock.type != socket.SOCK_STREAM:
+            raise OSError("another socket than the lease's")
+        sock.setblocking(False)
+        sock.listen(BACKLOG)  # again, so that SO_PEERCRED names us from now on
+        if _peer(name) != (os.getpid(), os.geteuid()):
+            raise OSError("another socket holds the lease's name")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _peer(name: str) -> tuple[int, int] | None:
+    """Return the PID and user id of the holder of the name in this network namespace; or None."""
+    link = connect_name(name)
+    if link is None:
+        return None
+    with link:
+        return peer(link)
 
 
 def user_name(uid: int) -> str:

@@ -164,7 +164,7 @@ class Spawner:
             return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-        _wait_readable(self._socket, 1.0)
+        select.select([self._socket], [], [], 1.0)
         self._socket.close()
         try:
             self._process.wait(0.1)
@@ -332,9 +332,3 @@ def _main(main: Main) -> dict[str, object]:
         "name": coded(main.name),
         "env": coded_dict(main.env),
     }
-
-
-def _wait_readable(what: socket.socket, seconds: float) -> None:
-    poller = select.poll()
-    poller.register(what, select.POLLIN)
-    poller.poll(seconds * 1000)

@@ -234,7 +234,7 @@ def test_one_that_dies_at_once_each_time_is_given_up_quietly(
 
     def given_up() -> bool:
         bench.turn()
-        return bench.metering._restarts.pause is None
+        return bench.metering._helper._restarts.pause is None
 
     wait_until(given_up)
     bench.turn()

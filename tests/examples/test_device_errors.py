@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.model import Demand, Job
+from gpulaunch.engines.strict import why_no_isolation
 from gpulaunch.jobfile import load
-from gpulaunch.process.isolation import why_no_isolation
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 FOLDER = EXAMPLES / "device-errors"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.events import HealthEvent, hearing
+from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.visible import style_for, visible
 from tests.gpu.fault import ILLEGAL_ADDRESS
@@ -36,7 +37,7 @@ def listening(gpu: Gpu) -> Client:
     return client
 
 
-def heard(client: Client, seconds: float) -> list[HealthEvent]:
+def heard(client: Client, seconds: float) -> list[GpuEvent]:
     """What comes within so many seconds, or until a moment after the first."""
     end = time.monotonic() + seconds
     while (rest := end - time.monotonic()) > 0:

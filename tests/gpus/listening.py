@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.events import EventsClient, HealthEvent
+from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
 
 
@@ -16,7 +17,7 @@ class Client(EventsClient):
         self, gpus: Sequence[Gpu], environ: Mapping[str, str], period: float = 60.0
     ) -> None:
         self.loop = Loop()
-        self.events: list[HealthEvent] = []
+        self.events: list[GpuEvent] = []
         super().__init__(gpus, self.loop, self.events.append, environ, period)
 
     def turn(self, seconds: float) -> None:
@@ -24,7 +25,7 @@ class Client(EventsClient):
         self.loop.call_after("test", seconds, lambda: None)
         self.loop.turn()
 
-    def taken(self) -> list[HealthEvent]:
+    def taken(self) -> list[GpuEvent]:
         events, self.events[:] = list(self.events), []
         return events
 

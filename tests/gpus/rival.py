@@ -18,7 +18,9 @@ import signal
 import sys
 import time
 
-from gpulaunch.gpus.lease import Lease, NameHeldError, Waiter, take
+from gpulaunch.gpus.lease import Lease, take
+from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.waiter import Waiter
 
 WORK = 0.02
 

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from gpulaunch import helper_process
+from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import listen
 from gpulaunch.gpus.discover import find, simulated
-from gpulaunch.gpus.events import HealthEvent, hearing
+from gpulaunch.gpus.events import hearing
 from gpulaunch.helper_process import command
 from tests.gpus.fake import FakeDriver
 from tests.gpus.listening import Client
@@ -44,7 +45,7 @@ def listen_to(fake_driver: FakeDriver) -> Iterator[Listen]:
         yield build
 
 
-def hear(client: Client, until: Callable[[], object], seconds: float = 15.0) -> list[HealthEvent]:
+def hear(client: Client, until: Callable[[], object], seconds: float = 15.0) -> list[GpuEvent]:
     """Turn until the condition holds; what is reported meanwhile."""
     end = time.monotonic() + seconds
     while not until():
@@ -59,7 +60,7 @@ def ready(client: Client, cards: int = 1) -> Client:
     return client
 
 
-def heard(client: Client, count: int = 1) -> list[HealthEvent]:
+def heard(client: Client, count: int = 1) -> list[GpuEvent]:
     """The next events, at least `count` of them."""
     return hear(client, lambda: len(client.events) >= count)
 
@@ -79,12 +80,10 @@ def test_an_xid_comes_with_its_card_its_number_and_its_meaning(
 ) -> None:
     uuids = [fake_driver.card(n) for n in range(2)]
     client = ready(listen_to(), cards=2)
-    before = time.time()
     fake_driver.event(1, 79)
     (event,) = heard(client)
     assert (event.gpu, event.code, event.verdict, event.stops) == (uuids[1], 79, "lost", True)
     assert "fallen off the bus" in event.text
-    assert before <= event.time <= time.time()
 
 
 def test_a_program_s_own_fault_is_told_apart(fake_driver: FakeDriver, listen_to: Listen) -> None:

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.gpus import lease as leases
+from gpulaunch.gpus import waiter as waiting
 from gpulaunch.gpus.lease import (
     Lease,
-    NameHeldError,
-    UnfitLockError,
-    Waiter,
     gather_name,
     holders,
     lease_name,
     take,
     take_gather,
 )
+from gpulaunch.gpus.lockfile import UnfitLockError
 from gpulaunch.gpus.names import (
+    NameHeldError,
     bind_name,
     command_of,
     connect_name,
@@ -36,6 +36,7 @@ from gpulaunch.gpus.names import (
     known_as,
     listening,
 )
+from gpulaunch.gpus.waiter import Waiter
 from tests.helpers import wait_until
 
 NOBODY = 65534
@@ -89,7 +90,9 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 BECOME = """
 import os, select, sys
-from gpulaunch.gpus.lease import NameHeldError, Waiter, take
+from gpulaunch.gpus.lease import take
+from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.waiter import Waiter
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 """
 
@@ -400,7 +403,7 @@ def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
     receive = python(
         """
 import select, sys
-from gpulaunch.gpus.lease import Waiter
+from gpulaunch.gpus.waiter import Waiter
 waiter = Waiter.connect(sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
@@ -496,7 +499,7 @@ def test_a_holder_without_a_descriptor_left_goes_on_and_hands_over_later(key: st
 def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "POLL", 0.01)
+    monkeypatch.setattr(waiting, "POLL", 0.01)
     with bind_name(f"gpu/{key}") as deaf:
         deaf.listen(0)
         queued = connect_name(f"gpu/{key}")
@@ -511,7 +514,7 @@ def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
 def test_a_name_bound_by_a_process_that_does_not_get_to_listen_is_waited_for_by_the_clock(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "POLL", 0.01)
+    monkeypatch.setattr(waiting, "POLL", 0.01)
     with socket.socket(socket.AF_UNIX) as half:
         half.bind(f"\0gpulaunch/1/gpu/{key}")
         with pytest.raises(NameHeldError):
@@ -647,7 +650,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(mode=0o777)
     directory.chmod(0o1777)
     monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(directory))
-    monkeypatch.setattr(leases, "POLL", 0.01)
+    monkeypatch.setattr(waiting, "POLL", 0.01)
     return directory
 
 

@@ -16,9 +16,11 @@ from contextlib import closing, contextmanager
 import pytest
 
 from gpulaunch.farside.wire import send
-from gpulaunch.gpus.lease import Lease, NameHeldError, Waiter, take
+from gpulaunch.gpus.lease import Lease, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.lease_server import LeaseServer
+from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.loop import Loop
 from tests.helpers import goes_along, wait_until
 
@@ -228,7 +230,7 @@ def test_at_its_end_all_that_is_kept_is_let_go(keys: tuple[str, str]) -> None:
 
 def test_a_lease_is_handed_to_none_who_is_stopped(keys: tuple[str, str]) -> None:
     script = (
-        "import sys; from gpulaunch.gpus.lease import Waiter; import time\n"
+        "import sys; from gpulaunch.gpus.waiter import Waiter; import time\n"
         "w = Waiter.connect(sys.argv[1], want=True); print(flush=True); time.sleep(600)"
     )
     lease = take(keys[0])

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, NotStarted, Signaled, TimedOut
+from gpulaunch.engines.strict import why_no_isolation
 from gpulaunch.errors import UsageError
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
-from gpulaunch.process.isolation import why_no_isolation
 from tests.helpers import wait_until
 from tests.process.ordinary import UNSHARE
 from tests.process.support import Slot, copied, keepers_of, marked, token

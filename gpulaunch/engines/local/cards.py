@@ -47,8 +47,9 @@ from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, Ne
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease import Lease, NameHeldError, lent, scope_of, take
+from gpulaunch.gpus.lease import Lease, lent, scope_of, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
+from gpulaunch.gpus.names import NameHeldError
 from gpulaunch.loop import Loop
 
 DRAIN_TIMEOUT = 30.0

@@ -18,8 +18,8 @@ from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
+from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.events import EventsClient, HealthEvent
+from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
 
 MAX_XIDS_REMEMBERED = 100
@@ -49,12 +49,12 @@ class Health:
         if self._client is None and self._gpus:
             self._client = EventsClient(self._gpus, self._loop, self._report, self._environ)
 
-    def _report(self, event: HealthEvent) -> None:
+    def _report(self, event: GpuEvent) -> None:
         if event.verdict != "lost" and not self._held(event.gpu):
             return
         if event.code is not None:
             self._xids[event.gpu].append((time.monotonic(), event.code))
-        self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
+        self._post(event)
 
     def xids(self, gpu: str, since: float) -> tuple[int, ...]:
         """Return a card's Xids since this monotonic time, at most the last MAX_XIDS_REMEMBERED."""

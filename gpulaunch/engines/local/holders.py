@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
-from gpulaunch.gpus.lease import POLL, Holder, Lease, NameHeldError, Waiter, holder, take_gather
+from gpulaunch.gpus.lease import Lease, holder, take_gather
 from gpulaunch.gpus.lease_client import EntrustedLeases
-from gpulaunch.gpus.names import UNKNOWN
+from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError
+from gpulaunch.gpus.waiter import POLL, Waiter
 from gpulaunch.loop import Loop
 
 CONNECTS = 8

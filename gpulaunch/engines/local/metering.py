@@ -21,7 +21,7 @@ from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.protocol import Post
-from gpulaunch.helper_process import Helper, Restarts, command
+from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
@@ -86,8 +86,12 @@ class Metering:
         self._live: dict[AttemptId, _Begun] = {}
         self._begins_unsent = False
         self._ends_unsent: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
-        self._helper = Helper(loop, self._received, self._died, socket.SOCK_SEQPACKET)
-        self._restarts = Restarts()
+        self._helper = Helper(
+            loop,
+            self._received,
+            lambda status: self._helper.restart(self._start),
+            socket.SOCK_SEQPACKET,
+        )
 
     @property
     def pid(self) -> int | None:
@@ -151,9 +155,8 @@ class Metering:
         try:
             self._helper.start(line, self._environ)
         except OSError:  # processes, memory or descriptors are scarce
-            self._put_off()
+            self._helper.restart(self._start)
             return
-        self._restarts = self._restarts.after_start(time.monotonic())
         self._begins_unsent = True
         self._flush()
 
@@ -196,11 +199,3 @@ class Metering:
             self._live[attempt] = replace(begun, misplaced=True)
             where = message["gpu"], message["pid"], message["text"]
             self._post(Misplaced(attempt, *where, (Hint("wrong_gpu"),)))
-
-    def _died(self, status: int | None) -> None:
-        self._put_off()
-
-    def _put_off(self) -> None:
-        self._restarts = self._restarts.after_death(time.monotonic())
-        if (pause := self._restarts.pause) is not None:
-            self._loop.call_after("metering:start", pause, self._start)

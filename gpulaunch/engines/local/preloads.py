@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import Job
-from gpulaunch.engines.environment import CACHES, CHOSEN
+from gpulaunch.engines.environment import CACHES, CHOSEN, Delta
 from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -139,7 +139,7 @@ class Preloads:
     # ── Which server ────────────────────────────────────────────────────────────────────────────
 
     def _find_slot(self, job: Job, command: Command) -> PreloadSlot:
-        env = environment_of(command, self._base)
+        env = Delta(command.env_set, frozenset(command.env_unset)).over(self._base)
         by_shell = not isinstance(job.run, tuple)
         found = forkable(command.argv, command.cwd, env, by_shell)
         env = {**env, **found.main.env}
@@ -211,12 +211,6 @@ class Preloads:
             server.state = "over"
             self._loop.unwatch(server.process.fileno())
             server.process.close()
-
-
-def environment_of(command: Command, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that the command's process finds."""
-    kept = {name: value for name, value in base.items() if name not in command.env_unset}
-    return {**kept, **command.env_set}
 
 
 def in_words(target: tuple[str, ...], ready: PreloadReady) -> str:

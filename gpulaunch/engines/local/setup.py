@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 
 from gpulaunch.core.selection import Selection
 from gpulaunch.engines import pool as pools
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.descriptors import require_descriptors
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import Choices
 from gpulaunch.loop import Loop
+from gpulaunch.text import several
+
+_LAUNCHER = 24
+_PER_CARD = 4
+"""Descriptors that the launcher needs in all, and for each card."""
 
 
 def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) -> None:
@@ -36,3 +41,21 @@ def make(
     from gpulaunch.engines.local.engine import Local
 
     return Local(context, pool, loop, post)
+
+
+def require_descriptors(cards: int) -> None:
+    """Raise this process's limit of open files to what a run on so many cards needs.
+
+    The soft limit is raised where the hard one allows it, for the jobs as well. Raises UsageError
+    where it does not: jobs would wait for ever for a descriptor that never comes free.
+    """
+    need = _LAUNCHER + _PER_CARD * cards
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    if soft == RLIM_INFINITY or soft >= need:
+        return
+    if hard != RLIM_INFINITY and hard < need:
+        raise UsageError(
+            f"this process may have {hard} files open (ulimit -Hn), and a run on"
+            f" {several(cards, 'card')} needs {need}: have the limit raised"
+        )
+    setrlimit(RLIMIT_NOFILE, (need, hard))
