@@ -106,15 +106,6 @@ class Work:
             if item.begin():
                 item.future.set_exception(error)
 
-    @property
-    def closed(self) -> bool:
-        with self._lock:
-            return self._closed
-
-    @property
-    def broken(self) -> BrokenGpuExecutorError | None:
-        return self._broken
-
     # ── Workers' threads ────────────────────────────────────────────────────────────────────────
 
     def take(self, claim: Claim) -> WorkItem | None:

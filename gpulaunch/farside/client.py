@@ -63,15 +63,15 @@ def spawn(
 def new_pair(
     spawner: socket.socket,
     leases: Sequence[int] = (),
-    alive: socket.socket | None = None,
-    link: socket.socket | None = None,
+    alive: int | None = None,
+    link: int | None = None,
     gives_back: bool = False,
 ) -> socket.socket:
     """Ask a spawner for a pair that holds these descriptors; return its socket. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    passed = [theirs.fileno(), *([] if alive is None else [alive.fileno()]), *leases]
-    passed += [] if link is None else [link.fileno()]
+    passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
+    passed += [] if link is None else [link]
     message = {
         "alive": alive is not None,
         "fds": len(passed),

@@ -139,8 +139,8 @@ class Spawner:
     def pair(
         self,
         leases: Sequence[int] = (),
-        alive: socket.socket | None = None,
-        link: socket.socket | None = None,
+        alive: int | None = None,
+        link: int | None = None,
         gives_back: bool = False,
     ) -> Pair:
         """Return a new keeper pair that holds (copies of) these descriptors.

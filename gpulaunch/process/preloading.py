@@ -1,8 +1,7 @@
 """The supervisor's side of a preload server: its start, its messages, its pairs.
 
-A server is a spawner that imports first: `on_readable` returns PreloadReady, PreloadUnavailable or
-Vanished once; after PreloadReady it forks pairs as any spawner does. Never blocks, never decides
-which jobs go where.
+A server is a spawner that imports first, and forks pairs as any spawner does once it serves. Never
+blocks, never decides which jobs go where.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from gpulaunch.farside.client import PROGRAM, spawn
 from gpulaunch.farside.wire import (
@@ -90,11 +89,17 @@ News: TypeAlias = PreloadReady | PreloadUnavailable | Vanished
 
 
 class PreloadServer(Spawner):
-    """An interpreter that imports once and forks jobs. `log`, a new file, takes its output."""
+    """An interpreter that imports once and forks jobs. `log`, a new file, takes its output.
+
+    `reads`: the variables that its imports read, once it serves.
+    """
 
     def __init__(
         self, preload: Preload, log: str, environ: Mapping[str, str] | None = None
     ) -> None:
+        self.preload = preload
+        self.state: Literal["importing", "serves", "over"] = "importing"
+        self.reads: frozenset[str] = frozenset()
         self._said = memory_file("preload")
         base = own_environment() if environ is None else environ
         with memory_file("imports") as spec:
@@ -111,7 +116,7 @@ class PreloadServer(Spawner):
     def on_readable(self) -> News:
         """Return what became of the server, once its descriptor is readable.
 
-        Not to be called again after PreloadUnavailable or Vanished.
+        PreloadReady comes once at most, PreloadUnavailable or Vanished as the last.
         """
         try:
             data = self._socket.recv(1 << 18)
@@ -122,9 +127,13 @@ class PreloadServer(Spawner):
         message = json.loads(data)
         if message["is"] == "refused":
             return PreloadUnavailable(message["why"])
-        reads = frozenset(map(decoded, message["reads"]))
+        self.state, self.reads = "serves", frozenset(map(decoded, message["reads"]))
         modules = tuple(message["modules"])
-        return PreloadReady(modules, message["left_out"], reads, message["seconds"])
+        return PreloadReady(modules, message["left_out"], self.reads, message["seconds"])
+
+    def close(self) -> None:
+        self.state = "over"
+        super().close()
 
 
 def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes]) -> bytes:

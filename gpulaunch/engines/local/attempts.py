@@ -33,8 +33,9 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
-from gpulaunch.process.client import Pair, Spawner
+from gpulaunch.process.client import Pair
 from gpulaunch.process.ends import text_of
+from gpulaunch.process.preloading import PreloadServer
 
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
@@ -52,7 +53,7 @@ class _Running:
     pair: Pair
     place: AttemptPlace
     ports: tuple[PortLease, ...]
-    server: Spawner | None = None
+    server: PreloadServer | None = None
     stopped_by: EndCause | None = None
 
     @property

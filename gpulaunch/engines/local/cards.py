@@ -225,17 +225,23 @@ class CardLeases:
         """Give the lease back, to the launcher that waits for it where one does."""
         if self._away.pop(uuid, None):
             self._holders.stop(uuid)
-        self._user.let_go(uuid)
-        lease = self._leases.pop(uuid, None)
-        self._before.pop(uuid, None)
-        self._loop.forget("drain:" + uuid)
-        self._asked.discard(uuid)
-        self._draining.discard(uuid)
-        if lease:
+        if lease := self._forget(uuid):
             self._entrusted.release(lease)
         if self._user.lingering:
             self._given_back.add(uuid)
         self.say_want()
+
+    def _forget(self, uuid: str) -> Lease | None:
+        """Have nothing to do with the card any more; return its lease, if it is to be given back.
+
+        Keepers that hold the lease as well give it up first.
+        """
+        self._user.let_go(uuid)
+        self._before.pop(uuid, None)
+        self._loop.forget("drain:" + uuid)
+        self._asked.discard(uuid)
+        self._draining.discard(uuid)
+        return self._leases.pop(uuid, None)
 
     def holds(self, uuid: str) -> bool:
         return uuid in self._leases or uuid in self._away
@@ -328,12 +334,8 @@ class CardLeases:
     def _lose(self, uuid: str, why: Refusal) -> None:
         """Post that a lease could not be regained. Freed follows once its holder gives it back."""
         known = uuid in self._asked or uuid in self._draining
-        self._asked.discard(uuid)
-        self._draining.discard(uuid)
         self._away.pop(uuid)
-        self._leases.pop(uuid, None)
-        self._before.pop(uuid, None)
-        self._user.let_go(uuid)
+        self._forget(uuid)
         self.say_want()
         self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
         self._user.settled()

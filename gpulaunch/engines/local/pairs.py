@@ -6,7 +6,6 @@ Owns the spawner, the preload servers, and every pair's socket. Knows nothing of
 from __future__ import annotations
 
 import os
-import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.loop import Loop
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
+from gpulaunch.process.preloading import PreloadServer
 
 MAX_IDLE_WITHOUT_CARD = 4
 """Pairs without a lease that are kept idle at most, for each preload server or none."""
@@ -32,7 +32,7 @@ class PairKind:
     """
 
     leases: tuple[str, ...]
-    server: Spawner | None = None
+    server: PreloadServer | None = None
 
 
 class Pairs:
@@ -89,7 +89,7 @@ class Pairs:
 
         No attempt asks for the pairs of a server that does not serve any more.
         """
-        return kind.server is None or self.preloads.serves(kind.server)
+        return kind.server is None or kind.server.state == "serves"
 
     def _fork(self, kind: PairKind) -> Pair:
         self._forked += 1
@@ -99,14 +99,13 @@ class Pairs:
             if link:
                 stack.enter_context(link)
             alive = stack.enter_context(bind_name(name))
-            pair = self._fork_from(kind, leases, alive, link)
+            brings = link.fileno() if link else None
+            pair = self._fork_from(kind, leases, alive.fileno(), brings)
         self._leases[pair] = kind.leases
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _fork_from(
-        self, kind: PairKind, leases: list[int], alive: socket.socket, link: socket.socket | None
-    ) -> Pair:
+    def _fork_from(self, kind: PairKind, leases: list[int], alive: int, link: int | None) -> Pair:
         for spawner in (kind.server, self._spawner):
             if spawner:
                 with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
@@ -142,7 +141,7 @@ class Pairs:
 
     # ── Ends ────────────────────────────────────────────────────────────────────────────────────
 
-    def _server_gone(self, server: Spawner) -> None:
+    def _server_gone(self, server: PreloadServer) -> None:
         self._dismiss_idle(lambda kind: kind.server is server)
 
     def _dismiss_idle(self, which: Callable[[PairKind], bool]) -> None:

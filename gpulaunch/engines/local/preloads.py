@@ -14,14 +14,13 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from gpulaunch.core.model import Job
 from gpulaunch.engines.environment import CACHES, CHOSEN, Delta
 from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.client import Spawner
 from gpulaunch.process.command import Command, Main
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, PreloadUnavailable
 
@@ -38,7 +37,6 @@ _UNREAD = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *CACHES})
 
 AUTO = ("auto",)
 Key: TypeAlias = tuple[object, ...]
-State: TypeAlias = Literal["importing", "serves", "over"]
 
 
 class ServerImporting(Exception):
@@ -54,19 +52,11 @@ class PreloadSlot:
 
 
 @dataclass(slots=True)
-class _PreloadServer:
-    process: PreloadServer
-    env: Mapping[str, str]
-    state: State = "importing"
-    reads: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
 class _Kind:
     """The jobs that one server could serve, and their servers. `cold`: why none serves them."""
 
     forkable: Forkable
-    servers: list[_PreloadServer] = field(default_factory=list)
+    servers: list[PreloadServer] = field(default_factory=list)
     starts: int = 0
     cold: str = ""
 
@@ -110,21 +100,16 @@ class Preloads:
             self._note_cold(job, str(cold))
             return None
 
-    def serves(self, server: Spawner) -> bool:
-        """Whether this server still forks pairs."""
-        servers = (one for kind in self._kinds.values() for one in kind.servers)
-        return any(one.process is server and one.state == "serves" for one in servers)
-
-    def began_cold(self, job: Job, server: Spawner, why: str, for_good: bool) -> None:
+    def began_cold(self, job: Job, server: PreloadServer, why: str, for_good: bool) -> None:
         """End a server whose job started cold after all, and note why.
 
         `for_good`: no other server is started for jobs of its kind.
         """
         self._note_cold(job, why)
         for kind in self._kinds.values():
-            for one in [one for one in kind.servers if one.process is server]:
+            if server in kind.servers:
                 kind.cold = why if for_good else kind.cold
-                self._drop(kind, one)
+                self._drop(kind, server)
 
     def _note_cold(self, job: Job, why: str) -> None:
         if (job.group, why) not in self._noted:
@@ -153,7 +138,7 @@ class Preloads:
             if server.state == "importing":
                 raise ServerImporting
             if server.state == "serves" and not _differing(server, env):
-                return PreloadSlot(server.process, found.main)
+                return PreloadSlot(server, found.main)
         if kind.cold:
             raise Cold(kind.cold)
         self._start(kind, job, command, env)
@@ -179,16 +164,15 @@ class Preloads:
         folder = self._run.path / "preload"
         folder.mkdir(mode=0o700, exist_ok=True)
         log = _fresh(folder, self._number)
-        server = _PreloadServer(PreloadServer(preload, log, self._base), env)
+        server = PreloadServer(preload, log, self._base)
         kind.servers.append(server)
-        self._loop.watch(server.process.fileno(), lambda: self._hear(kind, server, job))
+        self._loop.watch(server.fileno(), lambda: self._hear(kind, server, job))
 
     # ── What servers say ────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, kind: _Kind, server: _PreloadServer, job: Job) -> None:
-        news = server.process.on_readable()
+    def _hear(self, kind: _Kind, server: PreloadServer, job: Job) -> None:
+        news = server.on_readable()
         if isinstance(news, PreloadReady):
-            server.state, server.reads = "serves", news.reads
             self._note(job.name, in_words(kind.forkable.target, news))
         else:
             served = server.state == "serves"
@@ -201,16 +185,15 @@ class Preloads:
                 kind.cold = "" if again else "its preload server ended"
         self._news()
 
-    def _drop(self, kind: _Kind, server: _PreloadServer) -> None:
+    def _drop(self, kind: _Kind, server: PreloadServer) -> None:
         self._end(server)
         kind.servers.remove(server)
-        self._gone(server.process)
+        self._gone(server)
 
-    def _end(self, server: _PreloadServer) -> None:
+    def _end(self, server: PreloadServer) -> None:
         if server.state != "over":
-            server.state = "over"
-            self._loop.unwatch(server.process.fileno())
-            server.process.close()
+            self._loop.unwatch(server.fileno())
+            server.close()
 
 
 def in_words(target: tuple[str, ...], ready: PreloadReady) -> str:
@@ -236,13 +219,14 @@ def _own(env: Mapping[str, str]) -> tuple[str, ...]:
     return (*ATTEMPTS_OWN, *(name for name in PORTS if name in chosen))
 
 
-def _differing(server: _PreloadServer, env: Mapping[str, str]) -> set[str]:
+def _differing(server: PreloadServer, env: Mapping[str, str]) -> set[str]:
     """Return the variables that the server's imports read and that differ in the job."""
     names = set(server.reads)
-    for name in {*server.env, *env}:
+    theirs = server.preload.env
+    for name in {*theirs, *env}:
         if name.startswith(EARLY) and name not in _UNREAD:
             names.add(name)
-    return {name for name in names if server.env.get(name) != env.get(name)}
+    return {name for name in names if theirs.get(name) != env.get(name)}
 
 
 def _fresh(folder: os.PathLike[str], number: int) -> str:

@@ -17,6 +17,8 @@ import sysconfig
 import tokenize
 from collections.abc import Iterator
 
+from ..wire import Any
+
 MOST_FILES = 100
 BEGIN_CUDA = dict.fromkeys(
     ("bitsandbytes", "xformers", "deepspeed"), "it initialises CUDA when it is imported"
@@ -49,23 +51,16 @@ class ModulesFound:
 def find(target: list[str]) -> ModulesFound:
     """Return the modules that the target imports: a script, or `-m` and a module."""
     found = ModulesFound(os.path.basename(target[0]) if target[0] != "-m" else target[1])
-    for path, tree, package in files(target):
-        main = path == first_file(target)
-        for statement in top_level(tree.body, main):
-            for name in imported(statement, package):
-                if is_third_party(name.partition(".")[0]):
-                    found.add(name)
+    for statement, package in statements(target):
+        for name in imported(statement, package):
+            if is_third_party(name):
+                found.add(name)
     return found
 
 
 def sets(target: list[str]) -> set[str]:
     """Return the variables of os.environ that the target's top level sets."""
-    return {
-        name
-        for path, tree, _ in files(target)
-        for statement in top_level(tree.body, path == first_file(target))
-        for name in environment_names(statement)
-    }
+    return {name for one, _ in statements(target) for name in environment_names(one)}
 
 
 def beside_script(target: list[str]) -> list[str]:
@@ -94,8 +89,11 @@ def first_file(target: list[str]) -> str | None:
     return file_of(target[1], main=True)
 
 
-def files(target: list[str]) -> Iterator[tuple[str, ast.Module, str]]:
-    """Yield the script, then the files of the user's that it imports, each with its package."""
+def statements(target: list[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield what the script runs, then what the user's files that it imports run.
+
+    Each statement comes with the package of its file.
+    """
     first = first_file(target)
     if first is None:
         return
@@ -103,13 +101,10 @@ def files(target: list[str]) -> Iterator[tuple[str, ast.Module, str]]:
     pending, seen = [(first, package)], {first}
     while pending and len(seen) <= MOST_FILES:
         path, package = pending.pop(0)
-        tree = parsed(path)
-        if tree is None:
-            continue
-        yield path, tree, package
-        for statement in top_level(tree.body, path == first):
+        for statement in top_level(parsed(path), path == first):
+            yield statement, package
             for name in imported(statement, package):
-                if is_third_party(name.partition(".")[0]) and not package:
+                if is_third_party(name) and not package:
                     continue
                 for module in (name, *(f"{name}.{more}" for more in names_from(statement))):
                     file = local_file(module)
@@ -119,12 +114,12 @@ def files(target: list[str]) -> Iterator[tuple[str, ast.Module, str]]:
                         pending.append((file, module if is_package else module.rpartition(".")[0]))
 
 
-def parsed(path: str) -> ast.Module | None:
+def parsed(path: str) -> list[ast.stmt]:
     try:
         with tokenize.open(path) as file:
-            return ast.parse(file.read())
+            return ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+        return []
 
 
 def local_file(name: str) -> str | None:
@@ -136,13 +131,11 @@ def local_file(name: str) -> str | None:
 def file_of(name: str, main: bool = False) -> str | None:
     """Return a module's file, or None; imports no package, unlike importlib's `find_spec`."""
     top, *rest = name.split(".")
-    path = base = None
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return None
+    spec = spec_of(top)
     if spec is None:
         return None
+    path: str | None
+    base: str | None
     path, base = spec.origin, next(iter(spec.submodule_search_locations or ()), None)
     for step in rest:
         if base is None:
@@ -156,13 +149,19 @@ def file_of(name: str, main: bool = False) -> str | None:
     return path if path and path.endswith(".py") and os.path.isfile(path) else None
 
 
-def is_third_party(top: str) -> bool:
+def spec_of(top: str) -> Any:
+    """Return where a top-level module is; None if it is nowhere."""
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def is_third_party(module: str) -> bool:
+    top = module.partition(".")[0]
     if top in sys.builtin_module_names or top in getattr(sys, "stdlib_module_names", ()):
         return False
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return False
+    spec = spec_of(top)
     if spec is None:
         return False
     places = [spec.origin, *(spec.submodule_search_locations or ())]
