@@ -2,7 +2,7 @@
 
     executor (what people call) ─▶ work (items, the one lock) ◀─ worker_handle (a thread per worker)
         │                             ▲                              │ channel: transfer's pickles
-        └─ starts ─▶ manager ─────────┘                              ▼
+        └─ starts ─▶ manager: crew ───┘                              ▼
              │ core.run, engines.local.cards: which cards      worker (the process)
              └ process.client: keepers ───────────────────────────▶ │
 

@@ -63,6 +63,7 @@ class Work:
         self._closed = False
         self._broken: BrokenGpuExecutorError | None = None
         self._in_hand = 0
+        self.terminating = False
         self.readied = 0
         """How many workers have ever become ready."""
 
@@ -81,10 +82,14 @@ class Work:
         if call:
             self._call()
 
-    def close(self, cancel: bool = False) -> None:
-        """Accept no more items. Waiting ones are still done; with `cancel`, `drop` cancels them."""
+    def close(self, cancel: bool = False, terminate: bool = False) -> None:
+        """Accept no more items. Waiting ones are still done; with `cancel`, `drop` cancels them.
+
+        `terminate`: the workers are to be ended, whatever they do.
+        """
         with self._lock:
             self._closed = True
+            self.terminating = self.terminating or terminate
             if cancel:
                 # An item that a worker died with is running, to its caller: it stays.
                 kept = deque(item for item in self._items if item.passed_on)

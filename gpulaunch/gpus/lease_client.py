@@ -64,10 +64,7 @@ class EntrustedLeases:
         return next(found, None)
 
     def give(
-        self,
-        lease: Lease,
-        wanted_changed: Callable[[bool], None],
-        given_back: Callable[[], None],
+        self, lease: Lease, wanted_changed: Callable[[bool], None], given_back: Callable[[], None]
     ) -> None:
         """Give the lease to the server; where none can be had, this process keeps it."""
         if lease.closed or not self._has_server():

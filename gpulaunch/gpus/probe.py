@@ -89,11 +89,7 @@ class Fields:
 def machine(nvml: Any) -> Answer:
     fields = Fields()
     fields.ask("driver", nvml.nvmlSystemGetDriverVersion)
-    fields.ask(
-        "cuda",
-        nvml.nvmlSystemGetCudaDriverVersion_v2,
-        nvml.nvmlSystemGetCudaDriverVersion,
-    )
+    fields.ask("cuda", nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion)
     fields.ask("count", nvml.nvmlDeviceGetCount)
     return fields.answer
 

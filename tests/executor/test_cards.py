@@ -175,7 +175,7 @@ def test_a_card_is_not_taken_for_items_that_are_done_by_then(pool: str) -> None:
     with take(simulated(2, pool)[0].key) as busy, GpuExecutor(simulate=2) as executor:
         sent = [executor.submit(work.double, n) for n in range(6)]
         wait(sent, 60)
-        wait_until(lambda: not executor._manager._asked, 60)
+        wait_until(lambda: not executor._manager._crew._asked, 60)
         busy.close()
         assert executor.submit(work.double, 1).result(60) == 2
         assert [gpu.index for gpu in executor.gpus] == [1]

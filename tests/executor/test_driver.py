@@ -41,7 +41,7 @@ def test_another_worker_starts_when_the_last_ones_memory_is_back(driver: FakeDri
         driver.card(0, used=30 * GIB)
         assert isinstance(executor.submit(work.leave, 1).exception(60), WorkerDiedError)
         future = executor.submit(work.double, 4)
-        gpus = executor._manager._run.ledger.gpus
+        gpus = executor._manager._crew._run.ledger.gpus
         wait_until(lambda: gpus[uuid].state == "draining")
         assert not future.done()
         assert executor.gpus == ()

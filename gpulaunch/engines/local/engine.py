@@ -42,12 +42,7 @@ class Local(CardUser):
             context.run.metrics, pool.gpus, loop, post, context.base, context.warn
         )
         self._attempts = LocalAttempts(
-            context,
-            loop,
-            self._posted,
-            self._cards,
-            self._diagnosis,
-            self._metering,
+            context, loop, self._posted, self._cards, self._diagnosis, self._metering
         )
         # Before the first launch: later some of these names would be this supervisor's own pairs.
         self._old_keepers = listening(f"keeper/{context.run_id}/")

@@ -100,12 +100,7 @@ class Metering:
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self,
-        attempt: AttemptId,
-        pid: int,
-        keeper: int,
-        gpus: Sequence[Gpu],
-        goes_on: bool = False,
+        self, attempt: AttemptId, pid: int, keeper: int, gpus: Sequence[Gpu], goes_on: bool = False
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 

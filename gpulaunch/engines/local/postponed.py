@@ -18,10 +18,7 @@ class PostponedLaunches:
     """Calls `launch` with each postponed launch in its time. The attempts are not charged."""
 
     def __init__(
-        self,
-        loop: Loop,
-        launch: Callable[[Launch], None],
-        warn: Callable[[str | None, str], None],
+        self, loop: Loop, launch: Callable[[Launch], None], warn: Callable[[str | None, str], None]
     ) -> None:
         self._loop = loop
         self._launch = launch

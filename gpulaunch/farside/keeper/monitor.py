@@ -81,12 +81,7 @@ class Monitor:
     whether a command was begun.
     """
 
-    def __init__(
-        self,
-        station: Station,
-        watch: int,
-        gives_back: bool = False,
-    ) -> None:
+    def __init__(self, station: Station, watch: int, gives_back: bool = False) -> None:
         self.station = station
         self.channel = station.channel
         self.watch: int | None = watch

@@ -168,10 +168,7 @@ class Running(Phase):
         if self.kill_at is not None or self.child.ready_by is not None:
             return self.child.ready_by if self.kill_at is None else self.kill_at
         limit = self.attempt.limit()
-        times = (
-            self.since + limit if limit else None,
-            self.silence.at if self.silence else None,
-        )
+        times = (self.since + limit if limit else None, self.silence.at if self.silence else None)
         return min((at for at in times if at is not None), default=None)
 
     def advance(self, now: float) -> None:

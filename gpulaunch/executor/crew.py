@@ -1,0 +1,335 @@
+"""An executor's workers and cards, as its manager's thread has them.
+
+    work ─(short of workers)─▶ core Run: a job for each worker ─▶ Acquire ... Launch ─▶ Worker
+     ▲                                                                                    │
+     └──────────── items, taken by the worker's own thread ◀──────────────────────────────┘
+
+To the core, an executor is a run whose jobs are its workers: a job waits while there are items for
+it, is cancelled when there are none any more, and retried later. So cards are taken, waited for
+and given up as in a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from gpulaunch.core.causes import Because
+from gpulaunch.core.events import (
+    Asked,
+    Cancel,
+    Ended,
+    Instruction,
+    Launch,
+    Pause,
+    Retry,
+    StopAttempt,
+    Submitted,
+)
+from gpulaunch.core.facts import Fact, JobSettled
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    End,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+)
+from gpulaunch.core.run import Run
+from gpulaunch.core.state import OnCards, RunConfig
+from gpulaunch.driver import Driver
+from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.executor.work import Work
+from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
+from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerPlan, WorkerSlot
+from gpulaunch.loop import Loop
+from gpulaunch.process import client
+from gpulaunch.wording import job_reason
+
+STARTS = 3
+"""Workers in a row that do not become ready, after which no other is started."""
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+RETRY = 1.0
+"""Seconds until a start that failed for lack of descriptors or memory is tried again."""
+
+log = logging.getLogger("gpulaunch.executor")
+
+launching = threading.RLock()
+"""Held while descriptors are open and `close_in_child` cannot find them yet."""
+
+
+class Crew(CardUser):
+    """The workers. All is called in the manager's thread, but for what says otherwise.
+
+    `poke` ends a wait of the loop, from any thread.
+    """
+
+    lingering = False  # a worker is over when its keepers are gone
+
+    def __init__(
+        self, pool: CardPool, plan: WorkerPlan, work: Work, loop: Loop, poke: Callable[[], None]
+    ) -> None:
+        self._work = work
+        self._loop = loop
+        self._poke = poke
+        self._starter = Starter(pool, plan)
+        self._threads_ended: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
+        self._slots: dict[AttemptId, WorkerSlot] = {}
+        self._free: list[str] = []
+        self._asked: list[str] = []
+        self._warned_waiting = False
+        self._failures = self._readied = 0
+        self._failure: UnreadyError | None = None
+        self.threads: frozenset[threading.Thread] = frozenset()
+        """All workers' threads. Replaced, never changed, as any thread may read it."""
+        self.gpus: tuple[Gpu, ...] = ()
+        self._run = Run(pool.gpus, RunConfig(OnCards(pool.limit)))
+        self._driver = Driver(self._run, loop, self, plan.wait)
+        self._cards = CardLeases(pool, loop, self._driver.post, plan.environ, self)
+        # The run has all its jobs now, and all are cancelled: none waits for a card yet.
+        demand = Demand(gpus=1, per_gpu=plan.per_gpu, cpus=plan.cpus)
+        jobs = tuple(Job(f"worker-{n + 1}", (), demand=demand) for n in range(work.most))
+        self._driver.post(Asked(Pause(Because("no_items"))))
+        self._driver.post(Submitted(jobs))
+        self._driver.post(Asked(Cancel(None)))
+        self._driver.post(Asked(Pause(None)))
+
+    def turn(self) -> None:
+        """Handle what threads and cards have reported, then adjust the number of workers."""
+        self._work.drop()
+        while self._threads_ended:
+            self._thread_left(*self._threads_ended.popleft())
+        self._driver.settle()
+        self._balance()
+        self._driver.settle()
+        if self._work.terminating:
+            self._work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
+        if self._work.terminating or self._work.done:
+            self._stop_unneeded_workers()
+        if not self._asked:
+            self._driver.want_no_card()
+
+    @property
+    def finished(self) -> bool:
+        """True once there is nothing to do any more, and every card is given back."""
+        busy = bool(self._slots) or self._driver.busy
+        return self._work.done and not busy and self._run.finished
+
+    def close(self) -> None:
+        """Close all workers; there are some only after a failure here. Their keepers end them."""
+        for slot in self._slots.values():
+            slot.worker.end(Lost(Because("executor_failed")))
+            slot.close()
+        self._slots.clear()
+        self._starter.close()
+        self._cards.close()
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies of all descriptors, which would keep cards and workers."""
+        for slot in self._slots.values():
+            slot.pair.close()
+            slot.port.close()
+            slot.worker.channel.close()
+            slot.worker.theirs.close()
+            slot.worker.streams.close()
+        self._cards.close_in_child()
+        self._starter.close_in_child()
+
+    def _balance(self) -> None:
+        """Ask the core for as many workers as there are items for, and cancel all others."""
+        halted = self._failures >= STARTS
+        if halted and not self._work.serving and not self._slots:
+            self._give_up()
+        more = self._work.balance(len(self._asked), halted)
+        if more > 0:
+            names = tuple(self._free.pop() for _ in range(more))
+            self._asked.extend(names)
+            self._driver.post(Asked(Retry(names)))
+        elif more < 0:
+            self._driver.post(Asked(Cancel(tuple(self._asked[more:]))))
+
+    def _give_up(self) -> None:
+        assert self._failure is not None
+        text = f"{STARTS} workers in a row did not become ready: {self._failure}"
+        error = BrokenGpuExecutorError(text)
+        error.__cause__ = self._failure.__cause__
+        self._work.fail(error)
+
+    # ── What the driver asks ────────────────────────────────────────────────────────────────────
+
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """Keep no record, but learn which workers are not asked for any more."""
+        for fact in facts:
+            if isinstance(fact, JobSettled):
+                if fact.name in self._asked:
+                    self._asked.remove(fact.name)
+                self._free.append(fact.name)
+                if fact.state == "failed" and not self._slots:
+                    self._work.fail(NoCardsForExecutorError(job_reason(fact.reason)))
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Start workers, and take and release cards."""
+        match instruction:
+            case Launch():
+                self._asked.remove(instruction.attempt.job)
+                self._launch(instruction)
+            case StopAttempt():
+                pass  # for a worker that is known to be gone
+            case _:
+                self._cards.carry_out(instruction)
+
+    def working(self) -> bool:
+        """Return whether there are workers on cards."""
+        return bool(self._slots)
+
+    def card_awaited(self) -> None:
+        """Warn once that the items wait, and why."""
+        why = job_reason(self._run.why_waiting(self._asked[0])) if self._asked else ""
+        if why and not self._warned_waiting:
+            self._warned_waiting = True
+            log.warning("the executor %s", why)
+
+    def wait_over(self) -> None:
+        """Fail the items: `wait` has passed without a card."""
+        if self._asked:
+            why = job_reason(self._run.why_waiting(self._asked[0]))
+            self._work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
+            self._balance()
+
+    # ── Workers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _launch(self, launch: Launch) -> None:
+        if self._work.done:
+            self._free_again(launch.attempt)
+            return
+        try:
+            with launching:
+                leases = self._cards.descriptors([gpu.uuid for gpu in launch.gpus])
+                slot = self._starter.begin(launch, leases, self._work, self._hear_thread)
+                self._slots[launch.attempt] = slot
+        except (OSError, GpulaunchError) as error:
+            if isinstance(error, OSError) and error.errno in SCARCE:
+                # Too few descriptors or too little memory is no failure of the worker's.
+                key = f"launch:{launch.attempt}"
+                self._loop.call_after(key, RETRY, lambda: self._launch(launch))
+                return
+            self._count(UnreadyError(f"it could not be started: {error}"))
+            self._free_again(launch.attempt)
+            return
+        self._loop.watch(slot.pair.fileno(), lambda: self._hear(slot))
+        self._loop.watch(slot.worker.streams.fileno(), lambda: self._forward(slot))
+        self._note_gpus()
+        self._work.enter(slot.worker.claim)
+        alive = (thread for thread in self.threads if thread.is_alive())
+        self.threads = frozenset({*alive, slot.worker.thread})
+        slot.worker.thread.start()
+
+    def _hear_thread(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
+        """Queue the report that a worker's thread serves no more. Runs in that thread."""
+        self._threads_ended.append((worker, unready))
+        self._poke()
+
+    def _thread_left(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
+        """Let the process of a worker whose thread serves no more end; stop it after GRACE."""
+        if unready is not None and not self._work.done:
+            self._count(unready)
+        slot = self._slots.get(worker.attempt)
+        if slot is None:
+            return
+        slot.thread_ended = True
+        if slot.gone:
+            self._leave(slot)
+        elif worker.outcome is None:
+            worker.let_go()
+            self._loop.call_after(f"end:{worker.attempt}", GRACE, lambda: self._stop(slot))
+
+    def _count(self, unready: UnreadyError) -> None:
+        if self._readied != self._work.readied:
+            self._readied, self._failures = self._work.readied, 0
+        self._failures += 1
+        self._failure = unready
+        log.warning("a worker did not become ready: %s", unready)
+
+    def _stop_unneeded_workers(self) -> None:
+        """Stop all workers when terminating; else those that are not ready and not needed."""
+        for slot in self._slots.values():
+            if self._work.terminating and not slot.worker.terminated:
+                slot.worker.terminated = True
+                self._stop(slot)
+            elif not slot.worker.claim.ready:
+                self._stop(slot)
+
+    def _stop(self, slot: WorkerSlot) -> None:
+        if not slot.stopped and slot.worker.outcome is None:
+            slot.stopped = True
+            slot.pair.stop("stopped", by="its executor")
+
+    # ── What keepers say ────────────────────────────────────────────────────────────────────────
+
+    def _forward(self, slot: WorkerSlot) -> None:
+        if not slot.worker.streams.forward():
+            self._loop.unwatch(slot.worker.streams.fileno())
+
+    def _hear(self, slot: WorkerSlot) -> None:
+        for report in slot.pair.on_readable():
+            match report:
+                case client.ProgramStarted():
+                    slot.put_away()
+                case client.AttemptOver(end=end):
+                    self._ended(slot, end.outcome)
+                    slot.pair.end()
+                case client.Unkillable(pids=pids):
+                    log.warning(
+                        "process %s of a worker cannot be killed; its card is not used again before"
+                        " it is gone",
+                        ", ".join(map(str, pids)),
+                    )
+                case client.Gone():
+                    self._ended(slot, Lost(Because("keeper_killed")))
+                    self._gone(slot)
+
+    def _ended(self, slot: WorkerSlot, outcome: Outcome) -> None:
+        if slot.worker.outcome is not None:
+            return
+        self._loop.forget(f"end:{slot.worker.attempt}")
+        slot.worker.log = slot.read_log()
+        self._work.void(slot.worker.claim)
+        slot.worker.end(outcome)
+
+    def _gone(self, slot: WorkerSlot) -> None:
+        """Close a worker whose keepers are gone: only this process has its card's lease now."""
+        self._loop.unwatch(slot.pair.fileno())
+        self._loop.unwatch(slot.worker.streams.fileno())
+        slot.close()
+        slot.gone = True
+        # Where the worker never became ready, its thread has to report that first, before another
+        # worker is started. A thread that served may be in a callback for long: no wait for it.
+        if slot.thread_ended or slot.worker.claim.ready:
+            self._leave(slot)
+
+    def _leave(self, slot: WorkerSlot) -> None:
+        worker = slot.worker
+        if worker.claim.ready:
+            self._failures = min(self._failures, STARTS - 1)
+        del self._slots[worker.attempt]
+        self._note_gpus()
+        self._work.leave(worker.claim)
+        self._free_again(worker.attempt)
+
+    def _free_again(self, attempt: AttemptId) -> None:
+        """Settle the worker's job without using up a retry, so that it can be asked for again."""
+        self._driver.post(Asked(Cancel((attempt.job,))))
+        self._driver.post(Ended(attempt, End(Interrupted(Because("executor")))))
+
+    def _note_gpus(self) -> None:
+        found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._slots.values()}
+        self.gpus = tuple(sorted(found.values(), key=lambda gpu: gpu.index))
