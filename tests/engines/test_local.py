@@ -27,7 +27,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.local import cards
-from gpulaunch.gpus import lease, lockfile
+from gpulaunch.gpus import lease, lockfile, waiter
 from gpulaunch.process import client
 from gpulaunch.process.ends import EndRecord, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
@@ -101,7 +101,7 @@ def test_a_card_held_in_another_container_is_no_news_until_it_is_free(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(tmp_path))
-    monkeypatch.setattr(lease, "POLL", 0.01)
+    monkeypatch.setattr(waiter, "POLL", 0.01)
     tries: list[str] = []
 
     def counted(key: str, scope: str) -> lease.Lease:
