@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -184,7 +183,8 @@ class Helper:
         with suppress(OSError):
             if self.link is not None:
                 self.link.shutdown(socket.SHUT_WR)
-                while select.select([self.link], [], [], max(0.0, end - time.monotonic()))[0]:
+                while (left := end - time.monotonic()) > 0:
+                    self.link.settimeout(left)
                     if not self.link.recv(1 << 16):
                         break
         self.close()

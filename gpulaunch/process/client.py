@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -164,7 +163,8 @@ class Spawner:
             return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-        select.select([self._socket], [], [], 1.0)
+            self._socket.settimeout(1.0)
+            self._socket.recv(1)
         self._socket.close()
         try:
             self._process.wait(0.1)
