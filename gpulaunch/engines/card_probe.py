@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus import free
+from gpulaunch.gpus import machine
 from gpulaunch.gpus.discover import ProbeClient
 from gpulaunch.gpus.machine import CardReading
 from gpulaunch.loop import Loop
@@ -55,12 +55,12 @@ class NvmlProbe(CardProbe):
         self._client.look(gpu, lambda seen: then(_snapshot(gpu, seen)))
 
     def unfit(self, seen: CardSnapshot) -> Occupied | Sick | None:
-        return None if seen.look is None else free.is_free(seen.look, self._share_busy)
+        return None if seen.look is None else machine.is_free(seen.look, self._share_busy)
 
     def drained(self, before: CardSnapshot, seen: CardSnapshot) -> bool:
         if before.look is None or seen.look is None:
             return True
-        return free.drained(before.look, seen.look)
+        return machine.drained(before.look, seen.look)
 
     def close(self) -> None:
         self._client.close()

@@ -28,7 +28,7 @@ from gpulaunch.diagnose.failure.evidence import (
 )
 from gpulaunch.diagnose.failure.evidence import hint as hint_of
 from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
-from gpulaunch.gpus.free import computing
+from gpulaunch.gpus.machine import computing
 from gpulaunch.journal.rundir import RunDir
 
 MAX_MESSAGE_CHARACTERS = 500

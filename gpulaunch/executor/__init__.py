@@ -34,15 +34,7 @@ _WHERE = {
     "WorkerDiedError": "errors",
 }
 
-__all__ = [
-    "BrokenGpuExecutorError",
-    "GpuExecutor",
-    "GpuFuture",
-    "NoCardsForExecutorError",
-    "RemoteError",
-    "RemoteTraceback",
-    "WorkerDiedError",
-]
+__all__ = [*_WHERE]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

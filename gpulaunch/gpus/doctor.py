@@ -18,9 +18,8 @@ from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
-from gpulaunch.gpus.free import is_free
 from gpulaunch.gpus.lease import holders, scope_of
-from gpulaunch.gpus.machine import CardReading, Machine
+from gpulaunch.gpus.machine import CardReading, Machine, is_free
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulaunch.core.events import Occupied
-from gpulaunch.gpus import free
+from gpulaunch.gpus import machine
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import CardReading, Machine, Process
@@ -77,7 +77,7 @@ def inventory(
 
 
 def occupied(look: CardReading) -> str | None:
-    why = free.is_free(look)
+    why = machine.is_free(look)
     return why.by if isinstance(why, Occupied) else None
 
 

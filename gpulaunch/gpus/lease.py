@@ -21,7 +21,6 @@ Never looks at the card itself: whether a stranger uses it is the driver's to sa
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
 import socket
@@ -41,6 +40,7 @@ from gpulaunch.gpus.names import (
     holder_of,
     listening,
     listening_socket,
+    short,
 )
 
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
@@ -309,8 +309,4 @@ def _file(name: str) -> str:
 
 
 def _below(scope: str) -> str:
-    if not scope:
-        return ""
-    # The kernel allows 107 bytes for the whole name.
-    short = scope if len(scope) <= 32 else hashlib.sha256(os.fsencode(scope)).hexdigest()[:32]
-    return f"sub/{short}/"
+    return f"sub/{short(scope)}/" if scope else ""

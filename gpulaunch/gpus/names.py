@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import pwd
 import re
@@ -74,6 +75,11 @@ class NameHeldError(GpulaunchError):
         self.holder = holder
 
 
+def short(name: str) -> str:
+    """Return the name, or a hash of a long one: the kernel allows 107 bytes for a whole name."""
+    return name if len(name) <= 32 else hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+
+
 def bind_name(name: str) -> socket.socket:
     """Take `gpulaunch/1/<name>`; return its listening, non-blocking, close-on-exec socket.
 
@@ -120,7 +126,7 @@ def holder_of(name: str) -> Holder | None:
         return None
     with link:
         pid, uid = peer(link)
-    run = None if _is_run(name) else run_of(pid)
+    run = None if name.startswith("run/") else run_of(pid)
     return Holder(pid, uid, user_name(uid), command_of(pid), run, is_stopped(pid))
 
 
@@ -249,10 +255,6 @@ def _bind(name: str) -> socket.socket:
 
 def _address(name: str) -> bytes:
     return b"\0" + os.fsencode(PREFIX + name)
-
-
-def _is_run(name: str) -> bool:
-    return name.startswith("run/")
 
 
 def _bound() -> list[tuple[str, bool]]:

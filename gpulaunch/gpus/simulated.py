@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.names import short
 
 POOL_VARIABLE = "GPULAUNCH_SIM_POOL"
 MEMORY = 80 * 2**30
@@ -14,13 +14,11 @@ MEMORY = 80 * 2**30
 
 def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
     """Return pretend cards SIM-0, SIM-1, ... of 80 GiB; a user's runs of one `pool` share them."""
-    # A socket's name has 107 bytes at most, and the key is only a part of it.
-    short = pool if len(pool) <= 32 else hashlib.sha256(os.fsencode(pool)).hexdigest()[:32]
     return tuple(
         Gpu(
             uuid=f"SIM-{n}",
             index=n,
-            key=f"sim/{os.getuid()}/{short.replace('/', '_')}/{n}",
+            key=f"sim/{os.getuid()}/{short(pool).replace('/', '_')}/{n}",
             name="simulated",
             memory=MEMORY,
             simulated=True,

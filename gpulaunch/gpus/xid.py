@@ -36,9 +36,10 @@ class Meaning:
 
 def xid(code: int) -> Meaning:
     """Return the meaning of an Xid; one that is not in the tables below is a note."""
-    if code in _XIDS:
-        title, what, verdict, stops = _XIDS[code]
-        return Meaning(f"Xid {code} ({title})", what, verdict, stops)
+    for verdict, table in _XIDS.items():
+        if code in table:
+            title, what = table[code]
+            return Meaning(f"Xid {code} ({title})", what, verdict, code in _STOPPING)
     if code in _ENGINES:
         return Meaning(f"Xid {code} (copy or video engine exception)", _ENGINE)
     if code in _LINKS:
@@ -105,61 +106,62 @@ _RESET = "the card needs a reset (`nvidia-smi --gpu-reset`) before it can be use
 _ENGINE = "the program that used it must be started again"
 _LINK = "what it means for the card stands in the driver's recovery action"
 
-_XIDS: dict[int, tuple[str, str, Verdict, bool]] = {
-    # ── The program's own ───────────────────────────────────────────────────────────────────────
-    11: ("invalid command stream", _PUSH, "app", False),
-    13: ("graphics engine exception", f"a fault inside a kernel; {_MEMORY}", "app", False),
-    25: ("illegal command stream", _PUSH, "app", False),
-    31: ("memory page fault", f"an illegal address was used; {_MEMORY}", "app", False),
-    32: ("corrupted command stream", _PUSH, "app", False),
-    43: ("stopped processing", "a program hit an error of its own; the card is well", "app", False),
-    45: ("preemptive cleanup", "a program was ended, or failed before this", "app", False),
-    68: ("video decoder exception", "the program that decodes must be restarted", "app", False),
-    69: ("graphics engine class error", _PUSH, "app", False),
-    80: ("corrupted data sent to the card", _PUSH, "app", False),
-    109: ("context switch timeout", "a kernel did not give way in time", "app", False),
-    137: ("NVLink privilege error", "an illegal access to another card's memory", "app", False),
-    # ── The card is not to be used any more ─────────────────────────────────────────────────────
-    46: ("stopped processing", f"the card timed out; {_RESET}", "lost", True),
-    48: ("uncorrectable memory error", f"a double bit error; {_RESET}", "lost", False),
-    62: ("internal micro-controller halt", _RESET, "lost", True),
-    64: ("memory could not be remapped", f"have the card replaced, or {_RESET}", "lost", False),
-    74: ("NVLink error", "a link to another card failed; reset both, check the bridge",
-         "lost", False),
-    79: ("fallen off the bus", "the card is gone until the machine is rebooted: power, heat, slot",
-         "lost", True),
-    95: ("uncontained memory error", f"results on this card cannot be trusted; {_RESET}",
-         "lost", True),
-    110: ("security fault", _RESET, "lost", True),
-    119: ("the card's system processor does not answer", _RESET, "lost", True),
-    120: ("the card's system processor failed", _RESET, "lost", True),
-    136: ("link training failed", _RESET, "lost", False),
-    140: ("unrecovered memory error", f"results on this card cannot be trusted; {_RESET}",
-          "lost", True),
-    143: ("the card does not initialise", _RESET, "lost", True),
-    155: ("NVLink software error", _RESET, "lost", False),
-    158: ("fatal timeout", _RESET, "lost", True),
-    # ── Worth knowing ───────────────────────────────────────────────────────────────────────────
-    8: ("stopped processing", "the program on it must be started again", "note", False),
-    37: ("driver firmware error", "the driver went on", "note", False),
-    38: ("driver firmware error", "the driver went on", "note", False),
-    44: ("fault during a context switch", "the driver went on", "note", False),
-    54: ("no auxiliary power", "is the power cable of the card plugged in?", "note", False),
-    60: ("video processor exception", _ENGINE, "note", False),
-    63: ("memory remapped or retired", "takes effect at the next reset; work can go on",
-         "note", False),
-    92: ("many corrected memory errors", "the card went on; watch it", "note", False),
-    94: ("contained memory error", "the program it hit must be restarted, no other is harmed",
-         "note", False),
-    121: ("chip-to-chip link error", "it was corrected", "note", False),
-    154: ("recovery action changed", "see what came before it", "note", False),
-    156: ("memory retired", "takes effect at the next reset", "note", False),
-    157: ("memory could not be retired", "watch the card", "note", False),
-    167: ("fatal PCIe timeout", "look for what comes after it", "note", False),
-    171: ("uncorrectable DRAM error", "details of Xid 48", "note", False),
-    172: ("uncorrectable SRAM error", "details of Xid 48", "note", False),
-}  # fmt: skip
-
+_XIDS: dict[Verdict, dict[int, tuple[str, str]]] = {
+    "app": {
+        11: ("invalid command stream", _PUSH),
+        13: ("graphics engine exception", f"a fault inside a kernel; {_MEMORY}"),
+        25: ("illegal command stream", _PUSH),
+        31: ("memory page fault", f"an illegal address was used; {_MEMORY}"),
+        32: ("corrupted command stream", _PUSH),
+        43: ("stopped processing", "a program hit an error of its own; the card is well"),
+        45: ("preemptive cleanup", "a program was ended, or failed before this"),
+        68: ("video decoder exception", "the program that decodes must be restarted"),
+        69: ("graphics engine class error", _PUSH),
+        80: ("corrupted data sent to the card", _PUSH),
+        109: ("context switch timeout", "a kernel did not give way in time"),
+        137: ("NVLink privilege error", "an illegal access to another card's memory"),
+    },
+    "lost": {
+        46: ("stopped processing", f"the card timed out; {_RESET}"),
+        48: ("uncorrectable memory error", f"a double bit error; {_RESET}"),
+        62: ("internal micro-controller halt", _RESET),
+        64: ("memory could not be remapped", f"have the card replaced, or {_RESET}"),
+        74: ("NVLink error", "a link to another card failed; reset both, check the bridge"),
+        79: (
+            "fallen off the bus",
+            "the card is gone until the machine is rebooted: power, heat, slot",
+        ),
+        95: ("uncontained memory error", f"results on this card cannot be trusted; {_RESET}"),
+        110: ("security fault", _RESET),
+        119: ("the card's system processor does not answer", _RESET),
+        120: ("the card's system processor failed", _RESET),
+        136: ("link training failed", _RESET),
+        140: ("unrecovered memory error", f"results on this card cannot be trusted; {_RESET}"),
+        143: ("the card does not initialise", _RESET),
+        155: ("NVLink software error", _RESET),
+        158: ("fatal timeout", _RESET),
+    },
+    "note": {
+        8: ("stopped processing", "the program on it must be started again"),
+        37: ("driver firmware error", "the driver went on"),
+        38: ("driver firmware error", "the driver went on"),
+        44: ("fault during a context switch", "the driver went on"),
+        54: ("no auxiliary power", "is the power cable of the card plugged in?"),
+        60: ("video processor exception", _ENGINE),
+        63: ("memory remapped or retired", "takes effect at the next reset; work can go on"),
+        92: ("many corrected memory errors", "the card went on; watch it"),
+        94: ("contained memory error", "the program it hit must be restarted, no other is harmed"),
+        121: ("chip-to-chip link error", "it was corrected"),
+        154: ("recovery action changed", "see what came before it"),
+        156: ("memory retired", "takes effect at the next reset"),
+        157: ("memory could not be retired", "watch the card"),
+        167: ("fatal PCIe timeout", "look for what comes after it"),
+        171: ("uncorrectable DRAM error", "details of Xid 48"),
+        172: ("uncorrectable SRAM error", "details of Xid 48"),
+    },
+}
+_STOPPING = frozenset({46, 62, 79, 95, 110, 119, 120, 140, 143, 158})
+"""Those after which a job on the card will not end, or not with a right result."""
 _ENGINES = frozenset(
     {39, 40, 41, *range(70, 73), *range(75, 78), *range(82, 87), 88, 89}
     | {*range(96, 106), *range(126, 136), 139, 142}

@@ -12,9 +12,8 @@ import pytest
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, find, looks
-from gpulaunch.gpus.free import is_free
 from gpulaunch.gpus.lease import scope_of, take
-from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.machine import Machine, is_free
 from gpulaunch.gpus.mask import pool
 from gpulaunch.gpus.names import NameHeldError
 

@@ -16,8 +16,7 @@ import pytest
 from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
-from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import CardReading, Machine
+from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.gpus.visible import style_for, visible
 from tests.gpu.context import NO_DEVICE

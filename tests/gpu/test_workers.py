@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
-from gpulaunch.gpus.free import is_free
+from gpulaunch.gpus.machine import is_free
 from tests.cli.launcher import Launcher
 
 pytestmark = pytest.mark.gpu

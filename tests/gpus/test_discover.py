@@ -16,8 +16,7 @@ import pytest
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, find, looks
-from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import CardReading, Machine
+from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import is_the_same_here
 from gpulaunch.gpus.visible import style_for

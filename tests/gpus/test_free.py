@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.events import Occupied, Sick
-from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import CardReading, Process
+from gpulaunch.gpus.machine import CardReading, Process, drained, is_free
 
 MIB, GIB = 2**20, 2**30
 ALICE = Process(4242, "C", 41 * GIB, "alice", "python train.py")

@@ -235,7 +235,7 @@ class LocalAttempts:
                     self._pair_gone(pair)
 
     def _on(self, pair: Pair) -> _Running:
-        return next(running for running in self._running.values() if running.pair is pair)
+        return self._all_on(pair)[0]
 
     def _started(self, running: _Running, pid: int, keeper: int) -> None:
         launch = running.launch
