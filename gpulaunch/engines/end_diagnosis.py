@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from gpulaunch.core.completion import BY_ITSELF
-from gpulaunch.core.events import Ended, Sick
+from gpulaunch.core.events import Ended
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
 from gpulaunch.diagnose.failure.edge import Counters, counters, is_bar, tail
@@ -27,8 +27,7 @@ from gpulaunch.diagnose.failure.evidence import (
     diagnose,
 )
 from gpulaunch.diagnose.failure.evidence import hint as hint_of
-from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
-from gpulaunch.gpus.machine import computing
+from gpulaunch.gpus.machine import CardReading, LookCallback, computing
 from gpulaunch.journal.rundir import RunDir
 
 MAX_MESSAGE_CHARACTERS = 500
@@ -69,7 +68,7 @@ class EndDiagnosis:
         self,
         run: RunDir,
         base: Mapping[str, str],
-        look: Callable[[Gpu, SnapshotCallback], None],
+        look: Callable[[Gpu, LookCallback], None],
         xids: Callable[[str, float], tuple[int, ...]],
         warn: Callable[[str | None, str], None],
     ) -> None:
@@ -86,7 +85,7 @@ class EndDiagnosis:
     def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> EndDiagnosis:
         """Return one for attempts on other machines, whose kernels and cards cannot be seen."""
 
-        def look(gpu: Gpu, then: SnapshotCallback) -> None:
+        def look(gpu: Gpu, then: LookCallback) -> None:
             raise NotImplementedError("nobody looks at the cards of another machine")
 
         diagnosis = cls(run, {}, look, lambda gpu, since: (), warn)
@@ -121,12 +120,14 @@ class EndDiagnosis:
         if text and (hint := hint_of(evidence)):
             self._warn(ended.attempt.job, hint)
 
-    def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardSnapshot | Sick) -> None:
+    def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardReading) -> None:
         pending.unseen.discard(gpu.uuid)
         since = pending.beginning.at if pending.beginning else 0.0
         facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
-        if isinstance(seen, Sick):
-            facts = replace(facts, sick=seen.why)
+        if seen.sick:
+            facts = replace(facts, sick=seen.sick)
+        elif gpu.simulated:
+            pass  # nobody else can be there
         elif pending.job.demand.per_gpu == 1 and not pending.ended.kept:
             # Else its processes may be of another job of this run, or of the attempt's worker.
             facts = replace(facts, foreign=_foreign(seen))
@@ -153,11 +154,9 @@ class EndDiagnosis:
         pending.tell(replace(ended, end=replace(ended.end, failure=found)))
 
 
-def _foreign(seen: CardSnapshot) -> int | None:
+def _foreign(seen: CardReading) -> int | None:
     """Bytes of the card's memory that others' processes use: the attempt's own are gone."""
-    if seen.look is None:
-        return None
-    known = [process.memory for process in computing(seen.look)]
+    known = [process.memory for process in computing(seen)]
     return None if None in known else sum(memory or 0 for memory in known)
 
 

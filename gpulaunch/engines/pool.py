@@ -14,13 +14,12 @@ from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
-from gpulaunch.engines.card_probe import CardProbe, NvmlProbe
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.discover import find
+from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.lease import scope_of
 from gpulaunch.gpus.mask import pool as inherited
-from gpulaunch.gpus.simulated import pool_name, simulated
+from gpulaunch.gpus.simulated import SimulatedProbe, pool_name, simulated
 from gpulaunch.gpus.visible import Style, style_for
 from gpulaunch.loop import Loop
 from gpulaunch.text import several
@@ -79,10 +78,11 @@ class CardPool:
     def simulated(self) -> bool:
         return any(gpu.simulated for gpu in self.gpus)
 
-    def probe(self, loop: Loop) -> CardProbe:
+    def probe(self, loop: Loop) -> ProbeClient | SimulatedProbe:
+        """Return what looks at the cards, and calls back from the loop, or at once."""
         if self.simulated or not self.gpus:
-            return CardProbe()
-        return NvmlProbe(loop, self.share_busy)
+            return SimulatedProbe()
+        return ProbeClient(loop=loop)
 
 
 def open_pool(

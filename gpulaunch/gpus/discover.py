@@ -9,7 +9,7 @@ Never calls into the driver from this process, never judges a card (`free`), pri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse
 from gpulaunch.gpus.helper import DriverHelper
-from gpulaunch.gpus.machine import CardReading, Fault, Machine
+from gpulaunch.gpus.machine import CardReading, Fault, LookCallback, Machine
 from gpulaunch.loop import Loop
 
 TIMEOUT = 10.0
@@ -36,7 +36,7 @@ class ProbeClient:
         loop: Loop | None = None,
     ) -> None:
         self.helper = DriverHelper(environ, limit, loop)
-        self._waiting: dict[str, list[Callable[[CardReading], object]]] = {}
+        self._waiting: dict[str, list[LookCallback]] = {}
 
     def __enter__(self) -> ProbeClient:
         return self
@@ -44,7 +44,7 @@ class ProbeClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def look(self, gpu: Gpu, then: Callable[[CardReading], object]) -> None:
+    def look(self, gpu: Gpu, then: LookCallback) -> None:
         """Look at a card; the loop calls `then`. A card whose call hangs is sick, no other."""
         waiting = self._waiting.setdefault(gpu.uuid, [])
         waiting.append(then)

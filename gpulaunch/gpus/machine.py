@@ -8,7 +8,7 @@ Sizes in bytes. None means that the driver did not answer; nothing unknown becom
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -100,6 +100,15 @@ class CardReading:
     power: float | None = None
     unanswered: Mapping[str, str] = field(default_factory=dict)
     unasked: str = ""
+
+
+LookCallback: TypeAlias = Callable[[CardReading], object]
+"""Called with a card's reading, at once or from a loop."""
+
+
+def memory_free(gpu: Gpu, look: CardReading) -> int:
+    """Return the card's free bytes; where the driver says nothing, those not known to be used."""
+    return look.free if look.free is not None else gpu.memory - (look.used or 0)
 
 
 def is_free(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.machine import CardReading, LookCallback
 from gpulaunch.gpus.names import short
 
 POOL_VARIABLE = "GPULAUNCH_SIM_POOL"
@@ -25,6 +26,16 @@ def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
         )
         for n in range(count)
     )
+
+
+class SimulatedProbe:
+    """Looks at simulated cards as `ProbeClient` at real ones: always well, free and drained."""
+
+    def look(self, gpu: Gpu, then: LookCallback) -> None:
+        then(CardReading(gpu.uuid, total=gpu.memory, free=gpu.memory, used=0))
+
+    def close(self) -> None:
+        """Give back nothing."""
 
 
 def pool_name(run: str, environ: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Hint, Quoted
-from gpulaunch.core.events import Ended, Sick
+from gpulaunch.core.events import Ended
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -24,9 +24,8 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
-from gpulaunch.gpus.machine import CardReading, Process
+from gpulaunch.gpus.machine import CardReading, LookCallback, Process
 from gpulaunch.journal.rundir import RunDir
 
 GIB = 1 << 30
@@ -46,7 +45,7 @@ class Scene:
     def __init__(self, path: Path) -> None:
         self.run = RunDir(path)
         self.run.log(AttemptId("a", 1)).parent.mkdir(parents=True)
-        self.looks: dict[str, SnapshotCallback] = {}
+        self.looks: dict[str, LookCallback] = {}
         self.xids: dict[str, tuple[int, ...]] = {}
         self.told: list[Ended] = []
         self.warned: list[tuple[str | None, str]] = []
@@ -69,9 +68,7 @@ class Scene:
         self.diagnosis.diagnose(ended, job, gpus, self.told.append)
 
     def show(self, gpu: Gpu, *processes: Process) -> None:
-        self.looks.pop(gpu.uuid)(
-            CardSnapshot(gpu.memory, CardReading(gpu.uuid, processes=processes))
-        )
+        self.looks.pop(gpu.uuid)(CardReading(gpu.uuid, processes=processes))
 
 
 @pytest.fixture
@@ -116,7 +113,7 @@ def test_a_job_without_cards_asks_nobody(scene: Scene) -> None:
 
 def test_a_card_that_the_driver_calls_unfit_is_named(scene: Scene) -> None:
     scene.end(Exited(1), "CUDA error: unspecified launch failure\n", ONE, TWO)
-    scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
+    scene.looks.pop(ONE.uuid)(CardReading(ONE.uuid, sick="GPU is lost"))
     scene.show(TWO)
     failure = scene.told[0].end.failure
     assert failure is not None
@@ -125,7 +122,7 @@ def test_a_card_that_the_driver_calls_unfit_is_named(scene: Scene) -> None:
 
 def test_what_hung_on_a_lost_card_did_not_take_too_long(scene: Scene) -> None:
     scene.end(TimedOut("timeout", 60.0), "step 1\n", ONE)
-    scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
+    scene.looks.pop(ONE.uuid)(CardReading(ONE.uuid, sick="GPU is lost"))
     failure = scene.told[0].end.failure
     assert failure is not None
     assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))

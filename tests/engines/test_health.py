@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release, Sick
-from gpulaunch.engines.card_probe import CardSnapshot, NvmlProbe
+from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.pool import open_pool
-from gpulaunch.gpus.discover import find
+from gpulaunch.gpus.discover import ProbeClient, find
+from gpulaunch.gpus.machine import CardReading, drained, is_free
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from tests.gpus.fake import FakeDriver, own_leases
@@ -159,13 +159,12 @@ def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
 
 def test_a_card_that_cannot_be_asked_about_now_is_occupied_and_not_sick(bench: Bench) -> None:
     (gpu,) = find(os.environ).gpus
-    seen: list[CardSnapshot | Sick] = []
-    probe = NvmlProbe(bench.loop)
+    seen: list[CardReading] = []
+    probe = ProbeClient(loop=bench.loop)
     with descriptors_left(1):
         probe.look(gpu, seen.append)
         bench.loop.turn()
     (look,) = seen
-    assert isinstance(look, CardSnapshot)
-    assert isinstance(probe.unfit(look), Occupied)
-    assert not probe.drained(look, look)
+    assert isinstance(is_free(look), Occupied)
+    assert not drained(look, look)
     probe.close()

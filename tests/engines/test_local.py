@@ -28,6 +28,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.local import cards
 from gpulaunch.gpus import lease, lockfile, waiter
+from gpulaunch.gpus.machine import CardReading
 from gpulaunch.process import client
 from gpulaunch.process.ends import EndRecord, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
@@ -225,7 +226,7 @@ def test_a_card_that_falls_ill_after_a_job_is_given_back_whole(make: Make) -> No
     one.launch(sh("true"), gpu)
     one.expect(Ended)
     cards = one.engine._cards  # type: ignore[attr-defined]
-    cards._probe.look = lambda gpu, then: then(Sick("lost"))
+    cards._probe.look = lambda gpu, then: then(CardReading(gpu.uuid, sick="lost"))
     one.engine.carry_out(Drain(gpu.uuid))
     assert one.expect(Refused).why == Sick("lost")
     other.engine.carry_out(Acquire(gpu.uuid))
@@ -239,7 +240,7 @@ def test_a_release_that_crosses_the_cards_refusal_is_no_trouble(bench: Bench) ->
     bench.hold(gpu)
     cards = bench.engine._cards  # type: ignore[attr-defined]
     look = cards._probe.look
-    cards._probe.look = lambda gpu, then: then(Sick("lost"))
+    cards._probe.look = lambda gpu, then: then(CardReading(gpu.uuid, sick="lost"))
     bench.engine.carry_out(Drain(gpu.uuid))
     bench.engine.carry_out(Release(gpu.uuid))
     cards._probe.look = look

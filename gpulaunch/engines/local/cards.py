@@ -42,13 +42,13 @@ from gpulaunch.core.events import (
     Wanted,
 )
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
 from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, News
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease import Lease, lent, scope_of, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
+from gpulaunch.gpus.machine import CardReading, LookCallback, drained, is_free, memory_free
 from gpulaunch.gpus.names import NameHeldError
 from gpulaunch.loop import Loop
 
@@ -110,12 +110,13 @@ class CardLeases:
         self._loop = loop
         self._post = post
         self._probe = pool.probe(loop)
+        self._share_busy = pool.share_busy
         self._user = user or CardUser()
         self._scope = scope_of(environ)
         # The leases that this run has. Their descriptors are closed while the server keeps them.
         self._leases: dict[str, Lease] = {}
         self._handed: dict[str, Lease] = {}
-        self._before: dict[str, CardSnapshot] = {}
+        self._before: dict[str, CardReading] = {}
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
         self._away: dict[str, _Away] = {}
@@ -147,7 +148,7 @@ class CardLeases:
             case _:
                 raise TypeError(f"cards cannot carry out {instruction!r}")
 
-    def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
+    def look(self, gpu: Gpu, then: LookCallback) -> None:
         """Look at a card, whoever has its lease; the answer comes through the callback."""
         self._probe.look(gpu, then)
 
@@ -189,13 +190,10 @@ class CardLeases:
                 if self._holders.wait_for(uuid):
                     return held
 
-    def _looked(self, uuid: str, lease: Lease, look: CardSnapshot | Sick) -> None:
+    def _looked(self, uuid: str, lease: Lease, look: CardReading) -> None:
         if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
             return
-        if isinstance(look, Sick):
-            self._refuse(uuid, look)
-            return
-        if unfit := self._probe.unfit(look):
+        if unfit := is_free(look, self._share_busy):
             self._refuse(uuid, unfit)
             return
         self._before[uuid] = look
@@ -203,7 +201,7 @@ class CardLeases:
         if uuid in self._asked:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
-            self._post(Granted(uuid, look.memory_free))
+            self._post(Granted(uuid, memory_free(self._gpus[uuid], look)))
             if self._entrusted.is_wanted(lease):
                 self._post(Wanted(uuid, True))
         else:
@@ -404,14 +402,14 @@ class CardLeases:
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
         self._probe.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
 
-    def _is_drained(self, uuid: str, lease: Lease, look: CardSnapshot | Sick, until: float) -> None:
+    def _is_drained(self, uuid: str, lease: Lease, look: CardReading, until: float) -> None:
         if self._leases.get(uuid) is not lease or uuid in self._away:
             return
-        if isinstance(look, Sick):
-            self._refuse(uuid, look)
-        elif self._probe.drained(self._before[uuid], look):
+        if look.sick:
+            self._refuse(uuid, Sick(look.sick))
+        elif drained(self._before[uuid], look):
             self._draining.discard(uuid)
-            self._post(Drained(uuid, look.memory_free))
+            self._post(Drained(uuid, memory_free(self._gpus[uuid], look)))
         elif time.monotonic() >= until:
             why = f"its memory was not given back within {DRAIN_TIMEOUT:.0f} s of its last job"
             self._refuse(uuid, Sick(why))
