@@ -17,7 +17,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver, now
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
-from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
 from gpulaunch.gpus.port import reserve_port
@@ -33,7 +33,7 @@ class WaitRanOut(NoCardsError):
     """No card came free in the time that `--wait` gave."""
 
 
-class Single(CardUser):
+class Single(LeaseUser):
     """Waits for some of these cards and holds their leases until `execve` or `close`.
 
     `wait` in seconds, None for ever; `tell` gets one line if there is a wait.

@@ -44,7 +44,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
-from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
@@ -67,7 +67,7 @@ launching = threading.RLock()
 """Held while descriptors are open and `close_in_child` cannot find them yet."""
 
 
-class Crew(CardUser):
+class Crew(LeaseUser):
     """The workers. All is called in the manager's thread, but for what says otherwise.
 
     `poke` ends a wait of the loop, from any thread.

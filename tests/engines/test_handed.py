@@ -6,7 +6,7 @@ import gc
 import uuid
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Wanted
-from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.loop import Loop
 
@@ -16,7 +16,7 @@ class Launcher:
         self.loop = loop
         self.events: list[Event] = []
         cards = open_pool(None, 1, {}, pool)
-        user = CardUser()
+        user = LeaseUser()
         user.lingering = lingering
         self.cards = CardLeases(cards, loop, self.events.append, {}, user)
         self.gpu = cards.gpus[0].uuid

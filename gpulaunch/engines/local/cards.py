@@ -69,7 +69,7 @@ class LeaseLostError(GpulaunchError):
 _Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
 
 
-class CardUser:
+class LeaseUser:
     """Who works on the run's cards, and holds their leases beside it; here, nobody.
 
     `lingering`: keepers may hold a lease a moment longer than the run, which is not reported; else
@@ -104,14 +104,14 @@ class CardLeases:
         loop: Loop,
         post: Post,
         environ: Mapping[str, str],
-        user: CardUser | None = None,
+        user: LeaseUser | None = None,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in pool.gpus}
         self._loop = loop
         self._post = post
         self._probe = pool.probe(loop)
         self._share_busy = pool.share_busy
-        self._user = user or CardUser()
+        self._user = user or LeaseUser()
         self._scope = scope_of(environ)
         # The leases that this run has. Their descriptors are closed while the server keeps them.
         self._leases: dict[str, Lease] = {}

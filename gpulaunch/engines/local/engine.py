@@ -12,7 +12,7 @@ from gpulaunch.core.model import AttemptId, End, Job, Lost
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.local.attempts import LocalAttempts
-from gpulaunch.engines.local.cards import CardLeases, CardUser
+from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers
@@ -24,7 +24,7 @@ from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 
 
-class Local(CardUser):
+class Local(LeaseUser):
     """Carries instructions out on this machine; see `protocol` for what it promises."""
 
     entrusts = True
