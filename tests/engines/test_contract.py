@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Ended, Started, StopAttempt
+from gpulaunch.core.events import Ended, Started, StopAttempt, StopReason
 from gpulaunch.core.model import (
+    AttemptId,
     Cancelled,
     Exited,
     Interrupted,
@@ -52,66 +53,64 @@ def bench(make: Make) -> Bench:
     return make()
 
 
-# ── Attempts ────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     bench.hold(bench.gpus[1])
-    attempt = bench.launch(sh("echo $GPULAUNCH_GPU_INDEX; exit 3"), bench.gpus[1])
+    leaves = "setsid sleep 1000 & setsid sleep 1000 & echo $! > pid"
+    script = f"echo $GPULAUNCH_GPU_INDEX; {leaves}; exit 3"
+    attempt = bench.launch(sh(script, cwd=str(bench.run.path)), bench.gpus[1])
     started = bench.expect(Started)
     assert started.attempt == attempt
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.end.outcome, ended.end.leftovers) == (attempt, Exited(3), 0)
+    assert (ended.attempt, ended.end.outcome) == (attempt, Exited(3))
     assert ended.end.started is not None
     assert ended.end.ended is not None
     assert ended.end.started < ended.end.ended
+    assert ended.end.leftovers == 2, "what a job leaves behind"
+    pid = int((bench.run.path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists(), "is gone at its end"
     (gpu,) = started.gpus or bench.gpus[1:]
     assert bench.run.log(attempt).read_text() == f"{gpu.index}\n"
     bench.loop.turn(block=False)
     assert not bench.events
 
 
-def test_the_end_is_on_disk_before_it_is_told(bench: Bench) -> None:
-    attempt = bench.launch(sh("kill -9 $$"))
-    ended = bench.expect(Ended)
-    record = read_end(bench.run.end(attempt))
-    assert record is not None
-    assert record.end.outcome == ended.end.outcome == Signaled(9)
+KINDS: dict[str, tuple[Job, type]] = {
+    "program": (Job("program", ("/no/such/program",)), NotStarted),
+    "cwd": (Job("cwd", "true", cwd="/no/such/directory"), NotStarted),
+    "env_file": (Job("env_file", "true", env_file="/no/such/file"), NotStarted),
+    "signal": (Job("signal", "kill -9 $$"), Signaled),
+    "outputs": (Job("outputs", "true", outputs=("/no/such/output",)), MissingOutput),
+    "timeout": (Job("timeout", "exec sleep 100", timeout=0.2, grace=1), TimedOut),
+}
 
 
-@pytest.mark.parametrize(
-    ("job", "outcome"),
-    [
-        (Job("a", ("/no/such/program",)), NotStarted),
-        (Job("a", "true", cwd="/no/such/directory"), NotStarted),
-        (Job("a", "true", env_file="/no/such/file"), NotStarted),
-        (Job("a", "true", outputs=("/no/such/output",)), MissingOutput),
-        (Job("a", "exec sleep 100", timeout=0.2, grace=1), TimedOut),
-    ],
-    ids=["program", "cwd", "env_file", "outputs", "timeout"],
-)
-def test_every_kind_of_failure_is_an_outcome(bench: Bench, job: Job, outcome: type) -> None:
-    attempt = bench.launch(job)
-    ended = bench.expect(Ended)
-    assert (ended.attempt, type(ended.end.outcome)) == (attempt, outcome)
+def test_every_kind_of_end_is_an_outcome_and_on_disk_before_it_is_told(bench: Bench) -> None:
+    for job, _ in KINDS.values():
+        bench.launch(job)
+    told: dict[str, type] = {}
+    for _ in KINDS:
+        ended = bench.expect(Ended)
+        assert ended.attempt.job not in told
+        told[ended.attempt.job] = type(ended.end.outcome)
+        if told[ended.attempt.job] is not NotStarted:
+            record = read_end(bench.run.end(ended.attempt))
+            assert record is not None, f"no end of {ended.attempt} is on disk"
+            assert record.end.outcome == ended.end.outcome
+    assert told == {name: kind for name, (_, kind) in KINDS.items()}
 
 
-@pytest.mark.parametrize(
-    ("reason", "outcome"), [("cancelled", Cancelled), ("interrupted", Interrupted)]
-)
-def test_a_stop_decides_the_kind_of_end(bench: Bench, reason: str, outcome: type) -> None:
-    attempt = bench.launch(sh("exec sleep 100", grace=5))
-    bench.expect(Started)
-    bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("a test")))  # type: ignore[arg-type]
-    assert type(bench.expect(Ended).end.outcome) is outcome
-    bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("again")))  # type: ignore[arg-type]
-
-
-def test_what_a_job_leaves_behind_is_gone_at_its_end(bench: Bench) -> None:
-    bench.launch(
-        sh("setsid sleep 1000 & setsid sleep 1000 & echo $! > pid", cwd=str(bench.run.path))
-    )
-    ended = bench.expect(Ended)
-    assert ended.end.leftovers == 2
-    pid = int((bench.run.path / "pid").read_text())
-    assert not Path(f"/proc/{pid}").exists()
+def test_a_stop_decides_the_kind_of_end(bench: Bench) -> None:
+    reasons: dict[str, tuple[StopReason, type]] = {
+        "a": ("cancelled", Cancelled),
+        "b": ("interrupted", Interrupted),
+    }
+    for name in reasons:
+        bench.launch(sh("exec sleep 100", name, grace=5))
+        bench.expect(Started)
+    for again in ("a test", "again"):
+        for name, (reason, kind) in reasons.items():
+            stop = StopAttempt(AttemptId(name, 1), reason, Quoted(again))
+            bench.engine.carry_out(stop)
+            if again == "a test":
+                ended = bench.expect(Ended)
+                assert (ended.attempt.job, type(ended.end.outcome)) == (name, kind)

@@ -1,4 +1,4 @@
-"""Throw-away clusters for the tests in here.
+"""Pretend clusters and throw-away ones for the tests in here.
 
 Without Slurm's programs the tests are skipped; they fail where GPULAUNCH_REQUIRE_SLURM=1.
 """
@@ -15,8 +15,17 @@ import pytest
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import INSTALL, PATIENCE, Cluster, missing
+from tests.slurm.histories import History
 
 MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """A run on a pretend cluster."""
+    made = History(tmp_path / "run")
+    yield made
+    made.engine.close()
 
 
 @pytest.fixture(scope="session")

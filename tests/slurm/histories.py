@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
+    Asked,
     Ended,
     Event,
     HoldQueue,
@@ -23,6 +24,7 @@ from gpulaunch.core.events import (
     OutOfReach,
     Queued,
     Started,
+    Stop,
     StopAttempt,
     StopReason,
 )
@@ -42,6 +44,7 @@ from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.wording import cause, run_reason
 from tests.slurm.world import BEAT, Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
 
 LONGEST = 6 * 3600.0
@@ -136,7 +139,8 @@ class History:
         self.wanted: dict[str, Wanted] = {}
         self.open: set[AttemptId] = set()
         self.queued: set[AttemptId] = set()
-        self.out_of_reach = 0
+        self.out_of_reach: list[str] = []
+        self.asked_to_stop: list[str] = []
         self.down_until = 0.0
         self.calm = False
         self.paused = False
@@ -183,8 +187,15 @@ class History:
 
     # ── What is done to it ──────────────────────────────────────────────────────────────────────
 
-    def add(self, name: str, plan: Plan, needs: str = "", gpus: int = 1) -> None:
-        job = Job(name, "true", demand=Demand(gpus=gpus))
+    def add(
+        self,
+        name: str,
+        plan: Plan,
+        needs: str = "",
+        gpus: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        job = Job(name, "true", demand=Demand(gpus=gpus), timeout=timeout)
         self.wanted[name] = Wanted(job, needs)
         self.cluster.plans[name] = plan
         self.launch(name)
@@ -247,7 +258,9 @@ class History:
                     down = self.loop.now < self.down_until + 60.0
                     assert down or self.faults is not fine, "Slurm is within reach"
                     assert all(self.wanted[one.job].stopped for one in self.open)
-                    self.out_of_reach += 1
+                    self.out_of_reach.append(run_reason(event.why))
+                case Asked(Stop(why)):
+                    self.asked_to_stop.append(cause(why))
         if self.calm:
             # An adopted attempt is cancelled only once the queue has shown that it is one's own.
             since = {
@@ -384,7 +397,7 @@ def lived(at: Path, seed: int) -> History:
         history.passes(chance.choice((0.01, 0.1, 1.0, 10.0, 100.0)) * chance.random())
         happens(history, chance, chance.choice(kinds))
         if history.out_of_reach and history.open:
-            history.out_of_reach = 0
+            history.out_of_reach.clear()
             history.restart()
     if history.paused:
         history.pause(False)
@@ -397,7 +410,7 @@ def lived(at: Path, seed: int) -> History:
 QUIET = ("cancel", "stop", "stop now", "restart", "pause", "go on", "person cancels", "restart")
 ROUGH = (
     *QUIET, "requeue", "preempt", "node dies", "forgotten", "down", "killed", "killed and reused",
-    "person holds", "person frees", "wait",
+    "person holds", "person frees", "wait", "taken for dead",
 )  # fmt: skip
 WILD = ROUGH
 
@@ -431,6 +444,8 @@ def happens(history: History, chance: random.Random, what: str) -> None:
             cluster.frees()
         case "requeue" | "preempt" if running:
             cluster.requeue(chance.choice(running), what == "preempt")
+        case "taken for dead" if running:
+            cluster.takes_for_dead(chance.choice(running))
         case "node dies" if running:
             cluster.fail_node(chance.choice(running))
         case "forgotten" if running:

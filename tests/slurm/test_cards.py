@@ -5,23 +5,11 @@ What is told of it meanwhile, and where the node fails in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from gpulaunch.core.model import Cancelled, Exited, Lost
 from gpulaunch.engines.slurm import following
 from gpulaunch.process.nodeside import NodeStart, read_start
 from tests.slurm.histories import History
 from tests.slurm.world import Plan, Task
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path / "run")
-    yield made
-    made.engine.close()
 
 
 def cards(history: History) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +25,6 @@ HISTORIES = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))
 GROUPS = 10
 EMPTY = said(0, "")
 NO_ROWS = replace(FINE, change=EMPTY)
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path / "run")
-    yield made
-    made.engine.close()
 
 
 def only(program: str, fault: Fault, first: str = "") -> Faults:

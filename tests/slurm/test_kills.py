@@ -8,20 +8,24 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpulaunch.journal.manifest import boot_id, hostname
+from gpulaunch.process.ends import cause_of
+from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
-from tests.slurm.cluster import Cluster
-from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
+from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_runs import SLURM, left, lines, places
 
 pytestmark = pytest.mark.slow
@@ -34,6 +38,14 @@ IMPATIENT = [
     "from gpulaunch.engines.slurm import following; following.NFS_VISIBILITY_TIMEOUT = 5.0;"
     "from gpulaunch.cli import main; raise SystemExit(main())",
 ]
+
+
+def why_ended(event: Mapping[str, Any]) -> str:
+    """Why the attempt ended, in words."""
+    outcome = event["end"]["outcome"]
+    told = outcome.get("by") or outcome.get("why")
+    return cause(cause_of(json.dumps(told))) if told else str(outcome["kind"])
+
 
 # ── The launcher ────────────────────────────────────────────────────────────────────────────────
 
@@ -93,28 +105,52 @@ def check_each_ran_once(launcher: Launcher) -> None:
     assert ran == {f"{name} {word}": 1 for name in JOBS for word in ("begins", "ends")}
 
 
-def test_a_run_whose_launcher_died_on_another_machine_is_taken_over(on_slurm: Launcher) -> None:
-    on_slurm.file("jobs.yaml", ONCE.replace("sleep 0.3", "until [ -e go ]; do sleep 0.1; done"))
+ALONE = """
+    jobs:
+      - {name: "long-{{n}}", matrix: {n: [1, 2, 3]}, run: "until [ -e go ]; do sleep 0.1; done"}
+      - {name: first, gpus: 0, run: "until [ -e step ]; do sleep 0.1; done; echo x > {{out}}/left"}
+      - {name: second, gpus: 0, needs: [first], run: "cat {{run_dir}}/results/first/left"}
+"""
+
+
+def test_a_run_whose_launcher_died_on_another_machine_goes_on_and_is_taken_over(
+    on_slurm: Launcher,
+) -> None:
+    """What follows another is begun without a launcher, too, and finds what that left."""
+    on_slurm.file("jobs.yaml", ALONE)
     with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
-        on_slurm.wait_for("attempt_started")
+        on_slurm.wait_for("attempt_started", 4)
+        drained = on_slurm("drain", "-r", on_slurm.run)
+        assert (drained.status, "has every card back already" in drained.err) == (2, True)
+        on_slurm.wait_for("attempt_queued", 5)
         manifest = on_slurm.run / "manifest.json"
         ours = manifest.read_text()
         theirs = ours.replace(f'"host": "{hostname()}"', '"host": "login1"')
-        manifest.write_text(theirs.replace(boot_id(), "another"))
+        theirs = theirs.replace(boot_id(), "another")
+        manifest.write_text(theirs)
         alive = on_slurm("resume", "--take-over")
-        assert alive.status == 2
-        assert "its launcher is alive" in alive.err
+        assert (alive.status, "its launcher is alive" in alive.err) == (2, True)
         process.send_signal(signal.SIGKILL)
         process.wait()
+    manifest.write_text(ours)
+    assert "goes on, `gpulaunch resume` takes it up" in on_slurm("status").out
+    cancelled = on_slurm("cancel", "-r", on_slurm.run, "--all")
+    assert (cancelled.status, "`gpulaunch resume` takes it up" in cancelled.err) == (2, True)
+    manifest.write_text(theirs)
     refused = on_slurm("resume")
     assert refused.status == 2
     assert "login1" in refused.err
     assert "--take-over" in refused.err
+    on_slurm.file("step", "")
+    log = on_slurm.run / "logs/second.1.log"
+    wait_until(lambda: lines(log) == ["x"], what="one follows the other without a launcher")
     on_slurm.file("go", "")
-    result = on_slurm("resume", "--take-over", "--quiet")
-    assert result.status == 0, result.err
-    check_each_ran_once(on_slurm)
+    again = on_slurm("resume", "--take-over")
+    assert again.status == 0, again.err
+    assert "5 jobs: 5 succeeded" in again.err
+    assert {len(job["attempts"]) for job in on_slurm.jobs().values()} == {1}
     assert json.loads(manifest.read_text())["epochs"][-1]["host"] == hostname()
+    assert re.search(r"n[12], no card", (on_slurm.run / "report.html").read_text())
 
 
 # ── The cluster ─────────────────────────────────────────────────────────────────────────────────
@@ -139,6 +175,8 @@ def test_what_a_dead_node_ran_runs_elsewhere_and_spends_no_retry(
         there = {name for name, job in launcher.jobs().items() if places(job)[0][0] == "n2"}
         assert len(there) == 2
         cluster.kill_node(2)
+        # Slurm would notice in half a minute.
+        cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=gone")
         for name in there:  # power that fails leaves its keepers no time to write
             (launcher.run / "ends" / f"{name}.1").unlink(missing_ok=True)
         launcher.wait_for("attempt_ended", 2)
@@ -148,6 +186,9 @@ def test_what_a_dead_node_ran_runs_elsewhere_and_spends_no_retry(
         expected = ["lost", None] if name in there else [None]
         assert [attempt["failure"] for attempt in job["attempts"]] == expected
         assert [node for node, _ in places(job)] == ["n1"]
+    why = "requeued by Slurm (n2), as when a node fails"
+    ended = launcher.events("attempt_ended")
+    assert {e["job"] for e in ended if why_ended(e).startswith(why)} == there
     assert sorted(lines(launcher.path / "ended")) == ["j-1", "j-2", "j-3", "j-4"]
     assert not [e for e in launcher.events("attempt_ended") if e["charged"]]
 
@@ -171,58 +212,38 @@ def test_a_controller_that_is_killed_and_comes_back_costs_nothing(
     assert {len(job["attempts"]) for job in launcher.jobs().values()} == {1}
 
 
-def test_what_slurm_forgot_while_nobody_looked_is_known(
-    own_cluster: MakeCluster, tmp_path: Path
-) -> None:
-    cluster = own_cluster(settings={"MinJobAge": "2"})
+LONG = """
+    jobs:
+      - name: j-{{n}}
+        matrix: {n: [1, 2, 3, 4]}
+        grace: 2
+        run: 'echo {{job}}.{{attempt}} >> ran; until [ -e go ]; do sleep 0.1; done'
+"""
+
+
+def test_ctrl_c_needs_no_controller(own_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = own_cluster(nodes=1)
     launcher = launcher_on(cluster, tmp_path)
-    launcher.file(
-        "jobs.yaml",
-        """
-        jobs:
-          - {name: good, run: 'until [ -e go ]; do sleep 0.1; done; echo good >> ran'}
-          - {name: bad, run: 'until [ -e go ]; do sleep 0.1; done; exit 3'}
-          - {name: next, needs: [good], run: 'echo next >> ran'}
-        """,
-    )
+    launcher.file("jobs.yaml", LONG)
     with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_queued", 4)
         launcher.wait_for("attempt_started", 2)
-        process.kill()
-        process.wait()
-    ids = {job["attempts"][0]["queue_id"] for job in launcher.jobs().values() if job["attempts"]}
-    assert launcher.status()["run"]["state"] == "interrupted"
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        cluster.stop_controller()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read() if process.stderr else ""
+    assert "Slurm's controller does not answer: " in said
+    assert "2 attempts are withdrawn" in said
+    assert "(scancel 2_[2-3] takes them out of its queue)" in said
+    assert not left(launcher)
+    assert launcher.status()["run"]["state"] == "stopped"
+    assert set(launcher.states().values()) == {"waiting"}
+    cluster.start_controller()
+    wait_until(lambda: not cluster.command("squeue", "-h"), what="what waited ends as it begins")
+    before = set(lines(launcher.path / "ran"))
+    assert len(before) == 2
     launcher.file("go", "")
-    for number in {id.removeprefix("Slurm job ").partition("_")[0] for id in ids}:
-        cluster.forget(number)
     result = launcher("resume", "--quiet")
-    assert result.status == 1, result.err
-    jobs = launcher.jobs()
-    assert (jobs["bad"]["state"], jobs["bad"]["exit_code"]) == ("failed", 3)
-    assert {name: len(job["attempts"]) for name, job in jobs.items()} == dict.fromkeys(jobs, 1)
-    assert lines(launcher.path / "ran") == ["good", "next"]
-
-
-# ── Cancelling ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_cancel_leaves_no_process_however_a_job_hides(on_slurm: Launcher, cluster: Cluster) -> None:
-    on_slurm.file(
-        "jobs.yaml",
-        """
-        defaults: {grace: 1}
-        jobs:
-          - {name: deaf, run: "trap '' TERM; while :; do sleep 1000; done"}
-          - {name: apart, run: "setsid sleep 1000 & (setsid sleep 1000 &); exec sleep 1000"}
-          - {name: bare, run: "setsid env -i sleep 1000 & exec env -i sleep 1000"}
-          - {name: asleep, gpus: 0, run: "kill -STOP $$"}
-        """,
-    )
-    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
-        on_slurm.wait_for("attempt_started", 4)
-        wait_until(lambda: len(left(on_slurm)) > 8)  # their programs, too
-        for name in ("deaf", "apart", "bare", "asleep"):
-            assert on_slurm("cancel", "-r", on_slurm.run, name).status == 0
-        assert process.wait(60) == 1
-    assert set(on_slurm.states().values()) == {"cancelled"}
-    assert not left(on_slurm)
-    nothing_waits(cluster)
+    assert result.status == 0, result.err
+    assert set(lines(launcher.path / "ran")) == before | {f"j-{n}.2" for n in (1, 2, 3, 4)}

@@ -4,7 +4,7 @@ that attempt's matter, and neither waited for nor believed."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,6 @@ MADE: dict[str, Callable[[Path], object]] = {
     "endless": lambda path: path.touch() or os.truncate(path, 1 << 40),
     "wrong kinds": _holds(b'{"withdrawn": [], "by": 1}'),
 }
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path / "run")
-    yield made
-    made.engine.close()
 
 
 @pytest.mark.parametrize("made", MADE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -53,70 +54,65 @@ def lines(path: Path) -> list[str]:
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
 
-# Takes its card's file for itself alone: a second job on the same card at once fails.
+# Takes the files of its cards for itself alone: a second job on one of them at once fails.
 LOCKED = """
 import fcntl, os, sys, time
-card = os.environ["CUDA_VISIBLE_DEVICES"]
-assert card.isdigit() and card == os.environ["GPULAUNCH_GPU_INDEX"], card
-place = os.environ["SLURMD_NODENAME"] + "-" + card
-lock = open(f"cards/{place}", "a")
-fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-print(place)
+mask = os.environ["CUDA_VISIBLE_DEVICES"]
+assert mask == os.environ["GPULAUNCH_GPU_INDEX"] == sys.argv[2], mask
+places = [os.environ["SLURMD_NODENAME"] + "-" + card for card in mask.split(",")]
+locks = [open(f"cards/{place}", "a") for place in places]
+for lock in locks:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(*places)
 time.sleep(0.1)
 sys.exit(int(sys.argv[1]) % 2)
+"""
+LOCKS = f'[{sys.executable}, -I, -S, job.py, "{{{{n}}}}", "{{{{gpu_index}}}}"]'
+MANY = f"""
+    jobs:
+      - {{name: "one-{{{{n}}}}", matrix: {{n: {[*range(40)]}}}, run: {LOCKS}}}
+      - {{name: "two-{{{{n}}}}", matrix: {{n: [0, 1, 2, 3]}}, gpus: 2, run: {LOCKS}}}
+      - name: none
+        gpus: 0
+        run: 'echo "[${{CUDA_VISIBLE_DEVICES-unset}}] $GPULAUNCH_GPU_INDEX {{{{gpu_index}}}}"'
+      - {{name: uuid, run: 'echo $GPULAUNCH_GPU_UUID {{{{gpu_uuid}}}}'}}
 """
 
 
 @pytest.mark.slow
-def test_of_fifty_jobs_no_two_have_one_card_at_once(on_slurm: Launcher) -> None:
+def test_each_job_has_the_cards_that_it_asked_for_and_none_is_anothers_at_once(
+    on_slurm: Launcher,
+) -> None:
     on_slurm.file("job.py", LOCKED)
     (on_slurm.path / "cards").mkdir()
-    result = run(
-        on_slurm,
-        f"""
-        jobs:
-          - name: j-{{{{item}}}}
-            foreach: {{values: [{", ".join(map(str, range(50)))}]}}
-            run: [{sys.executable}, -I, -S, job.py, "{{{{item}}}}"]
-        """,
-    )
+    result = run(on_slurm, MANY)
     assert result.status == 1, result.err
-    status = on_slurm.status()
-    assert (status["run"]["counts"]["succeeded"], status["run"]["counts"]["failed"]) == (25, 25)
-    seen = set()
-    for job in status["jobs"]:
-        number = int(job["name"].removeprefix("j-"))
-        ((node, index),) = places(job)
-        assert job["exit_code"] == number % 2
-        assert on_slurm.log(job["name"]) == f"{node}-{index}\n"
-        seen.add((node, index))
-    assert seen == {("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)}
-    assert len(lines(on_slurm.run / "joblog.tsv")) == 51
-    report = (on_slurm.run / "report.html").read_text()
-    assert all(f"{node} GPU {index}" in report for node, index in seen)
-    left = ("ends", "slurm/tickets", "slurm/stops")
-    assert not [path for name in left for path in (on_slurm.run / name).iterdir()]
-
-
-def test_none_one_or_two_cards_are_what_a_job_sees(on_slurm: Launcher) -> None:
-    see = 'echo "[${CUDA_VISIBLE_DEVICES-unset}] $GPULAUNCH_GPU_INDEX {{gpu_index}}"'
-    result = run(
-        on_slurm,
-        f"""
-        jobs:
-          - {{name: none, gpus: 0, run: '{see}'}}
-          - {{name: two, gpus: 2, run: '{see}'}}
-          - {{name: one, run: 'echo $GPULAUNCH_GPU_UUID {{{{gpu_uuid}}}}'}}
-        """,
-    )
-    assert result.status == 0, result.err
-    jobs = on_slurm.jobs()
+    jobs, seen = on_slurm.jobs(), Counter[tuple[str, int]]()
+    for kind, count, cards in (("one", 40, 1), ("two", 4, 2)):
+        for number in range(count):
+            name = f"{kind}-{number}"
+            assert jobs[name]["exit_code"] == number % 2, (name, on_slurm.log(name))
+            mine = places(jobs[name])
+            assert (len(mine), len({node for node, _ in mine})) == (cards, 1), name
+            assert on_slurm.log(name).split() == [f"{node}-{index}" for node, index in mine]
+            seen.update(mine)
+    assert set(seen) == {("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)}
     assert on_slurm.log("none").split() == ["[]"]
-    assert on_slurm.log("two").split() == ["[0,1]", "0,1", "0,1"]
-    assert [index for _, index in places(jobs["two"])] == [0, 1]
-    assert len({node for node, _ in places(jobs["two"])}) == 1
-    ((node, index),) = places(jobs["one"])
-    assert on_slurm.log("one").split() == [f"{node}/{index}"] * 2
+    ((node, index),) = places(jobs["uuid"])
+    assert on_slurm.log("uuid").split() == [f"{node}/{index}"] * 2
+    check_what_is_left(on_slurm, jobs=46, places=set(seen))
+    listed = (on_slurm.run / "slurm/batches").glob("*.json")
+    together = [len(json.loads(path.read_text())["attempts"]) for path in listed]
+    assert sorted(together) == [1, 4, 41], "jobs alike are one array"
+
+
+def check_what_is_left(launcher: Launcher, jobs: int, places: set[tuple[str, int]]) -> None:
+    """The table and the report tell of all; what only a run under way needs is gone."""
+    assert len(lines(launcher.run / "joblog.tsv")) == jobs + 1
+    report = (launcher.run / "report.html").read_text()
+    assert all(f"{node} GPU {index}" in report for node, index in places)
+    gone = ("ends", "slurm/tickets", "slurm/stops")
+    assert not [path for name in gone for path in (launcher.run / name).iterdir()]
 
 
 # ── Ends ────────────────────────────────────────────────────────────────────────────────────────
@@ -138,10 +134,26 @@ ENDS = """
       - {name: deeper, needs: [skipped], run: 'touch never'}
       - {name: ready, needs: [again, five], run: 'true', gpus: 0}
       - {name: whatever, after: [three, skipped, again], run: 'true', gpus: 0}
+      - name: "--wrap=x 'ü' $(touch never)|b"
+        run: 'echo "$GPULAUNCH_JOB"'
+      - name: see
+        run: |
+          echo "$FROM_SHELL|$FROM_FILE|$OWN|${DROPPED-gone}|${RANK-gone}|$PWD|$GPULAUNCH_JOB"
+          echo x > "{{out}}/made"
+          echo {{port}} $MASTER_PORT
+        cwd: sub
+        env_file: vars.env
+        env: {OWN: 'of {{job}}', DROPPED: null}
+        outputs: ['{{out}}/made']
+      - {name: next, needs: [see], run: 'cat {{run_dir}}/results/see/made'}
 """
+HOSTILE = "--wrap=x 'ü' $(touch never)|b"
 
 
-def test_how_jobs_end_is_told_as_on_one_machine(on_slurm: Launcher) -> None:
+def test_how_jobs_end_and_what_they_find_is_as_on_one_machine(on_slurm: Launcher) -> None:
+    on_slurm.environ |= {"FROM_SHELL": "a b", "DROPPED": "x", "RANK": "3"}
+    on_slurm.file("vars.env", "FROM_FILE='c d'\n")
+    (on_slurm.path / "sub").mkdir()
     result = run(on_slurm, ENDS)
     assert result.status == 1, result.err
     assert failures(on_slurm) == {
@@ -160,10 +172,13 @@ def test_how_jobs_end_is_told_as_on_one_machine(on_slurm: Launcher) -> None:
         "deeper": [],
         "ready": [None],
         "whatever": [None],
+        HOSTILE: [None],
+        "see": [None],
+        "next": [None],
     }
     jobs = on_slurm.jobs()
     assert {name for name, job in jobs.items() if job["state"] == "succeeded"} == {
-        "ok", "five", "again", "ready", "whatever",
+        "ok", "five", "again", "ready", "whatever", HOSTILE, "see", "next",
     }  # fmt: skip
     assert {name for name, job in jobs.items() if job["state"] == "skipped"} == {
         "skipped", "deeper",
@@ -172,44 +187,26 @@ def test_how_jobs_end_is_told_as_on_one_machine(on_slurm: Launcher) -> None:
     assert [a["number"] for a in jobs["thrice"]["attempts"]] == [1, 2, 3]
     assert [a["exit_code"] for a in jobs["thrice"]["attempts"]] == [1, 2, 3]
     assert [on_slurm.log("again", n) for n in (1, 2, 3)] == ["try 1\n", "try 2\n", "try 3\n"]
-    assert not (on_slurm.path / "never").exists()
     assert "/no/such/program" in jobs["absent"]["reason"]
+    assert on_slurm.log(HOSTILE) == f"{HOSTILE}\n"
+    assert not (on_slurm.path / "never").exists()
+    check_what_was_found(on_slurm)
 
 
-def test_what_a_job_finds_is_as_the_file_says(on_slurm: Launcher) -> None:
-    on_slurm.environ |= {"FROM_SHELL": "a b", "DROPPED": "x", "RANK": "3"}
-    on_slurm.file("vars.env", "FROM_FILE='c d'\n")
-    (on_slurm.path / "sub").mkdir()
-    see = (
-        'echo "$FROM_SHELL|$FROM_FILE|$OWN|${DROPPED-gone}|${RANK-gone}|$PWD|$GPULAUNCH_JOB"'
-        '; echo x > "{{out}}/made"; echo {{port}} $MASTER_PORT'
-    )
-    result = run(
-        on_slurm,
-        f"""
-        jobs:
-          - name: see
-            run: '{see}'
-            cwd: sub
-            env_file: vars.env
-            env: {{OWN: 'of {{{{job}}}}', DROPPED: null}}
-            outputs: ['{{{{out}}}}/made']
-          - {{name: next, needs: [see], run: 'cat {{{{run_dir}}}}/results/see/made'}}
-        """,
-    )
-    assert result.status == 0, result.err + on_slurm.log("see")
-    first, second = on_slurm.log("see").splitlines()
-    assert first == f"a b|c d|of see|gone|gone|{on_slurm.path}/sub|see"
+def check_what_was_found(launcher: Launcher) -> None:
+    first, second = launcher.log("see").splitlines()
+    assert first == f"a b|c d|of see|gone|gone|{launcher.path}/sub|see"
     port, master = map(int, second.split())
     assert 0 < port != master > 0
-    assert on_slurm.log("next") == "x\n"
-    assert (on_slurm.run / "results" / "see").resolve() == on_slurm.run / "out" / "see.1"
+    assert launcher.log("next") == "x\n"
+    assert (launcher.run / "results" / "see").resolve() == launcher.run / "out" / "see.1"
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────
 
-
-STEPS = """
+# Of `fold` and `score`, one item's first step waits for another's second.
+ORDER = """
+    limits: {server: 2}
     defaults: {gpus: 0}
     jobs:
       - name: fold-{{item}}-{{n}}
@@ -225,106 +222,42 @@ STEPS = """
         matrix: {n: [0, 1]}
         needs: ['fold-{{item}}-{{n}}']
         run: cp {{run_dir}}/results/fold-{{item}}-{{n}}/it {{out}}/it
+      - name: dock-{{n}}
+        matrix: {n: [0, 1, 2, 3, 4, 5]}
+        retries: 1
+        run: '[ {{n}} != 5 ] && [ {{n}}.{{attempt}} != 2.1 ] && echo {{n}} > {{out}}/it'
+      - name: rank-{{n}}
+        matrix: {n: [0, 1, 2, 3, 4, 5]}
+        needs: ['dock-{{n}}']
+        run: cp {{run_dir}}/results/dock-{{n}}/it {{out}}/it
+      - name: ask-{{n}}
+        matrix: {n: [1, 2, 3, 4, 5, 6]}
+        uses: [server]
+        run: |
+          mkdir at-work/{{n}}
+          ls at-work | wc -l
+          sleep 0.3
+          rmdir at-work/{{n}}
 """
 
 
-def test_items_follow_each_other_one_by_one(on_slurm: Launcher) -> None:
-    """One item's first step waits for another's second."""
-    result = run(on_slurm, STEPS)
-    assert result.status == 0, result.err
+def test_items_follow_each_other_one_by_one_and_tokens_are_never_too_many(
+    on_slurm: Launcher,
+) -> None:
+    (on_slurm.path / "at-work").mkdir()
+    result = run(on_slurm, ORDER)
+    assert result.status == 1, result.err
     for name in ("a-0", "a-1", "b-0", "b-1"):
         made = on_slurm.run / "results" / f"score-{name}" / "it"
         assert made.read_text().strip() == name.replace("-", "")
-
-
-def test_an_item_that_fails_once_is_followed_by_its_own_successor_alone_and_later(
-    on_slurm: Launcher,
-) -> None:
-    result = run(
-        on_slurm,
-        """
-        defaults: {gpus: 0}
-        jobs:
-          - name: fold-{{n}}
-            matrix: {n: [0, 1, 2, 3, 4, 5]}
-            retries: 1
-            run: '[ {{n}} != 5 ] && [ {{n}}.{{attempt}} != 2.1 ] && echo {{n}} > {{out}}/it'
-          - name: score-{{n}}
-            matrix: {n: [0, 1, 2, 3, 4, 5]}
-            needs: ['fold-{{n}}']
-            run: cp {{run_dir}}/results/fold-{{n}}/it {{out}}/it
-        """,
-    )
-    assert result.status == 1, result.err
     states = on_slurm.states()
-    assert (states.pop("fold-5"), states.pop("score-5")) == ("failed", "skipped")
+    assert (states.pop("dock-5"), states.pop("rank-5")) == ("failed", "skipped")
     assert set(states.values()) == {"succeeded"}
     attempts = {name: len(job["attempts"]) for name, job in on_slurm.jobs().items()}
-    assert (attempts["fold-2"], attempts["score-2"], attempts["score-1"]) == (2, 2, 1)
-    lists = [
-        json.loads(path.read_text()) for path in (on_slurm.run / "slurm/batches").glob("*.json")
-    ]
-    assert any(listed["each"] for listed in lists)
-
-
-def test_tokens_are_held_by_one_job_at_a_time(on_slurm: Launcher) -> None:
-    result = run(
-        on_slurm,
-        """
-        limits: {server: 1}
-        jobs:
-          - name: j-{{n}}
-            matrix: {n: [1, 2, 3, 4]}
-            gpus: 0
-            uses: [server]
-            run: 'exec 9> held; flock -n 9; sleep 0.2'
-        """,
-    )
-    assert result.status == 0, result.err
-
-
-def test_what_matters_more_goes_first(on_slurm: Launcher) -> None:
-    result = run(
-        on_slurm,
-        """
-        jobs:
-          - {name: low, priority: 1, run: 'echo low >> order'}
-          - {name: none, run: 'echo none >> order'}
-          - {name: large, cost: 9, run: 'echo large >> order'}
-          - {name: high, priority: 5, run: 'echo high >> order'}
-        """,
-        "--gpus",
-        "1",
-    )
-    assert result.status == 0, result.err
-    assert lines(on_slurm.path / "order") == ["high", "low", "large", "none"]
-
-
-def test_only_what_is_named_runs_with_what_it_needs(on_slurm: Launcher) -> None:
-    text = "jobs: [{name: a, run: 'true'}, {name: b, needs: [a], run: 'true'}, {name: c, run: x}]"
-    result = run(on_slurm, text, "--only", "b")
-    assert result.status == 0, result.err
-    assert on_slurm.states() == {"a": "succeeded", "b": "succeeded"}
-
-
-@pytest.mark.parametrize("option", [("--fail-fast",), ("--max-failures", "1")])
-def test_after_failures_nothing_more_is_begun(
-    on_slurm: Launcher, cluster: Cluster, option: tuple[str, ...]
-) -> None:
-    result = run(
-        on_slurm,
-        """
-        jobs:
-          - {name: bad, priority: 9, run: exit 1}
-          - {name: "long-{{n}}", matrix: {n: [1, 2, 3]}, run: "sleep 2; echo {{n}} >> ran"}
-          - {name: "next-{{n}}", matrix: {n: [1, 2]}, needs: ["long-{{n}}"], run: "touch begun"}
-        """,
-        *option,
-    )
-    assert result.status == 1, result.err
-    assert on_slurm.states()["bad"] == "failed"
-    assert not (on_slurm.path / "begun").exists()
-    nothing_waits(cluster)
+    assert (attempts["dock-2"], attempts["rank-2"], attempts["rank-1"]) == (2, 2, 1)
+    listed = (on_slurm.run / "slurm/batches").glob("*.json")
+    assert any(json.loads(path.read_text())["each"] for path in listed), "array behind array"
+    assert max(int(on_slurm.log(f"ask-{n}")) for n in range(1, 7)) == 2
 
 
 # ── A live run, from another terminal ───────────────────────────────────────────────────────────
@@ -352,6 +285,7 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
         assert told["run"]["state"] == "running"
         assert "needs long, which is running; in Slurm's queue as" in jobs["blocked"]["reason"]
         assert {gpu["node"] for gpu in told["gpus"]} <= {"n1", "n2"}
+        check_a_pause_holds(on_slurm, "blocked")
         assert on_slurm("logs", "talks").out == "one\n"
         runs = {run["dir"]: run for run in json.loads(on_slurm("ps", "--json").out)["runs"]}
         assert runs[str(on_slurm.run)]["pid"] == process.pid
@@ -377,65 +311,57 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
     assert not left(on_slurm)
 
 
-def test_a_paused_run_whose_launcher_is_killed_goes_on_when_it_is_resumed(
-    on_slurm: Launcher,
-) -> None:
-    waits = "until [ -e go ]; do sleep 0.1; done"
-    on_slurm.file(
-        "jobs.yaml",
-        f"jobs: [{{name: 'j-{{{{n}}}}', matrix: {{n: [1, 2, 3, 4, 5]}}, run: '{waits}'}}]",
-    )
-    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
-        on_slurm.wait_for("attempt_started", 4)
-        call(on_slurm.status()["run"]["id"], Pause(Quoted("tea")))
-
-        def reason() -> str:
-            (waiting,) = (j for j in on_slurm.jobs().values() if j["state"] == "waiting")
-            return str(waiting["reason"])
-
-        wait_until(lambda: ": held until the run goes on (JobHeld" in reason(), what="it is held")
-        assert reason().startswith("paused: tea; in Slurm's queue as ")
-        process.kill()
-        process.wait()
-    on_slurm.file("go", "")
-    again = on_slurm("resume", "--quiet")
-    assert again.status == 0, again.err
-    assert set(on_slurm.states().values()) == {"succeeded"}
-
-
-def test_a_finished_run_is_gone_on_with(on_slurm: Launcher) -> None:
-    text = """
-        jobs:
-          - {name: a, run: 'echo a >> ran'}
-          - {name: b, run: 'echo b >> ran; [ -e good ]'}
-          - {name: c, needs: [b], run: 'echo c >> ran'}
-    """
-    assert run(on_slurm, text).status == 1
-    on_slurm.file("good", "")
-    on_slurm.file("jobs.yaml", text + "      - {name: d, run: 'echo d >> ran'}\n")
-    assert on_slurm("retry", "--quiet").status == 0
-    assert sorted(lines(on_slurm.path / "ran")) == ["a", "b", "b", "c"]
-    assert on_slurm("resume", "--quiet").status == 0
-    assert sorted(lines(on_slurm.path / "ran")) == ["a", "b", "b", "c", "d"]
-    assert [a["number"] for a in on_slurm.jobs()["b"]["attempts"]] == [1, 2]
+def check_a_pause_holds(launcher: Launcher, waiting: str) -> None:
+    """What waits in Slurm's queue, until the run goes on."""
+    run, held = launcher.status()["run"]["id"], ": held until the run goes on (JobHeld"
+    call(run, Pause(Quoted("tea")))
+    wait_until(lambda: held in launcher.jobs()[waiting]["reason"], what="it is held")
+    assert launcher.jobs()[waiting]["reason"].startswith("paused: tea; ")
+    call(run, Pause(None))
+    wait_until(lambda: "(Dependency)" in launcher.jobs()[waiting]["reason"], what="it is not")
 
 
 # ── Stopping ────────────────────────────────────────────────────────────────────────────────────
 
-LONG = """
+HIDING = """
+    defaults: {grace: 600}
     jobs:
-      - name: j-{{item}}
-        foreach: {values: [1, 2, 3, 4, 5, 6]}
-        grace: 2
-        run: setsid sleep 1000 & exec sleep 1000
+      - {name: heeds, run: "exec sleep 1000"}
+      - {name: deaf, run: "trap '' TERM INT HUP; while :; do sleep 1000; done"}
+      - {name: apart, grace: 1, run: "setsid sleep 1000 & (setsid sleep 1000 &); exec sleep 1000"}
+      - {name: bare, grace: 1, run: "setsid env -i sleep 1000 & exec env -i sleep 1000"}
+      - {name: asleep, grace: 1, gpus: 0, run: "kill -STOP $$"}
+      - {name: waits, run: "exec sleep 1000"}
 """
-STUBBORN = """
-    jobs:
-      - name: j-{{item}}
-        foreach: {values: [1, 2, 3, 4, 5, 6]}
-        grace: 600
-        run: "trap '' TERM INT HUP; setsid sleep 1000 & while :; do sleep 1000; done"
-"""
+
+
+@pytest.mark.slow
+def test_cancel_and_ctrl_c_leave_no_process_however_a_job_hides_and_nothing_in_the_queue(
+    on_slurm: Launcher, cluster: Cluster
+) -> None:
+    """A second Ctrl-C waits for no grace."""
+    on_slurm.file("jobs.yaml", HIDING)
+    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
+        on_slurm.wait_for("attempt_started", 5)
+        wait_until(lambda: len(left(on_slurm)) > 10, PATIENCE)  # their programs, too
+        for name in ("apart", "asleep"):
+            assert on_slurm("cancel", "-r", on_slurm.run, name).status == 0
+        wait_until(lambda: on_slurm.states()["asleep"] == "cancelled", PATIENCE)
+        wait_until(lambda: on_slurm.states()["apart"] == "cancelled", PATIENCE)
+        on_slurm.wait_for("attempt_started", 6)  # on the card that came free
+        process.send_signal(signal.SIGINT)
+        on_slurm.wait_for("attempt_ended", 5)
+        assert process.poll() is None, "the grace of one is ten minutes"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert not left(on_slurm)
+    nothing_waits(cluster)
+    assert on_slurm.status()["run"]["state"] == "stopped"
+    assert Counter(on_slurm.states().values()) == {"cancelled": 2, "waiting": 4}
+    on_slurm.file("jobs.yaml", re.sub('run: ".*"', "run: 'true'", HIDING))
+    result = on_slurm("resume", "--quiet")
+    assert result.status == 0, result.err
+    assert [len(job["attempts"]) for job in on_slurm.jobs().values()] == [2] * 6
 
 
 def left(launcher: Launcher) -> list[int]:
@@ -450,41 +376,3 @@ def left(launcher: Launcher) -> list[int]:
             if where in told:
                 found.append(int(name))
     return found
-
-
-def check_stopped(launcher: Launcher, cluster: Cluster) -> None:
-    """Nothing is left of it, and it can be gone on with."""
-    assert not left(launcher)
-    nothing_waits(cluster)
-    assert launcher.status()["run"]["state"] == "stopped"
-    assert set(launcher.states().values()) == {"waiting"}
-    launcher.file("jobs.yaml", LONG.replace("setsid sleep 1000 & exec sleep 1000", "'true'"))
-    result = launcher("resume", "--quiet")
-    assert result.status == 0, result.err
-    counts = Counter(len(job["attempts"]) for job in launcher.jobs().values())
-    assert counts == {2: 6}
-
-
-def test_ctrl_c_leaves_no_process_and_nothing_in_the_queue(
-    on_slurm: Launcher, cluster: Cluster
-) -> None:
-    on_slurm.file("jobs.yaml", LONG)
-    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
-        on_slurm.wait_for("attempt_started", 4)
-        wait_until(lambda: len(left(on_slurm)) > 8, PATIENCE)  # their programs, too
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    check_stopped(on_slurm, cluster)
-
-
-def test_ctrl_c_twice_waits_for_no_grace(on_slurm: Launcher, cluster: Cluster) -> None:
-    on_slurm.file("jobs.yaml", STUBBORN)
-    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
-        on_slurm.wait_for("attempt_started", 4)
-        wait_until(lambda: len(left(on_slurm)) > 8, PATIENCE)  # their programs, too
-        process.send_signal(signal.SIGINT)
-        on_slurm.wait_for("stop_asked")
-        assert process.poll() is None, "the grace is ten minutes"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    check_stopped(on_slurm, cluster)

@@ -25,9 +25,12 @@ from gpulaunch.engines.slurm.reading import read_tasks
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.node.status import SLURM_ENDED_IT
 from gpulaunch.loop import Callback, Loop
+from gpulaunch.text import ranges
 
 CARDS = 3
 """Tasks that run at once."""
+CARDS_OF_A_NODE = 4
+"""More than these no submission may ask for."""
 REMEMBERED = 300.0
 """Seconds for which a finished job is known (MinJobAge)."""
 BEAT = 15.0
@@ -38,7 +41,9 @@ STRANGE_LASTS = 100.0
 SAVED_EVERY = 5.0
 """Seconds between two times at which the controller saves its state."""
 CONFIG = "Configuration data\nMaxArraySize = {}\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
-UNKNOWN_NEED = "sbatch: error: Batch job submission failed: Job dependency problem\n"
+FAILED = "sbatch: error: Batch job submission failed: "
+UNKNOWN_NEED = f"{FAILED}Job dependency problem\n"
+TOO_LARGE = f"{FAILED}Requested node configuration is not available\n"
 FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
 
 
@@ -91,12 +96,14 @@ class Task:
     batch: str
     needs: list[str]
     at_once: int
+    minutes: int = 0  # its time limit; 0: none was asked for
     ours: bool = True
     shown_at: float | None = None  # first shown to the launcher
     state: str = "PENDING"
     reason: str = "Resources"
     status: int = 0
     restarts: int = 0
+    begins_at: float = 0.0  # not before that
     node: str = ""
     over_at: float = 0.0
     attempt: str = ""
@@ -155,7 +162,9 @@ class PretendCluster:
     """`plans` by the job's name; others take 5 s and exit with 0. Of the attempts `full` no
     record could be laid out, as the run's disk was full. Each has a card, of which the node's
     driver speaks after `driver_takes` seconds; None: never. `shows` says how many seconds after it
-    was written a file of a node's can be read here; `remembers` is MinJobAge."""
+    was written a file of a node's can be read here; `remembers` is MinJobAge. `keeps` gives the
+    reason for which a task is not begun; `probe_fails` a probe's status and words, where it writes
+    no file; `anew_after` seconds what was requeued is begun again."""
 
     def __init__(self, loop: PretendLoop, run: SlurmDir) -> None:
         self.loop = loop
@@ -169,6 +178,9 @@ class PretendCluster:
         self.driver_takes: float | None = 0.0
         self.shows: Callable[[], float] = lambda: 0.0
         self.remembers = REMEMBERED
+        self.keeps: Callable[[Task], str] = lambda task: ""
+        self.probe_fails: tuple[int, str] | None = None
+        self.anew_after = 0.0
         self.prompt = True  # calls act within their time
         self.largest = 1001  # MaxArraySize
         self.room = 10_000  # MaxJobCount
@@ -201,6 +213,7 @@ class PretendCluster:
         for index in indices:
             task = Task(self._numbers, index, told["job-name"], arguments[-1], list(needs), 0)
             task.at_once = int(most or 0)
+            task.minutes = int(told.get("time", 0))
             task.changed = self.loop.now
             self.tasks.append(task)
         return self._numbers
@@ -232,6 +245,11 @@ class PretendCluster:
         arrays = [word.partition("=")[2] for word in arguments if word.startswith("--array=")]
         count = len(list(read_tasks(arrays[0]))) if arrays else 1
         return len(self.tasks) + count > self.room
+
+    def is_too_large(self, arguments: Sequence[str]) -> bool:
+        """True if the submission asks for more cards than a node has."""
+        asked = [word.partition("=")[2] for word in arguments if word.startswith("--gpus-per-node")]
+        return any(int(count.rpartition(":")[2]) > CARDS_OF_A_NODE for count in asked)
 
     def needs_unknown(self, arguments: Sequence[str]) -> bool:
         """True if the submission depends on a job that the controller never heard of."""
@@ -330,20 +348,37 @@ class PretendCluster:
     def fail_node(self, task: Task) -> None:
         """The node is gone, with what ran there; Slurm puts its job back into the queue."""
         self._stops_living(task, "killed")
-        task.state, task.node, task.reason = "PENDING", "", "BeginTime"
-        task.restarts += 1
-        task.changed = self.loop.now
+        self._put_back(task)
 
-    def requeue(self, task: Task, preempted: bool = False) -> None:
-        """Slurm ends what runs, and puts its job back into the queue."""
+    def takes_for_dead(self, task: Task) -> None:
+        """Slurm puts the job of a node that it does not reach back into the queue; it lives on."""
+        again = replace(task, attempt="")
+        self.tasks[self.tasks.index(task)] = again
+        self._put_back(again)
+
+    def silences(self, job: str) -> None:
+        """The node of the job's attempt is gone, with what ran there, and Slurm has not noticed."""
+        (task,) = (t for t in self._lives.values() if t.attempt.rpartition(".")[0] == job)
+        self._stops_living(task, "killed")
+
+    def requeue(self, task: Task, preempted: bool = False, held: bool = False) -> None:
+        """Slurm ends what runs, and puts its job back into the queue; `held`: for ever."""
         why = " DUE TO PREEMPTION" if preempted else ""
-        said = f"slurmstepd: error: *** JOB {task} ON n1 CANCELLED AT 12:00{why} ***\n"
-        (self.run.said / (str(task) if "_" in str(task) else f"{task}_0")).write_text(said)
+        self._says(task, f"slurmstepd: error: *** JOB {task} ON n1 CANCELLED AT 12:00{why} ***\n")
         self._record(task, 143, "interrupted", SLURM_ENDED_IT)
         self._stops_living(task, "killed")
+        self._put_back(task)
+        task.reason = "JobHeldUser" if held else task.reason
+
+    def _put_back(self, task: Task) -> None:
         task.state, task.node, task.reason = "PENDING", "", "BeginTime"
         task.restarts += 1
         task.changed = self.loop.now
+        task.begins_at = self.loop.now + self.anew_after
+
+    def _says(self, task: Task, text: str) -> None:
+        """What Slurm or the node's side writes beside the job's log."""
+        (self.run.said / (str(task) if "_" in str(task) else f"{task}_0")).write_text(text)
 
     def kill(self) -> None:
         """The controller dies, and another goes on with what was saved last.
@@ -392,13 +427,15 @@ class PretendCluster:
                 self._over(task, "COMPLETED")
         running = [task for task in self.tasks if task.state == "RUNNING" and task.ours]
         for task in self.tasks:
-            if task.state != "PENDING" or task.reason == "JobHeldUser":
+            if task.state != "PENDING" or task.reason == "JobHeldUser" or now < task.begins_at:
                 continue
             met = [self._met(task, need) for need in task.needs]
             if False in met:
                 self._over(task, "CANCELLED", "DependencyNeverSatisfied")
             elif None in met:
                 task.reason = "Dependency"
+            elif task.ours and (reason := self.keeps(task)):
+                task.reason = reason
             elif not task.ours:
                 task.state, task.node = "RUNNING", "n2"
             elif len(running) < CARDS and not self._too_many(task, running):
@@ -436,8 +473,7 @@ class PretendCluster:
         task.state, task.node, task.reason = "RUNNING", "n1", "None"
         task.changed = self.loop.now
         if task.batch == "probe":
-            self.run.seen.touch()
-            self._over(task, "COMPLETED")
+            self._probes(task)
             return
         listed = self.run.batch_list(task.batch)
         if not listed.exists():
@@ -459,6 +495,16 @@ class PretendCluster:
             self.loop.call_after(self._key(task), self.driver_takes, lambda: self._goes_on(task))
         elif self.driver_takes is not None:
             self._goes_on(task)
+
+    def _probes(self, task: Task) -> None:
+        if self.probe_fails is None:
+            self.run.seen.touch()
+            self._over(task, "COMPLETED")
+            return
+        status, said = self.probe_fails
+        if said:
+            self._says(task, said)
+        self._over(task, "FAILED", status=status)
 
     def _claim(self, task: Task) -> bool:
         start = {
@@ -561,19 +607,32 @@ class PretendCluster:
 
     # ── What it says ────────────────────────────────────────────────────────────────────────────
 
-    def squeue(self, form: str) -> str:
-        separator = form.split(",")[0].partition(":")[2]
-        rows = []
-        for task in self.tasks:
+    def squeue(self, form: str, array: bool = False) -> str:
+        """`array`: a row for each task. Else what waits of an array has one, with all reasons."""
+        separator, rows = form.split(",")[0].partition(":")[2], []
+        for some in self._rows(array):
+            task, reasons = some[0], dict.fromkeys(each.reason for each in some)
+            id = str(task)
+            if len(some) > 1:
+                most = f"%{task.at_once}" if task.at_once else ""
+                id = f"{task.number}_[{ranges(t.index or 0 for t in some)}{most}]"
             fields = (
-                str(task), task.state, task.reason, str(task.status), str(task.restarts),
+                id, task.state, ",".join(reasons), str(task.status), str(task.restarts),
                 task.node, "N/A", task.title,
             )  # fmt: skip
+            rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
+        return "".join(rows)
+
+    def _rows(self, array: bool) -> list[list[Task]]:
+        """The tasks that are shown together."""
+        rows: dict[int | str, list[Task]] = {}
+        for task in self.tasks:
             task.shown_at = task.shown_at or self.loop.now
+            alone = array or task.index is None or task.state != "PENDING"
             # Slurm says nothing of a task that was cancelled while it waited.
             if task.index is None or task.node or task.state != "CANCELLED":
-                rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
-        return "".join(rows)
+                rows.setdefault(str(task) if alone else task.number, []).append(task)
+        return list(rows.values())
 
     def show(self, id: str) -> tuple[int, str, str]:
         found = [task for task in self.named([id]) if task.node or task.state != "CANCELLED"]
@@ -621,7 +680,7 @@ class Programs(commands.Slurm):
         super().__init__(loop, {"PATH": ""})
         self._cluster = cluster
         self._faults = faults
-        self._said: list[tuple[float, str]] = []
+        self._said: dict[bool, list[tuple[float, str]]] = {False: [], True: []}
         self.calls: list[tuple[float, str, Sequence[str]]] = []
 
     def _call(
@@ -653,13 +712,16 @@ class Programs(commands.Slurm):
         match [program, *arguments]:
             case ["sbatch", *_] if cluster.is_full(arguments):
                 return commands._End(program, 1, "", FULL)
+            case ["sbatch", *_] if cluster.is_too_large(arguments):
+                return commands._End(program, 1, "", TOO_LARGE)
             case ["sbatch", *_] if cluster.needs_unknown(arguments):
                 return commands._End(program, 1, "", UNKNOWN_NEED)
             case ["sbatch", *_]:
                 return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
             case ["squeue", *_]:
                 (form,) = (w.partition("=")[2] for w in arguments if w.startswith("--Format="))
-                return commands._End(program, 0, self._listed(form, stale))
+                array = "--array" in arguments
+                return commands._End(program, 0, self._listed(form, array, stale))
             case ["scancel", *words]:
                 ids = [word for word in words if not word.startswith("--")]
                 cluster.signal(ids) if len(ids) < len(words) else cluster.cancel(ids)
@@ -672,10 +734,10 @@ class Programs(commands.Slurm):
                 cluster.hold(re.split(r",(?![^\[]*\])", ids), verb == "hold")
         return commands._End(program, 0)
 
-    def _listed(self, form: str, stale: float) -> str:
+    def _listed(self, form: str, array: bool, stale: float) -> str:
         """What it would say; or what it said so many seconds ago, at least."""
         separator = form.split(",")[0].partition(":")[2]
-        now = self._cluster.loop.now
-        self._said.append((now, self._cluster.squeue(form).replace(separator, "\0")))
-        old = [text for at, text in self._said if at <= now - stale] or [self._said[0][1]]
+        now, said = self._cluster.loop.now, self._said[array]
+        said.append((now, self._cluster.squeue(form, array).replace(separator, "\0")))
+        old = [text for at, text in said if at <= now - stale] or [said[0][1]]
         return old[-1].replace("\0", separator)
