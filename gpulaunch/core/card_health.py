@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from gpulaunch.core import graph
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.card import Card
+from gpulaunch.core.classes import policy_of
 from gpulaunch.core.reasons import CardReason, FailedOnCard, JobsFailedThere, LostByJobs
 from gpulaunch.core.state import FailureStreak, State
 
@@ -29,25 +30,6 @@ FAILURES_PER_SUCCESS = 4
 LOST_TO_SET_ASIDE = 2
 """Numbers of different jobs. Where one job in ten fails by chance, five in a row fail on one card
 once in 100,000 jobs; on a sick card five fail soon, and all of them run again elsewhere."""
-
-BLAMABLE = frozenset(
-    {
-        "exit",
-        "signal",
-        "timeout",
-        "idle_timeout",
-        "missing_output",
-        "no_gpu_seen",
-        "gpu_busy",
-        "gpu_lost",
-        "gpu_library",
-        "crash",
-        "assert",
-        "nan",
-        "collective",
-    }
-)
-"""Failure classes that a sick card can cause."""
 
 
 def doubted(state: State, card: Card, job: str) -> bool:
@@ -70,7 +52,7 @@ def succeeded(state: State, live: ActiveAttempt) -> None:
 
 def failed(state: State, live: ActiveAttempt, failure: str) -> None:
     """Count a failed attempt. Call this once its job is settled, or waits again."""
-    if len(live.cards) != 1 or failure not in BLAMABLE:
+    if len(live.cards) != 1 or not policy_of(failure).suspect:
         return
     (card,) = live.cards
     job = live.id.job

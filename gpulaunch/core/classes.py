@@ -24,28 +24,30 @@ class Policy:
     to tell a sick card from a wrong program; `larger`: one with more memory; `other_kind`: of
     another model.
     `aside`: the card is set aside for the rest of the run. `free`: the job is not to blame, and
-    trying again spends none of its retries.
+    trying again spends none of its retries. `suspect`: a sick card can cause it.
     """
 
     again: Again
     other: Other
     aside: bool = False
     free: bool = False
+    suspect: bool = False
 
 
 _NEVER = Policy("no", "no")
 _AGAIN = Policy("yes", "yes")
+_SUSPECT = Policy("yes", "yes", suspect=True)
 _LATER = Policy("later", "no")
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         # What the outcome alone says.
-        "exit": _AGAIN,
-        "signal": _AGAIN,
-        "timeout": _AGAIN,
-        "idle_timeout": _AGAIN,
+        "exit": _SUSPECT,
+        "signal": _SUSPECT,
+        "timeout": _SUSPECT,
+        "idle_timeout": _SUSPECT,
         "not_started": _AGAIN,
-        "missing_output": _AGAIN,
+        "missing_output": _SUSPECT,
         "lost": Policy("yes", "yes", free=True),
         # The card's memory, and the machine's.
         "gpu_oom": Policy("no", "larger"),
@@ -53,9 +55,9 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "shm": _LATER,
         "disk_full": _NEVER,
         # The card itself, the driver, the build.
-        "gpu_lost": Policy("no", "yes", aside=True, free=True),
-        "gpu_busy": Policy("later", "yes"),
-        "no_gpu_seen": _NEVER,
+        "gpu_lost": Policy("no", "yes", aside=True, free=True, suspect=True),
+        "gpu_busy": Policy("later", "yes", suspect=True),
+        "no_gpu_seen": Policy("no", "no", suspect=True),
         "wrong_gpu": _NEVER,
         "driver": _NEVER,
         "wrong_arch": Policy("no", "other_kind"),
@@ -64,13 +66,13 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "not_installed": _NEVER,
         # The program on the card.
         "device_mismatch": _NEVER,
-        "assert": _NEVER,
-        "crash": Policy("no", "once"),
-        "gpu_library": Policy("no", "once"),
+        "assert": Policy("no", "no", suspect=True),
+        "crash": Policy("no", "once", suspect=True),
+        "gpu_library": Policy("no", "once", suspect=True),
         "cuda_fork": _NEVER,
-        "collective": _AGAIN,
+        "collective": _SUSPECT,
         "secondary": _AGAIN,
-        "nan": _AGAIN,
+        "nan": _SUSPECT,
         # What surrounds it: files, ports, limits, servers.
         "missing_file": _AGAIN,
         "permission": _NEVER,

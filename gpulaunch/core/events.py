@@ -4,13 +4,6 @@
 
 The facts that a decision makes true (`core.facts`) come out in the same list, before the
 instructions that rest on them: the supervisor writes the facts first and then carries out.
-
-A card's life inside one run (GpuState):
-
-    free ──Acquire──▶ (asking) ──Granted──▶ leased ──Drain──▶ draining ──Drained──▶ leased
-      ▲                  │ Refused                │ Release         │ Refused(Sick)
-      │                  ▼                        ▼                 ▼
-      └──Freed/Timer── elsewhere | occupied     free              aside
 """
 
 from __future__ import annotations

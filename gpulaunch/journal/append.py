@@ -40,8 +40,8 @@ class BusyJournalError(UsageError):
 class Journal:
     """The append-only record of one run. Made by `create` or `reopen`; close it.
 
-    `failure` is why lines are pending, None while all is well. `recovered` is how many bytes of a
-    torn last line `reopen` cut off.
+    `next` is the number that the next fact's line will have; `failure` is why lines are pending,
+    None while all is well. `recovered` is how many bytes of a torn last line `reopen` cut off.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Journal:
         self.failure: OSError | None = None
         self.recovered = recovered
         self._fd = fd
-        self._next = number
+        self.next = number
         self._size = os.fstat(fd).st_size
         self._pending: deque[bytes] = deque()
         self._unsynced: list[bytes] = []
@@ -114,11 +114,6 @@ class Journal:
         self.close()
 
     @property
-    def next(self) -> int:
-        """The number that the next fact's line will have."""
-        return self._next
-
-    @property
     def pending(self) -> int:
         """How many lines wait in memory because they could not be written."""
         return len(self._pending)
@@ -144,8 +139,8 @@ class Journal:
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         """Record the facts, in order. False: some lines wait in memory; `failure` says why."""
         for fact, at in facts:
-            self._pending.append(encode(self._next, fact, at))
-            self._next += 1
+            self._pending.append(encode(self.next, fact, at))
+            self.next += 1
             if len(self._pending) >= _BATCH_LINES and self.failure is None:
                 # The lines of a long job list, pending and not yet synced, would take tens of
                 # megabytes.

@@ -16,7 +16,7 @@ from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.wire import peer
-from gpulaunch.files import regular
+from gpulaunch.files import end_of
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
@@ -161,17 +161,12 @@ def _whose(rundir: RunDir, origin: RunOrigin) -> str:
 def _last_fact(path: Path) -> Fact | None:
     """Return the journal's newest whole fact; None where its end holds none that is known."""
     try:
-        fd = regular(path, os.O_RDONLY)
+        data, _ = end_of(path, _TAIL_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        start = max(0, os.fstat(fd).st_size - _TAIL_BYTES)
-        lines = os.pread(fd, 2 * _TAIL_BYTES, start).split(b"\n")[:-1]
-    finally:
-        os.close(fd)
-    for line in reversed(lines):
+    for line in reversed(data.split(b"\n")[:-1]):
         try:
             return codec.decode(line).fact
         except UnknownKindError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch import __version__
@@ -139,7 +139,6 @@ def scan(path: Path) -> Scan:
     return Scan(lines.lines, lines.end)
 
 
-@dataclass(slots=True)
 class Follower:
     """Reads the facts of a journal as they come, from the first one on. A context manager.
 
@@ -148,16 +147,11 @@ class Follower:
     (`also`).
     """
 
-    path: Path
-    _fd: int = field(init=False, default=-1)
-    _watch: Watch = field(init=False)
-    _lines: _Facts = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._lines = _Facts(self.path)
-        self._fd = _open(self.path)
+    def __init__(self, path: Path) -> None:
+        self._lines = _Facts(path)
+        self._fd = _open(path)
         self._watch = Watch()
-        self._watch.add(self.path)
+        self._watch.add(path)
 
     def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
         """Return the facts recorded since the last call; with `piece`, about 1 MiB at most."""
