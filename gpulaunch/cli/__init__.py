@@ -36,18 +36,9 @@ COMMANDS = {
     "gpus": ("machine:gpus", "Show the cards, who uses them and who leases them."),
     "check": ("check:check", "Validate a job file and print its plan."),
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
-    "init": (
-        "init:command",
-        "Write a starter job file, or translate a shell script.",
-    ),
-    "export": (
-        "export:command",
-        "Write a job list for HyperQueue, Slurm or a shell.",
-    ),
-    "schema": (
-        "check:schema",
-        "Print the job file's JSON Schema, or explain a field.",
-    ),
+    "init": ("init:command", "Write a starter job file, or translate a shell script."),
+    "export": ("export:command", "Write a job list for HyperQueue, Slurm or a shell."),
+    "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
 }
 
 

@@ -12,13 +12,7 @@ import click
 
 from gpulaunch.app.observer import Observer, Preview
 from gpulaunch.cli.detach import Detached, detach
-from gpulaunch.cli.output import (
-    JsonView,
-    echo_plan,
-    say,
-    show_summary,
-    stderr_console,
-)
+from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, stderr_console
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant

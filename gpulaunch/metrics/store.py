@@ -181,16 +181,11 @@ def attempt_steps(
         "cpu_seconds": sample.cpu_seconds,
         "resident": sample.resident,
     }
-    use = {
-        "seconds": seconds,
-        "span": span,
-        "utilization": utilization,
-        "card_memory": card_memory,
-    }
+    of_cards = {"utilization": utilization, "card_memory": card_memory}
     return [
         ("know_attempt", {**who, "gpus": gpus}),
         ("attempt", {**who, **values}),
-        ("use", {**who, **values, **use}),
+        ("use", {**who, **values, **of_cards, "seconds": seconds, "span": span}),
     ]
 
 
