@@ -27,9 +27,9 @@ COMMANDS = {
     "retry": ("run:retry", "Run again only what failed."),
     "wait": ("live:wait", "Wait for a run's end; exit as it did."),
     "drain": ("live:drain", "Give cards of a live run back to the others."),
-    "status": ("status:command", "Show every job's state, and why jobs wait."),
+    "status": ("status:status", "Show every job's state, and why jobs wait."),
     "top": ("top:command", "Watch a run on the whole screen, live or afterwards."),
-    "report": ("report:command", "Write a run's report.html: its night in one page."),
+    "report": ("status:report", "Write a run's report.html: its night in one page."),
     "logs": ("logs:command", "Read or follow logs."),
     "cancel": ("live:cancel", "Stop jobs, or a whole run, from another terminal."),
     "ps": ("machine:ps", "List the runs alive on this machine."),
@@ -58,7 +58,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}{_instead_of(args[0])}")
+            from gpulaunch.cli.habits import instead_of_command
+
+            ours = instead_of_command(args[0], list(COMMANDS))
+            raise click.UsageError(f"there is no command {args[0]!r}{ours}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -152,9 +155,3 @@ def _other_option(option: str, context: click.Context) -> str:
     if isinstance(context.command, click.Group):
         return instead_before_a_command(option)
     return instead_of_option(option, context)
-
-
-def _instead_of(word: str) -> str:
-    from gpulaunch.cli.habits import instead_of_command
-
-    return instead_of_command(word, list(COMMANDS))

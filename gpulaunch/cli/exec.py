@@ -106,11 +106,24 @@ def _the_line(
     run: str | None,
     recorded: bool,
 ) -> ExecCommand:
-    """Take the cards; return CMD's command. Raises UsageError for an option of --job alone."""
+    """Take the cards; return CMD's command, whose environment is such that it finds exactly them.
+
+    Prints which cards --gpus gave. Raises UsageError for an option of --job alone.
+    """
+    from gpulaunch.app.single import exec_environment
+    from gpulaunch.core.selection import describe_taken
+    from gpulaunch.engines.pool import open_pool, require
+
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
-    return ExecCommand(argv, _take(count, wait, gpus, simulate, bool(share_busy)))
+    pool = open_pool(gpus, simulate, os.environ, f"exec-{os.getpid()}", bool(share_busy))
+    if count is None:  # as many as --gpus names, else one
+        count = 1 if pool.selection.count is None else pool.selection.count
+    require(pool, count)
+    if gpus is not None and pool.here:
+        _tell(describe_taken(count, pool.selection, pool.here))
+    return ExecCommand(argv, exec_environment(pool, count, wait, os.environ, _tell))
 
 
 def _the_job(
@@ -139,27 +152,6 @@ def _the_job(
     made = prepared(asked, gpus, as_given(os.environ))
     _tell(understood(asked, made, gpus))
     return ExecCommand(made.argv, made.environment, made.cwd)
-
-
-def _take(
-    count: int | None, wait: float | None, spec: str | None, simulate: int | None, share_busy: bool
-) -> dict[str, str]:
-    """Take the cards; return the environment under which CMD finds exactly them.
-
-    `count` is that of `-g`; None: as many as `spec` names, else one. Prints which cards a `spec`
-    gave.
-    """
-    from gpulaunch.app.single import exec_environment
-    from gpulaunch.core.selection import describe_taken
-    from gpulaunch.engines.pool import open_pool, require
-
-    pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)
-    if count is None:
-        count = 1 if pool.selection.count is None else pool.selection.count
-    require(pool, count)
-    if spec is not None and pool.here:
-        _tell(describe_taken(count, pool.selection, pool.here))
-    return exec_environment(pool, count, wait, os.environ, _tell)
 
 
 def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:

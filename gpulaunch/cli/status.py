@@ -1,21 +1,27 @@
-"""`gpulaunch status`: every job's state; for waiting jobs, why; everything about one."""
+"""`gpulaunch status` and `report`: what became of a run and its jobs, in words and as a page."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import click
 
-from gpulaunch.app.lookup import FoundRun, jobs_of, status
-from gpulaunch.cli.options import as_json
+from gpulaunch.app import lookup
+from gpulaunch.app.damage import tell
+from gpulaunch.app.lookup import FoundRun, directory, jobs_of
+from gpulaunch.cli.options import as_json, run_argument
 from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.digest.status import status_json
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.finding import typed
 from gpulaunch.journal.joblog import command_line, what_runs
+from gpulaunch.journal.lines import Fault
+from gpulaunch.journal.liveness import state_of
 from gpulaunch.metrics.read import measured
 
 
@@ -24,7 +30,7 @@ from gpulaunch.metrics.read import measured
 @click.option("-r", "--run", metavar="RUN", help="The run; the newest one here.")
 @click.option("--all", "everything", is_flag=True, help="List every job.")
 @as_json
-def command(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:
+def status(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:
     """Show every job's state, and why jobs wait. RUN: the newest one here.
 
     Of a JOB, which may be a pattern: everything there is to know.
@@ -64,14 +70,14 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     """Return the run and the jobs asked for, none for the whole run. Raises UsageError."""
     terminal = Terminal()
     if run is not None or what is None:
-        one = status(run, terminal)
+        one = lookup.status(run, terminal)
         return one, jobs_of(one.ledger, [what]) if what is not None else []
     try:
-        return status(what, terminal), []
+        return lookup.status(what, terminal), []
     except UsageError as error:
         no_run = error
     try:
-        one = status(None, terminal)
+        one = lookup.status(None, terminal)
         return one, jobs_of(one.ledger, [what])
     except UsageError:
         raise no_run from None
@@ -85,3 +91,27 @@ def _commands(one: FoundRun) -> dict[str, str]:
         plan = recorded_plan(one.run, one.run.read_manifest())
         return {job.name: command_line(what_runs(job)) for job in plan.jobs}
     return {}
+
+
+@click.command("report")
+@run_argument
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write it there; report.html in the run's directory.",
+)
+def report(run: str | None, output: Path | None) -> None:
+    """Write a run's report.html anew: finished, crashed or as far as it is. RUN: the newest one.
+
+    \b
+    gpulaunch report
+    gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
+    """
+    from gpulaunch.report.write import write
+
+    terminal, faults = Terminal(), list[Fault]()
+    one = directory(run, terminal)
+    click.echo(typed(write(one, output, faults=faults)))
+    tell(one, faults, state_of(one), terminal)

@@ -1,6 +1,8 @@
 """A run's directory becomes its report. Also the process of its own that a run starts at its end.
 
-Replaces the file in one step, so that a reader has the old one or the new one, whole.
+Replaces the file in one step, so that a reader has the old one or the new one, whole. The ends of
+logs that it carries are bounded in lines, in number and in all, failures first: what is left out is
+a link away.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
+from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.digest.summary import next_command
 from gpulaunch.digest.tail import read_tail
@@ -29,12 +33,44 @@ from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import MetricsReader, open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing, lanes
-from gpulaunch.report.fold import Period, RunHistory, period, read_history, spans
+from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
 from gpulaunch.report.model import Measures
 from gpulaunch.report.page import page
 from gpulaunch.report.render import render
-from gpulaunch.report.tails import tails
 from gpulaunch.report.wording import card_name
+
+LINES = 12
+FAILED_WINDOW = 64 * 1024
+WINDOW = 4 * 1024
+"""Bytes of a log's end that are read: more where something went wrong."""
+LOGS = 2000
+CHARACTERS = 1 << 20
+"""Of so many logs, and so many characters in all."""
+
+ReadTail: TypeAlias = Callable[[AttemptId, int, int], Sequence[str]]
+"""The last lines of an attempt's log: at most so many, from so many bytes at its end."""
+
+
+def tails(
+    attempts: Iterable[AttemptRecord], when: Period, read: ReadTail
+) -> dict[AttemptId, tuple[str, ...]]:
+    """Of failures first, then of the longest."""
+    found: dict[AttemptId, tuple[str, ...]] = {}
+    left = CHARACTERS
+    for attempt in sorted(attempts, key=lambda one: _rank(one, when))[:LOGS]:
+        window = WINDOW if attempt.state == "succeeded" else FAILED_WINDOW
+        lines = tuple(read(attempt.id, LINES, window))
+        left -= sum(map(len, lines))
+        if left < 0:
+            break
+        if lines:
+            found[attempt.id] = lines
+    return found
+
+
+def _rank(attempt: AttemptRecord, when: Period) -> tuple[int, float]:
+    kind = 0 if attempt.failure else 1 if attempt.state != "succeeded" else 2
+    return kind, begin(attempt) - finish(attempt, when)
 
 
 def write(

@@ -17,7 +17,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from gpulaunch.cli.status import command as status
+from gpulaunch.cli.status import status
 from tests.cli.warm import WARM
 from tests.helpers import goes_along, wait_until
 

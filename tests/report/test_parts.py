@@ -11,7 +11,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost
 from gpulaunch.metrics.model import AttemptUse, CardSample
-from gpulaunch.report import fold, tails
+from gpulaunch.report import fold, write
 from gpulaunch.report.curves import curve_of
 from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.groups import fits, groups_of, label
@@ -233,14 +233,14 @@ def test_ends_of_logs_are_bounded_failures_first_then_the_longest(
         asked.append((who.job, window))
         return [] if who.job == "empty" else [who.job, "x" * 30]
 
-    found = tails.tails(history.attempts(), when, read)
+    found = write.tails(history.attempts(), when, read)
     assert [name for name, _ in asked] == ["bad", "empty", "long", "short"]
-    assert asked[0][1] == tails.FAILED_WINDOW > asked[1][1]
+    assert asked[0][1] == write.FAILED_WINDOW > asked[1][1]
     assert {who.job for who in found} == {"bad", "long", "short"}
-    monkeypatch.setattr(tails, "CHARACTERS", 70)
-    assert {who.job for who in tails.tails(history.attempts(), when, read)} == {"bad", "long"}
-    monkeypatch.setattr(tails, "LOGS", 1)
-    assert {who.job for who in tails.tails(history.attempts(), when, read)} == {"bad"}
+    monkeypatch.setattr(write, "CHARACTERS", 70)
+    assert {who.job for who in write.tails(history.attempts(), when, read)} == {"bad", "long"}
+    monkeypatch.setattr(write, "LOGS", 1)
+    assert {who.job for who in write.tails(history.attempts(), when, read)} == {"bad"}
 
 
 # ── The text ────────────────────────────────────────────────────────────────────────────────────

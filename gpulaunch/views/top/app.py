@@ -29,7 +29,7 @@ from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.draw import Wants, head_lines, laid_out
+from gpulaunch.views.top.draw import head_lines, laid_out
 from gpulaunch.views.top.head import counts, head, hints, moment, warnings
 from gpulaunch.views.top.history import Intake, Playback, words_of
 from gpulaunch.views.top.link import RunLink, Why
@@ -270,10 +270,8 @@ class Top(App[None]):
             if ended.has_focus:  # do not take the focus from the filter while a person types
                 cards.focus()
         needed = ended.needed if some_ended else None
-        size = self.size
-        found = laid_out(
-            Wants(size.width, size.height, self._pane, cards.needed, waiting.needed, needed)
-        )
+        wanted = cards.needed, waiting.needed, needed
+        found = laid_out(self.size.width, self.size.height, self._pane, wanted)
         below = self.screen_stack[0].query_one("#below")
         below.set_class(found.wide, "wide")
         cards.display, below.display = found.cards, found.below
@@ -297,7 +295,7 @@ class Top(App[None]):
             self._pane = event.widget.id
 
     def action_pane(self, by: int) -> None:
-        if len(self.screen_stack) > 1 or self._filtering:
+        if len(self.screen_stack) > 1 or self.query_one("#filter", Input).display:
             return
         ended = self._lists["ended"].rows
         open_ = [
@@ -339,10 +337,6 @@ class Top(App[None]):
         return job
 
     # ── The filter ──────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _filtering(self) -> bool:
-        return bool(self.screen_stack[0].query_one("#filter", Input).display)
 
     def action_filter(self) -> None:
         if len(self.screen_stack) > 1:

@@ -60,21 +60,6 @@ WIDE = 110
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
-    """The screen's size, the list that has the keys, and how many rows each list could fill.
-
-    `ended`: None where that list is not shown at all.
-    """
-
-    width: int
-    height: int
-    pane: str
-    cards: int
-    waiting: int
-    ended: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
     """Which lists are seen. A height of None: what the others leave.
 
@@ -95,20 +80,26 @@ def head_lines(height: int) -> int:
     return 1 if height < 8 else 2 if height < SMALL else 4
 
 
-def laid_out(wants: Wants) -> Layout:
-    small, side_by_side = wants.height < SMALL, wants.width >= WIDE
-    body = wants.height - 1 - head_lines(wants.height)
-    cards = min(wants.cards, max(3, body // 2))
-    shows_ended = wants.ended is not None and (not small or wants.pane == "ended")
+def laid_out(width: int, height: int, pane: str, wanted: tuple[int, int, int | None]) -> Layout:
+    """Divide a screen of that size, of which the list `pane` has the keys.
+
+    `wanted`: how many rows the lists of cards, of what waits and of what ended could fill; None
+    where the last one is not shown at all.
+    """
+    cards_wanted, waiting_wanted, ended_wanted = wanted
+    small, side_by_side = height < SMALL, width >= WIDE
+    body = height - 1 - head_lines(height)
+    cards = min(cards_wanted, max(3, body // 2))
+    shows_ended = ended_wanted is not None and (not small or pane == "ended")
     rest = body - cards
-    fits = max(rest // 2, rest - (wants.ended or 0))
+    fits = max(rest // 2, rest - (ended_wanted or 0))
     alone = small or side_by_side or not shows_ended
     return Layout(
         wide=side_by_side and not small,
-        cards=not small or wants.pane == "cards",
-        below=not small or wants.pane != "cards",
-        waiting=not small or wants.pane == "waiting",
+        cards=not small or pane == "cards",
+        below=not small or pane != "cards",
+        waiting=not small or pane == "waiting",
         ended=shows_ended,
         cards_height=None if small else cards,
-        waiting_height=None if alone else max(2, min(wants.waiting, fits)),
+        waiting_height=None if alone else max(2, min(waiting_wanted, fits)),
     )
