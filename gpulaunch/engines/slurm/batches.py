@@ -74,11 +74,6 @@ class BatchReady:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLeft:
-    """An earlier launcher wrote the batch; whether Slurm has it is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class BatchHanded:
     """The batch was given to `sbatch`, which has not answered. `before` is its state until then."""
 
@@ -98,8 +93,8 @@ class BatchDoubted:
     failed: bool = False
 
 
-State: TypeAlias = BatchReady | BatchLeft | BatchHanded | BatchDoubted
-"""The state of a batch on its way. At most one batch is submitted or in doubt at a time."""
+State: TypeAlias = BatchReady | BatchHanded | BatchDoubted
+"""The state of a batch on its way. One at a time is submitted, and none while one is in doubt."""
 
 
 @dataclass(slots=True, eq=False)

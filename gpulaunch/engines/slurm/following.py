@@ -343,8 +343,7 @@ def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None) -> None:
         if gone is not None and gone.beat is None:
             beat = state.records.beat(one.attempt)
             state.sighted(one.attempt, unaccounted=replace(gone, beat=beat))
-        if is_full_there(one.row) and one.attempt not in state.said_full:
-            state.said_full.add(one.attempt)
+        if is_full_there(one.row) and state.first_time("full", one.attempt):
             where = f" on {one.row.node}" if one.row and one.row.node else ""
             text = f"is over{where}, where the run's disk is full: a record of its end is awaited"
             state.warn(text, one.attempt.job)
@@ -402,8 +401,7 @@ def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool) -> None:
 
 def _say_hidden_kill(state: SlurmState, one: SlurmAttempt, killed: str) -> None:
     """Warn once that a process of an attempt that succeeded was killed for its memory."""
-    if killed and one.attempt not in state.said_killed:
-        state.said_killed.add(one.attempt)
+    if killed and state.first_time("killed", one.attempt):
         said = f"a process of {one.attempt} was killed for its memory ({killed}), yet it ended"
         more = advice((Hint("queue_memory"),))
         text = f"{said} as a success does: look at what it left. {more}"

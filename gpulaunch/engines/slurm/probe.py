@@ -159,8 +159,7 @@ def _wait(state: SlurmState, reason: str) -> None:
     again, probe.reason = reason == probe.reason, reason
     probe.since = probe.since if again else state.now
     outlook, lasted = prospect(reason), state.now - probe.since
-    if lasted >= SETTLED and outlook != "passing" and reason not in probe.noted:
-        probe.noted.add(reason)
+    if lasted >= SETTLED and outlook != "passing" and state.first_time("probe", reason):
         state.warn(
             f"the probe of the run directory, Slurm job {probe.id}, does not start, and nothing"
             f" of the run before it{in_words(reason)}"

@@ -44,14 +44,14 @@ def look(state: SlurmState, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttemp
         reason = one.row.reason if one.row else ""
         if prospect(reason) == "passing":
             continue
-        before, since = state.standstill.since.get(one.attempt, ("", now))
+        before, since = state.stuck_since.get(one.attempt, ("", now))
         seen[one.attempt] = (reason, since if before == reason else now)
         lasted = now - seen[one.attempt][1]
         if lasted >= SETTLED:
             stuck.setdefault(reason, []).append(one)
         if prospect(reason) == "never" and lasted >= NEVER_STARTS_TIMEOUT:
             over.append(one)
-    state.standstill.since = seen
+    state.stuck_since = seen
     for reason, some in stuck.items():
         _say(state, reason, some)
     return over
@@ -59,9 +59,7 @@ def look(state: SlurmState, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttemp
 
 def _say(state: SlurmState, reason: str, some: list[SlurmAttempt]) -> None:
     """Warn once for each job and reason: its next attempt may wait for the same."""
-    said = state.standstill.said
-    new = [one for one in some if (reason, one.attempt.job) not in said]
-    said.update((reason, one.attempt.job) for one in new)
+    new = [one for one in some if state.first_time(reason, one.attempt.job)]
     if not new:
         return
     names = listing((one.attempt.job for one in new), MAX_JOBS_SHOWN)

@@ -1,7 +1,7 @@
 """The state of one launcher on a cluster, which `step` alone changes. Told the time; runs nothing.
 
 attempts     what was launched and has not ended      outbox     batches that Slurm lacks yet
-postponed    what could not be prepared yet           probe      do nodes see the run directory
+postponed    not prepared yet, and what was scarce    probe      do nodes see the run directory
 trailing     ended, while Slurm still has the job     outage     does the controller answer
 withdrawals  claimed here; Slurm may have the job     hold       what a pause holds in the queue
 """
@@ -45,7 +45,7 @@ class Outbox:
 
     @property
     def sending(self) -> Batch | None:
-        """The batch that is being submitted, or that is in doubt; None if there is none."""
+        """The batch that is being submitted, or the first in doubt; None if there is none."""
         return next(
             (b for b in self.batches if isinstance(b.state, BatchHanded | BatchDoubted)), None
         )
@@ -131,7 +131,6 @@ class Probe:
     over_at: float | None = None
     reason: str = ""
     since: float = 0.0
-    noted: set[str] = field(default_factory=set)
     absent: int = 0
     options: tuple[str, ...] = ()
     unsure: bool = False
@@ -147,14 +146,6 @@ class Probe:
 
 
 @dataclass(slots=True)
-class Standstill:
-    """Since when each attempt is stuck, and for which reason; what was said of which job."""
-
-    since: dict[AttemptId, tuple[str, float]] = field(default_factory=dict)
-    said: set[tuple[str, str]] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class SlurmState:
     """What one launcher knows. `prefix` begins its batches' names in Slurm, `path` is the run's."""
 
@@ -166,15 +157,13 @@ class SlurmState:
     records: DiskRecords
     now: float = 0.0
     attempts: dict[AttemptId, SlurmAttempt] = field(default_factory=dict)
-    postponed: dict[AttemptId, Launch] = field(default_factory=dict)
-    scarce: dict[AttemptId, str] = field(default_factory=dict)
+    postponed: dict[AttemptId, tuple[Launch, str]] = field(default_factory=dict)
     early: dict[AttemptId, StopAttempt] = field(default_factory=dict)
     adopted: bool = False
     trailing: dict[AttemptId, tuple[SlurmAttempt, bool]] = field(default_factory=dict)
     given_up: dict[AttemptId, Over] = field(default_factory=dict)
     contrary: dict[AttemptId, str] = field(default_factory=dict)
-    said_full: set[AttemptId] = field(default_factory=set)
-    said_killed: set[AttemptId] = field(default_factory=set)
+    said: set[tuple[str, AttemptId | str]] = field(default_factory=set)
     asked_at: float | None = None
     planned: set[Timer] = field(default_factory=set)
     outbox: Outbox = field(default_factory=Outbox)
@@ -183,7 +172,7 @@ class SlurmState:
     outage: Outage = field(default_factory=Outage)
     hold: QueueHold = field(default_factory=QueueHold)
     doubts: Doubts = field(default_factory=Doubts)
-    standstill: Standstill = field(default_factory=Standstill)
+    stuck_since: dict[AttemptId, tuple[str, float]] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
 
     # ── What comes out ──────────────────────────────────────────────────────────────────────────
@@ -196,6 +185,12 @@ class SlurmState:
 
     def warn(self, text: str, job: str | None = None) -> None:
         self.out.append(Warn(job, text))
+
+    def first_time(self, what: str, about: AttemptId | str) -> bool:
+        """True once for each: people are told of some things only once."""
+        new = (what, about) not in self.said
+        self.said.add((what, about))
+        return new
 
     def wake(self, timer: Timer, seconds: float) -> None:
         self.out.append(Wake(timer, seconds))

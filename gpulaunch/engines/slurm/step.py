@@ -145,26 +145,24 @@ def _unprepared(state: SlurmState, seen: a.Unprepared) -> None:
     attempt = seen.launch.attempt
     if seen.scarce:
         submission.waits(state, seen.why)
-        state.postponed[attempt] = seen.launch
-        state.scarce[attempt] = seen.why
+        state.postponed[attempt] = seen.launch, seen.why
         state.wake("scarce", SCARCITY_RETRY_DELAY)
     elif any(state.id_of(need) is not None for need in seen.launch.after):
-        state.postponed[attempt] = seen.launch
+        state.postponed[attempt] = seen.launch, ""
     else:
         state.post(Ended(attempt, End(NotStarted(seen.why))))
 
 
 def _take_scarce(state: SlurmState) -> None:
-    scarce, state.scarce = state.scarce, {}
-    for attempt in scarce:
-        if launch := state.postponed.pop(attempt, None):
+    for attempt, (launch, scarce) in list(state.postponed.items()):
+        if scarce:
+            del state.postponed[attempt]
             state.do(a.Prepare(launch))
 
 
 def _take_postponed(state: SlurmState) -> None:
-    for attempt, launch in list(state.postponed.items()):
-        needs_over = all(state.id_of(need) is None for need in launch.after)
-        if needs_over and attempt not in state.scarce:
+    for attempt, (launch, scarce) in list(state.postponed.items()):
+        if not scarce and all(state.id_of(need) is None for need in launch.after):
             del state.postponed[attempt]
             state.do(a.Prepare(replace(launch, after=())))
 
@@ -226,8 +224,8 @@ def why(state: SlurmState, attempt: AttemptId) -> str:
     """Return why a launched attempt has not started, in words for people; else ""."""
     one, silent = state.attempts.get(attempt), state.outage.why
     if one is None:
-        put_off = "waits for what it needs" if attempt in state.postponed else ""
-        return state.scarce.get(attempt, put_off)
+        _, scarce = state.postponed.get(attempt, (None, ""))
+        return scarce or ("waits for what it needs" if attempt in state.postponed else "")
     if not one.id:
         handed = "not yet" if state.hold.on else "is being"
         waits = state.outbox.waits or silent or submission.why(state, attempt)

@@ -26,12 +26,11 @@ from gpulaunch.engines.slurm.batches import (
     Batch,
     BatchDoubted,
     BatchHanded,
-    BatchLeft,
     BatchReady,
     Member,
     Terms,
     layers,
-)  # fmt: skip
+)
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays
 from gpulaunch.engines.slurm.state import GATHER_DELAY, SlurmState
@@ -62,9 +61,8 @@ def add(
 
 def take_up(state: SlurmState, batch: Batch) -> None:
     """Queue an earlier launcher's batch, and look up whether Slurm has it."""
-    batch.state = BatchLeft()
     state.outbox.batches.append(batch)
-    send(state)
+    _doubt(state, batch, BatchDoubted(BatchReady(tried=True)))
 
 
 def drop(state: SlurmState, attempt: AttemptId) -> bool:
@@ -340,9 +338,7 @@ def send(state: SlurmState) -> None:
     """Submit the next batch, unless one is being submitted or in doubt."""
     box = state.outbox
     while box.sending is None and (batch := _next(state)):
-        if not isinstance(batch.state, BatchReady):
-            _doubt(state, batch, BatchDoubted(BatchReady(tried=True)))
-            return
+        assert isinstance(batch.state, BatchReady)
         if state.hold.on:
             return
         parts = _left_of(state, batch)
@@ -359,11 +355,8 @@ def send(state: SlurmState) -> None:
 
 
 def _next(state: SlurmState) -> Batch | None:
-    """Return the next batch: an earlier launcher's, else the first for which there is room."""
+    """Return the first batch for which there is room."""
     box = state.outbox
-    for batch in box.batches:
-        if isinstance(batch.state, BatchLeft):
-            return batch
     for batch in box.batches:
         size = len(batch.attempts)
         if most := box.limits.most(batch.terms.lane, box.largest or size, state.now):
