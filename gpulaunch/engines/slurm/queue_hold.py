@@ -41,8 +41,12 @@ def look(state: SlurmState) -> None:
         return
     untold = state.which(lambda one: _name(one) not in hold.told)
     if hold.on:
-        waiting = [one for one in untold if one.id and one.sight.phase == "queued"]
-        _hold(state, [h for h in waiting if _name(h) in hold.ever or not _is_held(h)])
+        waiting = [one for one in untold if one.id and one.row and one.row.phase == "queued"]
+        free = [o for o in waiting if _name(o) in hold.ever or not (o.row and o.row.reason in HELD)]
+        if free:
+            names = frozenset(map(_name, free))
+            hold.ours, hold.ever = hold.ours | names, hold.ever | names
+            _tell(state, free)
     elif hold.ours:
         _release(state, [one for one in untold if _name(one) in hold.ours])
 
@@ -50,14 +54,6 @@ def look(state: SlurmState) -> None:
 def holds(state: SlurmState, one: SlurmAttempt) -> bool:
     """Return True if the attempt waits because the run is paused."""
     return state.hold.on and _name(one) in state.hold.ours
-
-
-def _hold(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
-    if some:
-        hold, names = state.hold, frozenset(map(_name, some))
-        hold.ours |= names
-        hold.ever |= names
-        _tell(state, some)
 
 
 def _release(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
@@ -97,10 +93,6 @@ def _say(state: SlurmState, why: str, on: bool) -> None:
         what = "hold back what is in its queue" if on else "release what was held back"
         state.warn(f"Slurm does not {what}: {why}")
     state.hold.refused = why
-
-
-def _is_held(one: SlurmAttempt) -> bool:
-    return one.row is not None and one.row.reason in HELD
 
 
 def _name(one: SlurmAttempt) -> str:
