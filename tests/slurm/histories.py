@@ -133,8 +133,7 @@ class History:
         for entry in ("logs", "out", "results", "ends"):
             (at / entry).mkdir(parents=True)
         self.run = SlurmDir(at)
-        with self.loop.clock():
-            self.cluster = PretendCluster(self.loop, self.run)
+        self.cluster = PretendCluster(self.loop, self.run)
         self.faults: Faults = faults or fine
         self.wanted: dict[str, Wanted] = {}
         self.open: set[AttemptId] = set()
@@ -156,23 +155,22 @@ class History:
 
     def restart(self) -> None:
         """A new launcher, the one before being gone."""
-        with self.loop.clock():
-            if self.epoch:
-                self._clear()
-            self.epoch += 1
-            self.began_at = self.loop.now
-            self.paused, self.cluster.paused_at = False, None  # which adopting undoes
-            self.programs = Programs(self.loop, self.cluster, self._fault)
-            context = RunContext(
-                self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
-                {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
-            )  # fmt: skip
-            self.engine = SlurmEngine(
-                context, Settings(), self.loop, self.events.append, self.programs,
-                clock=lambda: self.loop.now,
-            )  # fmt: skip
-            if self.epoch > 1:
-                self.engine.adopt(sorted(self.open))
+        if self.epoch:
+            self._clear()
+        self.epoch += 1
+        self.began_at = self.loop.now
+        self.paused, self.cluster.paused_at = False, None  # which adopting undoes
+        self.programs = Programs(self.loop, self.cluster, self._fault)
+        context = RunContext(
+            self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
+            {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
+        )  # fmt: skip
+        self.engine = SlurmEngine(
+            context, Settings(), self.loop, self.events.append, self.programs,
+            clock=lambda: self.loop.now,
+        )  # fmt: skip
+        if self.epoch > 1:
+            self.engine.adopt(sorted(self.open))
 
     def _fault(self, program: str, arguments: Sequence[str]) -> Fault:
         if self.loop.now < self.down_until:
@@ -211,8 +209,7 @@ class History:
         after = () if need is None or need.outcome is not None else (need.attempt,)
         self.behind[wanted.attempt] = after
         self.open.add(wanted.attempt)
-        with self.loop.clock():
-            self.engine.carry_out(Launch(wanted.attempt, wanted.job, (), after=after))
+        self.engine.carry_out(Launch(wanted.attempt, wanted.job, (), after=after))
 
     def cancel(self, name: str, now: bool = False, all_: bool = False) -> None:
         wanted = self.wanted[name]
@@ -220,10 +217,7 @@ class History:
             wanted.stopped = True
             self.stops.setdefault(str(wanted.attempt), self.loop.now)
             reason: StopReason = "interrupted" if all_ else "cancelled"
-            with self.loop.clock():
-                self.engine.carry_out(
-                    StopAttempt(wanted.attempt, reason, Quoted("a test"), now=now)
-                )
+            self.engine.carry_out(StopAttempt(wanted.attempt, reason, Quoted("a test"), now=now))
 
     def stop(self, now: bool = False) -> None:
         """Ctrl-C; `now`: the second one."""
@@ -235,12 +229,10 @@ class History:
     def pause(self, on: bool) -> None:
         self.paused = on
         self.cluster.paused_at = self.loop.now if on and self.calm else None
-        with self.loop.clock():
-            self.engine.carry_out(HoldQueue(on))
+        self.engine.carry_out(HoldQueue(on))
 
     def turn(self) -> None:
-        with self.loop.clock():
-            self.loop.turn()
+        self.loop.turn()
         events, self.events[:] = list(self.events), []
         for event in events:
             match event:
@@ -310,8 +302,7 @@ class History:
     def _take_back(self, behind: Sequence[AttemptId]) -> None:
         """What waits for something that did not succeed; as the core does it."""
         for attempt in behind:
-            with self.loop.clock():
-                self.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("what it needs")))
+            self.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("what it needs")))
 
     # ── What holds in the end ───────────────────────────────────────────────────────────────────
 

@@ -14,11 +14,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from unittest.mock import patch
 
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.reading import read_tasks
@@ -78,12 +76,6 @@ class PretendLoop(Loop):
 
     def close(self) -> None:
         self._at.clear()
-
-    @contextmanager
-    def clock(self) -> Iterator[None]:
-        """Make this loop's time the one that everybody here reads."""
-        with patch("time.monotonic", lambda: self.now):
-            yield
 
 
 @dataclass
