@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from gpulaunch.core.model import Job
 from gpulaunch.core.retry import LOST_IN_A_ROW
 from gpulaunch.export.look import RESOURCE, ExportSelection
-from gpulaunch.export.pieces import body, heading, input_lines, longest, values_at_start
+from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line, values_at_start
 from gpulaunch.export.words import word
 
 
@@ -34,7 +34,7 @@ def to_hyperqueue(chosen: ExportSelection) -> str:
     ]
     lines = [*heading(chosen, how), "", f"name = {text(chosen.plan.name)}"]
     for job in chosen.jobs:
-        lines += ["", f"# {comment(job.name)}", "[[task]]", *_task(chosen, job, numbers)]
+        lines += ["", f"# {one_line(job.name)}", "[[task]]", *_task(chosen, job, numbers)]
     return "\n".join(lines) + "\n"
 
 
@@ -97,7 +97,3 @@ def block(value: str) -> str:
     if "'''" in value or any(not char.isprintable() and char != "\n" for char in value):
         return text(value)
     return f"'''\n{value}'''"
-
-
-def comment(value: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -43,13 +43,11 @@ class Drafts:
 
     context: ExpansionContext
     wrong_defaults: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        self.drafts: list[Draft] = []
-        self.names: dict[str, Draft] = {}
-        self.firsts: dict[int, str] = {}
-        self.bare: list[Draft] = []
-        self.shapes: list[NameShape] = []
+    drafts: list[Draft] = field(default_factory=list)
+    names: dict[str, Draft] = field(default_factory=dict)
+    firsts: dict[int, str] = field(default_factory=dict)
+    bare: list[Draft] = field(default_factory=list)
+    shapes: list[NameShape] = field(default_factory=list)
 
     def startable(self) -> list[Job]:
         """Return the jobs that wait for no other job, as far as it is known what they run."""
@@ -219,10 +217,10 @@ def _find_cycles(
 def _waits(resolver: Resolver, draft: Draft, mistakes: Mistakes) -> tuple[Names, Names]:
     """Return the names of what a job needs, and of what it comes after."""
     found: list[Names] = []
-    for field, patterns in (("needs", draft.needs), ("after", draft.after)):
+    for key, patterns in (("needs", draft.needs), ("after", draft.after)):
         try:
             found.append(resolver.names(draft.name, patterns) if patterns else ())
         except FieldError as bad:
-            mistakes.add_bad(("jobs", draft.group, field), bad)
+            mistakes.add_bad(("jobs", draft.group, key), bad)
             found.append(resolver.matching(draft.name, patterns))
     return found[0], found[1]

@@ -17,7 +17,7 @@ from typing import Any
 from gpulaunch.core.model import Demand, Job, Params, RetryPolicy, Worker
 from gpulaunch.jobfile import engines, paths, workers
 from gpulaunch.jobfile.digest import digest
-from gpulaunch.jobfile.fields import Deferred, filled
+from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, converted
@@ -349,7 +349,7 @@ class EntryExpansion:
             return texts.fixed
         resolved = dict(texts.fixed)
         for name, deferred in texts.deferred.items():
-            plain = filled(deferred.value, lambda text: insert(text, values, str))
+            plain = mapped(deferred.value, lambda text: insert(text, values, str))
             value = gather.take((name,), deferred.convert, plain)
             if value is not None:
                 resolved[name] = value

@@ -7,11 +7,11 @@ their placeholders are treated by rules of their own (`expand`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gpulaunch.core.template import Template, Text
+from gpulaunch.core.template import Text
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import engines, forms, workers
 from gpulaunch.jobfile import values as v
@@ -34,52 +34,37 @@ class Deferred:
     convert: c.Convert
 
 
-def compile_plain(value: Plain) -> Compiled:
-    if isinstance(value, str):
-        return compile_raw(value)
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value with every text in its lists and mappings changed."""
     if isinstance(value, list):
-        return [compile_plain(item) for item in value]
+        return [mapped(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: compile_plain(item) for key, item in value.items()}
-    return None
+        return {key: mapped(item, change) for key, item in value.items()}
+    return None if value is None else change(value)
+
+
+def texts_in(value: Any) -> Iterator[Any]:
+    """Yield the texts in the value's lists and mappings."""
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
+    elif value is not None:
+        yield value
 
 
 def compiled_names(value: Compiled) -> list[str]:
     """Return every placeholder's name in the value."""
-    if isinstance(value, Template):
-        return names_in(value)
-    if isinstance(value, list):
-        return [name for item in value for name in compiled_names(item)]
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in compiled_names(item)]
-    return []
-
-
-def filled(value: Compiled, fill: Callable[[Text], str]) -> Plain:
-    """Return the plain value, with every text filled."""
-    if isinstance(value, list):
-        return [filled(item, fill) for item in value]
-    if isinstance(value, dict):
-        return {key: filled(item, fill) for key, item in value.items()}
-    return None if value is None else fill(value)
-
-
-def _may_hold(value: Plain) -> bool:
-    if isinstance(value, str):
-        return "{{" in value
-    if isinstance(value, list):
-        return any(_may_hold(item) for item in value)
-    return isinstance(value, dict) and any(_may_hold(item) for item in value.values())
+    return [name for text in texts_in(value) for name in names_in(text)]
 
 
 def _deferring(convert: c.Convert) -> c.Convert:
     def validate(value: Plain) -> Any:
-        if not _may_hold(value):
+        if not any("{{" in text for text in texts_in(value)):
             return convert(value)
-        compiled = compile_plain(value)
+        compiled = mapped(value, compile_raw)
         if compiled_names(compiled):
             return Deferred(compiled, convert)
-        return convert(filled(compiled, str))  # no placeholders but escaped ones
+        return convert(compiled)  # no placeholders but escaped ones
 
     return validate
 

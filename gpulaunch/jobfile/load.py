@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,32 +40,9 @@ def load(
     `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
     file's own, which jobs that say nothing have. `look` adds mistakes, to be told with the others.
     """
-    data = read_bytes(path, "a job file (YAML text)")
-    with _collecting_nothing():
-        base = _plain(path.absolute().parent)
-        return _plan(data, str(path), base, environ, path, per_gpu, look)
-
-
-def load_text(
-    data: bytes,
-    *,
-    name: str,
-    base: Path,
-    environ: Mapping[str, str],
-    per_gpu: int | None = None,
-    look: Look | None = None,
-) -> Plan:
-    """Return the plan of a text, as `load`; `name` is how messages call it.
-
-    `base` is the directory where relative paths and globs start.
-    """
-    with _collecting_nothing():
-        return _plan(data, name, _plain(base.absolute()), environ, None, per_gpu, look)
-
-
-def _plain(base: Path) -> Path:
-    """Return the path without `..`, but with its symbolic links."""
-    return base.resolve() if ".." in base.parts else base
+    data, base = read_bytes(path, "a job file (YAML text)"), path.absolute().parent
+    plan = load_text(data, name=str(path), base=base, environ=environ, per_gpu=per_gpu, look=look)
+    return replace(plan, path=path)
 
 
 @contextmanager
@@ -83,15 +61,22 @@ def _collecting_nothing() -> Iterator[None]:
             gc.enable()
 
 
-def _plan(
+@_collecting_nothing()
+def load_text(
     data: bytes,
+    *,
     name: str,
     base: Path,
     environ: Mapping[str, str],
-    path: Path | None,
-    per_gpu: int | None,
-    look: Look | None,
+    per_gpu: int | None = None,
+    look: Look | None = None,
 ) -> Plan:
+    """Return the plan of a text, as `load`; `name` is how messages call it.
+
+    `base` is the directory where relative paths and globs start.
+    """
+    base = base.absolute()
+    base = base.resolve() if ".." in base.parts else base  # without `..`, but with its links
     source = JobFileText(name, base, data, decode(data, name))
     root, early = tree.parse(source)
     mistakes = Mistakes(source, root)
@@ -118,5 +103,4 @@ def _plan(
         jobs=tuple(jobs),
         notify=top.notify,
         source=source,
-        path=path,
     )

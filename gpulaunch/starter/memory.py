@@ -15,7 +15,7 @@ from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.pieces import literal
 from gpulaunch.starter.render import MODULES, Renderer, mask_value
 from gpulaunch.starter.scope import Notes, Order, Scope
-from gpulaunch.starter.shell import Script, variables_in
+from gpulaunch.starter.shell import Script, reads_a_text, variables_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -24,6 +24,7 @@ TIME, CPUS = "_init_timeout", "_init_cpus"
 """Variables by which an unfolded script says a job's `timeout` and `cpus`."""
 PRINTS = frozenset({"echo", "printf", "date", "clear", "nvidia-smi", "hostname", "whoami", "pwd"})
 CONDA = ("conda", "mamba", "micromamba")
+_NO_CONDA = "not needed: `conda: NAME` activates without it"
 _REFUSED = {
     "exit": "the list has no early end: `--fail-fast` stops at the first failure",
     "trap": "gpulaunch stops jobs, and all that they started, by itself",
@@ -144,24 +145,19 @@ class Memory:
             raise Untranslatable("only waits: gpulaunch starts a job when a card is free for it")
         elif name in PRINTS and not redirected:
             raise Untranslatable("only prints; `gpulaunch run` says what starts and ends")
-        elif name == "read" and self._reads_a_text(node):
+        elif name == "read" and reads_a_text(node):
             scope.preamble.append((None, node))
         elif name in (":", "true"):
             raise Untranslatable("does nothing")
         elif name in ("ulimit", "umask"):
             scope.preamble.append((None, command))
         elif name == "eval" and "conda" in " ".join(rest):
-            raise Untranslatable("not needed: `conda: NAME` activates without it")
+            raise Untranslatable(_NO_CONDA)
         elif name in _REFUSED:
             raise Untranslatable(_REFUSED[name])
         else:
             return False
         return True
-
-    def _reads_a_text(self, node: Node) -> bool:
-        """`read a b <<< "$line"`: variables from what is known, no terminal."""
-        inside = [node, *node.children]
-        return any(one.type == "herestring_redirect" for part in inside for one in part.children)
 
     def _literal(self, command: Node, number: int, scope: Scope) -> str | None:
         words = [child for child in command.named_children if child.type != "variable_assignment"]
@@ -183,14 +179,11 @@ class Memory:
         if path is None and rest and rest[0].startswith(("~/", "$HOME/", "${HOME}/")):
             path = "~/" + rest[0].split("/", 1)[1]
         if path is not None and path.endswith("/bin/activate"):
-            if path.startswith("~/"):
-                scope.venv = path.removesuffix("/bin/activate")
-            else:
-                there = posixpath.join(scope.cwd or "", path.removesuffix("/bin/activate"))
-                scope.venv = posixpath.normpath(there)
-            scope.conda = None
+            venv, scope.conda = path.removesuffix("/bin/activate"), None
+            there = posixpath.normpath(posixpath.join(scope.cwd or "", venv))
+            scope.venv = venv if venv.startswith("~/") else there
         elif "conda" in " ".join(rest) or "mamba" in " ".join(rest):
-            raise Untranslatable("not needed: `conda: NAME` activates without it")
+            raise Untranslatable(_NO_CONDA)
         elif rest:
             scope.preamble.append((None, command))
             self.notes.remark(command, f"now read by every job: it must not set {MASK}")
@@ -205,16 +198,15 @@ class Memory:
                 raise Untranslatable("activates an environment whose name only the shell can know")
             scope.conda, scope.venv = name or "base", None
         elif verb in ("init", "shell"):
-            raise Untranslatable("not needed: `conda: NAME` activates without it")
+            raise Untranslatable(_NO_CONDA)
         else:
             return False
         return True
 
     def _set(self, rest: list[str], scope: Scope) -> None:
         flags = "".join(word[1:] for word in rest if re.fullmatch(r"-[a-z]+", word))
-        scope.errexit = scope.errexit or "e" in flags
-        if any(word.startswith("+") for word in rest):
-            scope.errexit = False
+        undone = any(word.startswith("+") for word in rest)
+        scope.errexit = not undone and (scope.errexit or "e" in flags)
         if left := "".join(flag for flag in flags if flag in "ux"):
             raise Untranslatable(f"jobs run under bash -eo pipefail, without {left}")
 

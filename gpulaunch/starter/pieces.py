@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpulaunch.core.template import Quoting
 from gpulaunch.jobfile.shell import MARK, quotings
 from gpulaunch.starter.entry import Untranslatable
-from gpulaunch.starter.shell import Script
+from gpulaunch.starter.shell import Script, lone
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_LONE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ESCAPED = re.compile(r'\\(["\\$`])|\\\n')
 
 
@@ -98,15 +97,8 @@ def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
         pieces = inner(script, node)
     except Untranslatable:
         return None
-    found = [_value(piece, known) for piece in pieces]
+    found = [p if isinstance(p, str) else known.get(lone(p.text)) for p in pieces]
     return None if None in found else "".join(text for text in found if text is not None)
-
-
-def _value(piece: Piece, known: Mapping[str, str]) -> str | None:
-    if isinstance(piece, str):
-        return piece
-    lone = _LONE.fullmatch(piece.text)
-    return known.get(lone.group(1) or lone.group(2)) if lone else None
 
 
 def split(

@@ -26,6 +26,7 @@ from gpulaunch.starter.shell import (
     forks,
     is_late_ampersand,
     joined,
+    lone,
     shell_text,
     walk,
     words_of,
@@ -414,5 +415,4 @@ def wrappers_of(words: Sequence[str]) -> int:
 
 def mask_value(spelt: str, literals: dict[str, str]) -> str:
     """A mask as typed, a variable that is known replaced by its value."""
-    match = re.fullmatch(r'"?\$\{?(\w+)\}?"?', spelt)
-    return literals.get(match.group(1), spelt) if match else spelt
+    return literals.get(lone(spelt.strip('"')), spelt)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_LONE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MASK = "CUDA_VISIBLE_DEVICES="
 _READ = re.compile(r"(?<!\\)\$(?:\{[#!]?)?([A-Za-z_]\w*)")
 _NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
@@ -181,6 +182,17 @@ def chooses_a_card(script: Script, node: Node) -> bool:
         one.type == "variable_assignment" and script.text(one).startswith(_MASK)
         for one in above(node)
     )
+
+
+def lone(text: str) -> str:
+    """The variable whose expansion is all of the text: `f` of `$f` and `${f}`; else empty."""
+    match = _LONE.fullmatch(text)
+    return match.group(1) or match.group(2) if match else ""
+
+
+def reads_a_text(node: Node) -> bool:
+    """Whether there is a here-string in it, as in `read a b <<< "$line"`: no terminal is asked."""
+    return any(one.type == "herestring_redirect" for one in walk(node))
 
 
 def joined(text: str) -> str:

@@ -25,7 +25,13 @@ from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
 from gpulaunch.starter.render import KEPT, Renderer
 from gpulaunch.starter.scope import Notes, Order, Scope, StatementPlace
-from gpulaunch.starter.shell import broken, is_late_ampersand, variables_in, walk
+from gpulaunch.starter.shell import (
+    broken,
+    is_late_ampersand,
+    reads_a_text,
+    variables_in,
+    walk,
+)
 from gpulaunch.starter.unfold import Unfolded, unfold
 
 if TYPE_CHECKING:
@@ -198,8 +204,7 @@ class _Translator:
         if node.type in _ASSIGNS:
             return True
         if node.type == "redirected_statement":
-            here_string = any(one.type == "herestring_redirect" for one in walk(node))
-            return here_string and self._is(node.children[0], "read")
+            return reads_a_text(node) and self._is(node.children[0], "read")
         activates = self._is(node, *CONDA) and self.script.words(node)[1:2] == ["activate"]
         return activates or self._is(node, "cd", "source", ".", "set")
 

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.entry import Untranslatable
-from gpulaunch.starter.shell import Script, above, walk
+from gpulaunch.starter.shell import Script, above, lone, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _SAFE = re.compile(r"[\w./:=,@%+ -]*")
-_LONE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _NAME = re.compile(r"\$\{?(\d+|[@*#])\}?")
 _SLICE = re.compile(r"\$\{[@*]:(\d+)\}")
 _IN_BRACES = re.compile(r"\$\{(\d+)(\W.*)\}", re.DOTALL)
@@ -52,7 +51,7 @@ class Arguments:
     def bare(self, number: int) -> str:
         """A word where it is not quoted, and would fall into several at its blanks."""
         text = self.inside(number)
-        if _SAFE.fullmatch(text) or _LONE.fullmatch(text):
+        if _SAFE.fullmatch(text) or lone(text):
             return text or "''"
         return f'"{text}"'
 
@@ -91,8 +90,7 @@ def _of_itself(script: Script, node: Node, given: Arguments, shifted: int) -> bo
     alone = node.parent is not None and node.parent.type == "program"
     if match is None or not alone or not match.group(1).isdigit():
         return False
-    lone = _LONE.fullmatch(given.inside(int(match.group(1)) + shifted))
-    return lone is not None and script.part(node, "name") in lone.groups()
+    return lone(given.inside(int(match.group(1)) + shifted)) == script.part(node, "name")
 
 
 def _shifts(script: Script) -> list[tuple[int, int]]:
@@ -121,8 +119,8 @@ def _expansion(script: Script, node: Node, given: Arguments, shifted: int) -> st
     if match := _IN_BRACES.fullmatch(text):
         number = int(match.group(1)) + shifted
         inside = given.inside(number)
-        if lone := _LONE.fullmatch(inside):
-            return f"${{{lone.group(1) or lone.group(2)}{match.group(2)}}}"
+        if variable := lone(inside):
+            return f"${{{variable}{match.group(2)}}}"
         if default := re.fullmatch(r":?-(.*)", match.group(2), re.DOTALL):
             return inside or default.group(1)
         raise Untranslatable(f"uses {text} of {inside!r}")

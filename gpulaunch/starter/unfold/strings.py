@@ -10,7 +10,7 @@ from gpulaunch.starter.entry import Read, Untranslatable
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.pieces import Outer, Piece, handed, inner, script_of
 from gpulaunch.starter.render import OF_WRAPPER, wrappers_of
-from gpulaunch.starter.shell import Script, forks, walk, words_of
+from gpulaunch.starter.shell import Script, forks, lone, walk, words_of
 from gpulaunch.starter.unfold import slurm
 from gpulaunch.starter.unfold.calls import Arguments, called
 
@@ -28,7 +28,6 @@ _SERVED_BY = frozenset({
     "horovodrun", "srun",
 })
 # fmt: on
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _SERVED = re.compile(r"\b(?:parallel|xargs|sbatch|srun|tmux|screen)\b")
 _OF_SLURM = re.compile(
     rf"\bSLURM_(?!ARRAY_TASK_ID\b|CPUS_PER_TASK\b|JOB_NAME\b)\w+|\bsrun\b|{MASK}="
@@ -104,11 +103,11 @@ def _known(script: Script, node: Node, pieces: list[Piece]) -> list[Piece]:
     outers = [piece for piece in pieces if piece != ""]
     if len(outers) != 1 or not isinstance(outers[0], Outer):
         return pieces
-    name = _VARIABLE.fullmatch(outers[0].text)
+    name = lone(outers[0].text)
     found: Node | None = None
     for one in walk(script.root):
         before = one.type == "variable_assignment" and one.start_byte < node.start_byte
-        if before and name and script.part(one, "name") == name.group(1):
+        if before and name == script.part(one, "name"):
             found = one.child_by_field_name("value")
     return inner(script, found) if found is not None else pieces
 
@@ -193,6 +192,6 @@ def _waits(options: slurm.BatchOptions) -> str:
         return ""
     kind, _, jobs = spelt.partition(":")
     names = jobs.split(":")
-    if kind not in ("afterok", "afterany") or not all(map(_VARIABLE.fullmatch, names)):
+    if kind not in ("afterok", "afterany") or not all(map(lone, names)):
         raise Untranslatable(f"--dependency={spelt}: say needs: or after: in the job file")
     return f"wait {' '.join(names)}{' || exit' if kind == 'afterok' else ''}; "
