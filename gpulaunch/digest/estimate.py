@@ -189,10 +189,9 @@ class Estimate:
         """Return of running jobs the expected seconds already done, and the longest rest of one."""
         begun, longest = 0.0, 0.0
         for attempt, since in self._running.items():
-            member = self._left.get(attempt.job)
-            if member is None or self._groups[member[0]].done < MIN_JOBS_FINISHED:
+            expected = self.expected(attempt.job)
+            if expected is None:
                 continue
-            expected = self._groups[member[0]].mean(member[1])
             passed = max(0.0, now.mono - since.mono)
             begun += min(passed, expected)
             longest = max(longest, expected - passed)

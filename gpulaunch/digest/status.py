@@ -23,7 +23,7 @@ from gpulaunch.contracts import (
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.core.reasons import WaitReason
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, JobState, RunState
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons
 from gpulaunch.digest.tail import read_tail

@@ -133,11 +133,6 @@ SELECT max(at) FROM (SELECT max(at) AS at FROM card_now UNION ALL SELECT max(las
 SELECT at, utilization, memory, power, temperature, throttled
 FROM card_sample WHERE gpu = (SELECT id FROM gpu WHERE uuid = :gpu) AND at >= :since ORDER BY at;
 
--- name: samples
-SELECT at, gpu_memory, cpu_seconds, resident FROM attempt_sample
-WHERE attempt = (SELECT id FROM attempt WHERE job = :job AND number = :number) AND at >= :since
-ORDER BY at;
-
 -- name: uses
 SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
        card_memory_peak, utilization_peak, utilization_sum, utilization_time,

@@ -20,14 +20,13 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.files import is_regular
 from gpulaunch.metrics.model import (
     NOTHING,
-    AttemptSample,
     AttemptUse,
     CardSample,
     Measured,
     PinState,
 )
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
-from gpulaunch.metrics.thin import CardRow, card_sample, merge_attempts, merge_cards
+from gpulaunch.metrics.thin import CardRow, card_sample, merge_cards
 
 BUSY_TIMEOUT = 2.0
 
@@ -103,13 +102,6 @@ class MetricsReader:
         rows = cast(list[CardRow], self._rows("cards", {"gpu": uuid, "since": since}))
         return [card_sample(uuid, merge_cards(some)) for some in _chunks(rows, most)]
 
-    def samples(
-        self, attempt: AttemptId, since: float = 0.0, most: int = 240
-    ) -> list[AttemptSample]:
-        """Return an attempt's likewise; of neighbours the highest memory, the later CPU seconds."""
-        rows = self._rows("samples", {**_who(attempt), "since": since})
-        return [AttemptSample(attempt, *merge_attempts(some)) for some in _chunks(rows, most)]
-
     def use(self, attempt: AttemptId) -> AttemptUse | None:
         """Return what the attempt used so far; None if it was not measured."""
         return next((_use(row) for row in self._rows("one_use", _who(attempt))), None)
@@ -118,16 +110,11 @@ class MetricsReader:
         """Return what every measured attempt used."""
         return {use.attempt: use for use in map(_use, self._rows("uses"))}
 
-    def pin(self, attempt: AttemptId) -> PinState | None:
-        """Return whether an attempt's processes were proved to be on its own cards and no other.
-
-        None: none of them was seen on any card. "unverified": it cannot be told here.
-        """
-        found = self.pins().get(attempt)
-        return found[0] if found else None
-
     def pins(self) -> dict[AttemptId, tuple[PinState, str]]:
-        """Return of every attempt with a verdict the verdict and why, in words."""
+        """Return whether attempts' processes were proved to be on their own cards, and why.
+
+        Not in it: those of which no process was seen on any card. "unverified": it cannot be told.
+        """
         return {AttemptId(job, number): (pin, why) for job, number, pin, why in self._rows("pins")}
 
     def close(self) -> None:

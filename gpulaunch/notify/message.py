@@ -13,8 +13,8 @@ from typing import Any
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, RunState
-from gpulaunch.diagnose.failure.advice import advice as advice_of
 from gpulaunch.diagnose.failure.classes import CLASSES
+from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import ENDS_FIRST, tally
 from gpulaunch.digest.summary import next_command

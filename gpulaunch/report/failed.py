@@ -9,8 +9,8 @@ from statistics import median
 from gpulaunch.core.causes import Hint
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
-from gpulaunch.diagnose.failure.advice import advice as advice_of
 from gpulaunch.diagnose.failure.classes import CLASSES
+from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import Period, RunHistory, begin, finish

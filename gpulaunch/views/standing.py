@@ -17,7 +17,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.core.reasons import JobReason, WaitReason
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons

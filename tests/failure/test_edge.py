@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import MemoryUse
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.diagnose.failure.edge import Counters, counters, rooms, tail
 from gpulaunch.diagnose.failure.memory import numbers_of
 

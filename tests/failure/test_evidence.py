@@ -21,8 +21,8 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.diagnose.failure.advice import advice as words
 from gpulaunch.diagnose.failure.classes import CLASSES, advice_for, title_of
+from gpulaunch.diagnose.failure.classes import advice as words
 from gpulaunch.diagnose.failure.edge import Counters, Room
 from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
@@ -286,8 +286,8 @@ def test_a_services_early_end_with_zero_is_looked_at_as_well() -> None:
 
 def test_the_words_of_the_classes_cost_no_patterns() -> None:
     program = (
-        "import sys; from gpulaunch.diagnose.failure import advice, evidence;"
-        " assert advice.advice_for('gpu_oom');"
+        "import sys; from gpulaunch.diagnose.failure import classes, evidence;"
+        " assert classes.advice_for('gpu_oom');"
         " sys.exit('gpulaunch.diagnose.failure.patterns' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -106,23 +106,12 @@ def test_a_curve_is_thinned_to_as_many_points_as_are_wanted(store: Store, path: 
         assert reader.cards("GPU-0", since=2000.0) == []
 
 
-def test_an_attempts_own_curve(store: Store, path: Path) -> None:
-    for at in range(10):
-        sample = AttemptSample(A, float(at), at * 10, float(at), 100 - at)
-        store.write(attempt_steps(sample, 1, 1.0, 1.0), 0.0)
-    with opened(path) as reader:
-        assert reader.samples(A, since=8.0)[-1] == AttemptSample(A, 9.0, 90, 9.0, 91)
-        assert reader.samples(A, most=2)[0] == AttemptSample(A, 2.0, 40, 4.0, 100)
-        assert reader.samples(B) == []
-
-
 def test_a_pin_is_what_was_said_last_and_none_where_nothing_was(store: Store, path: Path) -> None:
     for attempt in (A, B):
         store.write(end_steps(attempt, 1, 1.0, None), 1.0)
     store.write([pin_step(A, "unverified", "a container"), pin_step(A, "verified", "")], 1.0)
     with opened(path) as reader:
-        assert reader.pin(A) == "verified"
-        assert reader.pin(B) is None
+        assert reader.pins() == {A: ("verified", "")}
         assert reader.use(AttemptId("c", 1)) is None
     assert measured(path).pins == {A: ("verified", "")}
 

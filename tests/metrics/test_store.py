@@ -111,7 +111,7 @@ def test_a_torn_file_is_never_an_error(bench: Bench, kept: int) -> None:
     reader = open_metrics(bench.path)
     if reader is not None:
         with reader:
-            reader.latest(), reader.cards("GPU-0"), reader.uses(), reader.use(A), reader.pin(A)
+            reader.latest(), reader.cards("GPU-0"), reader.uses(), reader.use(A), reader.pins()
     again = Bench(bench.path)
     again.sample(1.0)
     again.sample(2.0)

@@ -23,7 +23,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.retry import failure_of
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm.judge import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,

@@ -11,7 +11,7 @@ import pytest
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import Cancelled, Demand, Exited, Interrupted, Job, Lost, NotStarted
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import launch_files, step
 from tests.slurm.histories import History, Wanted
 from tests.slurm.scenes import (

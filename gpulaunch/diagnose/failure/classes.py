@@ -1,4 +1,4 @@
-"""The failure classes in words, from `classes.txt`: a title, and what a person can do.
+"""The words of failures, from `classes.txt`: a class's title, and what a person can do about it.
 
 The decisions are the core's.
 """
@@ -9,8 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted
 from gpulaunch.core.classes import POLICIES, Policy
+from gpulaunch.text import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,16 @@ class FailureClass:
         return POLICIES[self.name]
 
 
-_CLASS = re.compile(r"^(\w+)(, plain)?: (.+)\n((?:    .+\n)+)", re.MULTILINE)
-CLASSES: Mapping[str, FailureClass] = {
-    name: FailureClass(name, title, " ".join(advice.split()), bool(plain))
-    for name, plain, title, advice in _CLASS.findall(
+_ENTRY = re.compile(r"^(\w+)(, plain)?:(?: (.+))?\n((?:    .+\n)+)", re.MULTILINE)
+_ENTRIES = [
+    FailureClass(name, title, " ".join(advice.split()), bool(plain))
+    for name, plain, title, advice in _ENTRY.findall(
         Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     )
-}
+]
+HINTS: Mapping[str, str] = {one.name: one.advice for one in _ENTRIES if not one.title}
+"""What a person can do where no class says it, by the names of `core.causes.Hint`."""
+CLASSES: Mapping[str, FailureClass] = {one.name: one for one in _ENTRIES if one.title}
 """By name. Holds exactly the names of `core.classes.POLICIES` (a test holds this)."""
 
 
@@ -47,3 +53,37 @@ def title_of(kind: str) -> str:
     """`out of GPU memory`; empty for a class whose outcome says as much, and for an unknown one."""
     known = CLASSES.get(kind)
     return known.title if known and not known.plain else ""
+
+
+def advice(hints: Advice) -> str:
+    """Return the hints as text; empty for none."""
+    return " ".join(filter(None, map(_words, hints)))
+
+
+def _words(hint: Hint | DisksFull | MemoryUse | Quoted) -> str:
+    match hint:
+        case Quoted(text):
+            return text
+        case Hint(name):
+            return HINTS.get(name) or advice_for(name)
+        case DisksFull(paths):
+            return f"Full: {', '.join(paths)}."
+        case MemoryUse():
+            return _memory(hint)
+    never: NoReturn = hint
+    raise AssertionError(never)
+
+
+def _memory(use: MemoryUse) -> str:
+    """`It asked for 2 GiB more; the card has 23.7 GiB; 20.8 GiB were its own.`"""
+    parts = []
+    if use.asked is not None:
+        parts.append(f"it asked for {size(use.asked)} more")
+    if use.total is not None:
+        parts.append(f"the card has {size(use.total)}")
+    if use.own is not None:
+        parts.append(f"{size(use.own)} were its own")
+    if use.others:
+        who = f" (PID {', '.join(map(str, use.pids[:3]))})" if use.pids else ""
+        parts.append(f"{size(use.others)} other processes'{who}")
+    return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}." if parts else ""

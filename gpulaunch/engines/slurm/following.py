@@ -16,7 +16,7 @@ from gpulaunch.core.causes import ByCluster, Hint
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu
 from gpulaunch.core.reasons import LeftInQueue
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import commands, withdrawals
 from gpulaunch.engines.slurm.attempt import (

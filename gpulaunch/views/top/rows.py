@@ -10,8 +10,7 @@ from rich.text import Text
 from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
-from gpulaunch.diagnose.failure.advice import advice
-from gpulaunch.diagnose.failure.classes import title_of
+from gpulaunch.diagnose.failure.classes import advice, title_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.status import STYLES

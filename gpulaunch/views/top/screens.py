@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
-from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.status import STYLES
 from gpulaunch.metrics.model import AttemptUse
