@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import integer, keys, run, texts, with_on
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted, spell
 from gpulaunch.jobfile.placeholders import RESERVED, numbers
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Path, Plain
@@ -58,8 +58,7 @@ class Target:
     @property
     def name(self) -> str:
         """The target in words, without its secret: `notify[0] (mailto://example.org/…)`."""
-        where = "".join(f"[{step}]" if isinstance(step, int) else str(step) for step in self.path)
-        return f"{where} ({self._shown})"
+        return f"{spell(self.path)} ({self._shown})"
 
     @property
     def _shown(self) -> str:

@@ -20,6 +20,7 @@ from gpulaunch.starter.entry import Read, StarterEntry, Untranslatable
 from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.pieces import Piece, inner
 from gpulaunch.starter.shell import Script, above, walk, words_of
+from gpulaunch.starter.unfold.slurm import BatchOptions
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -90,15 +91,16 @@ def entries_of(script: str, read: Read) -> list[StarterEntry]:
 # ── What was submitted ──────────────────────────────────────────────────────────────────────────
 
 
-def _extra(terms: Mapping[str, str], outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _extra(text: str, outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Fields that are told by more than a word: as YAML."""
     found: list[tuple[str, str]] = []
-    if (tries := int(terms.get("tries", "1"))) > 1:
-        delay = terms.get("delay")
-        times = str(tries - 1)
-        found.append(("retries", f"{{times: {times}, delay: {delay}s}}" if delay else times))
-    if codes := terms.get("codes"):
-        found.append(("success_codes", f"[{', '.join(codes.split())}]"))
+    tries = re.search(r"^for GPULAUNCH_ATTEMPT in (.*); do$", text, re.MULTILINE)
+    delay = re.search(r"^  \[ .* \] \|\| sleep ([\d.]+)$", text, re.MULTILINE)
+    if tries and (times := int(tries.group(1).rstrip(")").split()[-1]) - 1):
+        told = f"{{times: {times}, delay: {delay.group(1)}s}}" if delay else str(times)
+        found.append(("retries", told))
+    if codes := _CODES.search(text):
+        found.append(("success_codes", f"[{codes.group(1).replace('|', ', ')}]"))
     if outputs:
         spelt = ", ".join('"' + re.sub(r'([\\"])', r"\\\1", one) + '"' for one in outputs)
         found.append(("outputs", f"[{spelt}]"))
@@ -117,7 +119,8 @@ def _submitted(script: str, read: Read) -> Iterator[StarterEntry]:
         if text is None:
             raise Untranslatable(f"submits {unit}.sh, which cannot be read here")
         entries = dict(enumerate(_of_unit(unit, text, read)))
-        chosen = sorted(_numbers(array)) if array else sorted(entries)
+        tasks = BatchOptions({"--array": array}).tasks() if array else entries
+        chosen = sorted(map(int, tasks))
         made[variable] = {task: entries[task].name for task in chosen}
         for task in chosen:
             needs, after = _waited(waits or "", made, task)
@@ -126,12 +129,6 @@ def _submitted(script: str, read: Read) -> Iterator[StarterEntry]:
 
 def _cd(line: str) -> str:
     return shlex.split(line.removesuffix(" || exit"))[2]
-
-
-def _numbers(array: str) -> Iterator[int]:
-    for part in array.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _waited(
@@ -158,7 +155,6 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
     rows = table.splitlines() if table else [single.group(1)] if single else []
     lines = text.split("\n")
     at = next(at for at, line in enumerate(lines) if line.strip() == "status=$?")
-    tries = re.search(r"^for GPULAUNCH_ATTEMPT in (.*); do$", text, re.MULTILINE)
     gpus = re.search(r"^#SBATCH --gpus-per-node=(\d+)$", text, re.MULTILINE)
     cpus = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.MULTILINE)
     for row in rows:
@@ -169,7 +165,7 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
         entry = _entry(values["GPULAUNCH_JOB"], lines[at - 1].strip(), values, cwd)
         own = {name: value for name, value in values.items() if name.startswith("item_")}
         used = {name: escaped(own[name]) for name in own if f"${{{name}}}" in lines[at - 1]}
-        extra = _extra(_terms(text, tries), _outputs_in(lines, values))
+        extra = _extra(text, _outputs_in(lines, values))
         yield replace(
             entry,
             gpus=int(gpus.group(1)) if gpus else 0,
@@ -177,16 +173,6 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
             env={**used, **entry.env},
             extra=entry.extra + extra,
         )
-
-
-def _terms(text: str, tries: re.Match[str] | None) -> dict[str, str]:
-    spelt = tries.group(1).rstrip(")").split() if tries else ["1"]
-    terms = {"tries": spelt[-1]}
-    if delay := re.search(r"^  \[ .* \] \|\| sleep ([\d.]+)$", text, re.MULTILINE):
-        terms["delay"] = delay.group(1)
-    if codes := _CODES.search(text):
-        terms["codes"] = codes.group(1).replace("|", " ")
-    return terms
 
 
 def _row(row: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.jobfile.warn import daemon_of
+from gpulaunch.jobfile.commands import daemon_of
 
 _ELSEWHERE = "runs on another machine; gpulaunch gives cards of this one"
 _BY_NAME: Mapping[str, str] = {

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.jobfile.commands import commands_in
+from gpulaunch.jobfile.commands import CommandWarning, commands_in, warnings_of
 from gpulaunch.jobfile.shell import outline
-from gpulaunch.jobfile.warn import CommandWarning, of_command
 
 DAEMONS = {
     "docker run --rm x": "docker run",
@@ -93,7 +92,7 @@ def _warnings(script: str) -> list[CommandWarning]:
     return [
         found
         for command in commands
-        for found in of_command(command, lambda word: script[word.start : word.end])
+        for found in warnings_of(command, lambda word: script[word.start : word.end])
     ]
 
 

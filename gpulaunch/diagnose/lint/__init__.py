@@ -3,7 +3,7 @@
     job file ──jobs──▶ commands ──runs──▶ files ──follow──▶ modules, scripts, notebooks
                  └───────────── suspects, judged by each job's cards ─────────────▶ Finding ...
 
-Python by its syntax tree, shell by the commands that spec.commands tells. Reads files (only in
+Python by its syntax tree, shell by the commands that jobfile.commands tells. Reads files (only in
 files.py, bounded in number, size and time), runs nothing, prints nothing, and fails for nothing
 that a script may hold. Rules: finding.RULES.
 """

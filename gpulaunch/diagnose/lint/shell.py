@@ -17,8 +17,14 @@ from gpulaunch.diagnose.lint import inside, options, wording
 from gpulaunch.diagnose.lint.finding import Suspect
 from gpulaunch.diagnose.lint.runs import ProgramRun, runs
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
-from gpulaunch.jobfile import warn
-from gpulaunch.jobfile.commands import ShellCommand, Word, command_of, commands_in
+from gpulaunch.jobfile.commands import (
+    SETTERS,
+    ShellCommand,
+    Word,
+    command_of,
+    commands_in,
+    warnings_of,
+)
 from gpulaunch.jobfile.values import SHELLS
 
 MAX_SUSPECTS = 100
@@ -156,7 +162,7 @@ class _ShellReader:
             self.asked = ""
         self._pass_on(command)
         self._warned(command)
-        exported = command.arguments if program in warn.SETTERS else ()
+        exported = command.arguments if program in SETTERS else ()
         for word in (*command.assignments, *exported):
             self._assigned(word, command)
         if command.name is None or program in _TESTS:
@@ -251,7 +257,7 @@ class _ShellReader:
 
     def _warned(self, command: ShellCommand) -> None:
         """Daemons and masks, as for the job file's own commands."""
-        for finding in warn.of_command(command, self._typed):
+        for finding in warnings_of(command, self._typed):
             if finding.kind == "daemon":
                 why, _, mend = finding.message.partition("; ")
                 suspect = Suspect("daemon", why, mend or "run the program itself")
@@ -275,7 +281,7 @@ class _ShellReader:
         if MASK not in line and "GPULAUNCH_" not in line and self.own.isdisjoint(_names(line)):
             return
         self.own |= {word.text.partition("=")[0] for word in command.assignments} - {MASK}
-        if command.program in ("read", "mapfile", "readarray", "for", *warn.SETTERS):
+        if command.program in ("read", "mapfile", "readarray", "for", *SETTERS):
             self.own |= {word.text.partition("=")[0] for word in command.arguments} - {MASK}
 
     def _assigned(self, word: Word, command: ShellCommand) -> None:
