@@ -144,11 +144,12 @@ def _follow(state: State, node: Node, decision: retry.Decision) -> None:
     if isinstance(decision, retry.Settle):
         graph.settle(state, node, decision.state, decision.reason)
         return
-    if decision.demand is not None:
-        graph.redemand(state, node, decision.demand)
-    state.effects.fact(JobDelayed(node.name, decision.reason, decision.delay, decision.change))
-    if decision.change == "other_card":
-        graph.hold_out(state, node, decision.delay)
+    there = decision.there
+    if there.demand != node.job.demand:
+        graph.redemand(state, node, there.demand)
+    state.effects.fact(JobDelayed(node.name, decision.reason, there.delay, there.change))
+    if there.change == "other_card":
+        graph.hold_out(state, node, there.delay)
     node.become(UNKNOWN)
     if node.excluded:
         graph.leave_be(state, node)

@@ -76,17 +76,12 @@ NOWHERE_KNOWN = RetryContext()
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry.
+    """The job waits again, and `there` is where it runs then. `charged`: it cost a retry."""
 
-    `demand` is what the next attempt needs, None: as before; `change`: what will differ.
-    """
-
-    delay: float
+    there: RetryPlacement
     reason: r.JobReason
     failure: str | None = None
     charged: bool = False
-    demand: Demand | None = None
-    change: r.PlacementChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +139,7 @@ def decide(
         case Cancelled():
             return Settle("cancelled", Because("cancelled"))
         case Interrupted():
-            return TryAgain(0.0, r.AttemptEnd(outcome))
+            return TryAgain(RetryPlacement(job.demand), r.AttemptEnd(outcome))
         case Stopped():
             return Settle("succeeded")
     failure = failure_of(outcome, job, seen)
@@ -189,11 +184,10 @@ def _again(
     failure: str,
     charged: bool = False,
 ) -> TryAgain:
-    delay = job.retry.delay if charged else 0.0
     if isinstance(there, NoBetterPlacement):
-        return TryAgain(delay, reason, failure, charged)
-    demand = None if there.demand == job.demand else there.demand
-    return TryAgain(max(delay, there.delay), reason, failure, charged, demand, there.change)
+        there = RetryPlacement(job.demand)
+    delay = max(job.retry.delay if charged else 0.0, there.delay)
+    return TryAgain(replace(there, delay=delay), reason, failure, charged)
 
 
 def over(outcome: Outcome, job: Job, seen: Failure | None = None) -> r.AttemptEnd:

@@ -41,6 +41,16 @@ def new_run_id(when: datetime) -> str:
     return f"{when.strftime(_STAMP)}-{secrets.token_hex(3)}"
 
 
+class Below:
+    """A path below a run's directory, as an attribute of the latter."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, run: RunDir, owner: type[RunDir]) -> Path:
+        return run.path.joinpath(*self._parts)
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The paths of one run. `path` is absolute. Constructing one touches no file."""
@@ -77,46 +87,17 @@ class RunDir:
         """The directory itself, as people are to type it."""
         return self.path
 
-    @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.db"
-
-    @property
-    def joblog(self) -> Path:
-        return self.path / "joblog.tsv"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def outs(self) -> Path:
-        return self.path / "out"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results"
-
-    @property
-    def ends(self) -> Path:
-        return self.path / "ends"
-
-    @property
-    def inputs(self) -> Path:
-        """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
-        return self.path / "inputs"
+    manifest = Below("manifest.json")
+    events = Below("events.jsonl")
+    metrics = Below("metrics.db")
+    joblog = Below("joblog.tsv")
+    report = Below("report.html")
+    logs = Below("logs")
+    outs = Below("out")
+    results = Below("results")
+    ends = Below("ends")
+    inputs = Below("inputs")
+    """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
 
     def jobs_file(self, number: int = 1) -> Path:
         """Return the copy of the job file that was read for the `number`-th time."""

@@ -21,7 +21,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.reasons import AttemptEnd, RetryGranted
-from gpulaunch.core.retry import Settle, TryAgain, decide
+from gpulaunch.core.retry import RetryPlacement, Settle, TryAgain, decide
 from gpulaunch.wording import ending, job_reason
 
 TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
@@ -53,7 +53,8 @@ def test_each_failure_has_a_class_and_words(outcome: Outcome, failure: str, reas
     assert decide(outcome, TWICE, 2) == Settle("failed", AttemptEnd(outcome), failure, True)
     assert ending(outcome) == reason
     granted = RetryGranted(AttemptEnd(outcome), 2, 2)
-    assert decide(outcome, TWICE, 1) == TryAgain(30.0, granted, failure, True)
+    later = RetryPlacement(TWICE.demand, delay=30.0)
+    assert decide(outcome, TWICE, 1) == TryAgain(later, granted, failure, True)
     assert job_reason(granted) == f"{reason}; retry 2 of 2"
 
 
@@ -72,10 +73,11 @@ def test_only_the_named_classes_are_tried_again() -> None:
 
 def test_what_is_not_the_jobs_doing_is_not_charged() -> None:
     job = Job("a", "true")
+    here = RetryPlacement(job.demand)
     drained = Interrupted(Because("gave_back"))
-    assert decide(drained, job, 0) == TryAgain(0.0, AttemptEnd(drained))
+    assert decide(drained, job, 0) == TryAgain(here, AttemptEnd(drained))
     lost = Lost(Quoted("gone"))
-    assert decide(lost, job, 0, lost=1) == TryAgain(0.0, AttemptEnd(lost), "lost")
+    assert decide(lost, job, 0, lost=1) == TryAgain(here, AttemptEnd(lost), "lost")
     assert decide(Cancelled(), TWICE, 0) == Settle("cancelled", Because("cancelled"))
     assert decide(Stopped(), job, 0) == Settle("succeeded")
 

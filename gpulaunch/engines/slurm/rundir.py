@@ -14,52 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import Below, RunDir
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmDir(RunDir):
     """The paths of a run on a cluster."""
 
-    @property
-    def slurm(self) -> Path:
-        return self.path / "slurm"
-
-    @property
-    def node_program(self) -> Path:
-        return self.slurm / "farside.zip"
-
-    @property
-    def batch_script(self) -> Path:
-        return self.slurm / "batch.sh"
-
-    @property
-    def batch_lists(self) -> Path:
-        return self.slurm / "batches"
-
-    @property
-    def tickets(self) -> Path:
-        return self.slurm / "tickets"
-
-    @property
-    def starts(self) -> Path:
-        return self.slurm / "starts"
-
-    @property
-    def stops(self) -> Path:
-        return self.slurm / "stops"
-
-    @property
-    def said(self) -> Path:
-        return self.slurm / "said"
-
-    @property
-    def seen(self) -> Path:
-        return self.slurm / "seen"
-
-    @property
-    def held(self) -> Path:
-        return self.slurm / "held"
+    slurm = Below("slurm")
+    node_program = Below("slurm", "farside.zip")
+    batch_script = Below("slurm", "batch.sh")
+    batch_lists = Below("slurm", "batches")
+    tickets = Below("slurm", "tickets")
+    starts = Below("slurm", "starts")
+    stops = Below("slurm", "stops")
+    said = Below("slurm", "said")
+    seen = Below("slurm", "seen")
+    held = Below("slurm", "held")
 
     def batch_list(self, batch: str) -> Path:
         return self.batch_lists / f"{batch}.json"
