@@ -2,102 +2,50 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.helpers import goes_along, wait_until
-from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
+import pytest
 
-ONE_THAT_IS_KILLED = """
-import sys, time
-from tests.slurm.cluster import Cluster
-with Cluster(nodes=1) as made:
-    print(made.dir, flush=True)
-    made.command("sbatch", "--output=/dev/null", "--wrap", f"touch {made.dir}/ran; sleep 600")
-    time.sleep(600)
+from tests.helpers import goes_along, wait_until
+from tests.slurm import nest
+from tests.slurm.cluster import PATIENCE, processes_told_of
+
+# As a daemon leaves its parent, and so does a job under it.
+DAEMON = """
+trap '' TERM HUP
+setsid sh -c 'setsid sleep 600 & echo $! > pid.new; mv pid.new pid; sleep 600' &
+exec sleep 600
+"""
+OWNER = f"""
+import subprocess, sys
+made = subprocess.Popen(
+    [sys.executable, "-I", "-S", {nest.__file__!r}, "sh", "-c", sys.argv[1]], stdin=subprocess.PIPE
+)
+made.wait()
 """
 
 
-def submit(cluster: Cluster, *argv: str) -> str:
-    return cluster.command("sbatch", "--parsable", "--output=/dev/null", *argv).strip()
-
-
-def state(cluster: Cluster, job: str) -> str:
-    return cluster.command("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
-
-
-def pid_in(path: Path) -> int:
-    """What a job wrote there as its own process id."""
-    return int(wait_until(lambda: path.exists() and path.read_text().strip(), PATIENCE))
-
-
-def test_a_job_is_given_as_many_cards_as_it_asked_for(cluster: Cluster, tmp_path: Path) -> None:
-    for count in (1, 2):
-        said = tmp_path / f"said-{count}"
-        submit(
-            cluster, f"--gpus-per-node={count}", "--nodes=1",
-            "--wrap", f"echo $CUDA_VISIBLE_DEVICES > {said}.new; mv {said}.new {said}",
-        )  # fmt: skip
-        wait_until(said.exists, PATIENCE)
-        assert len(said.read_text().split(",")) == count
-
-
-def test_a_killed_node_takes_its_jobs_along(
-    own_cluster: Callable[..., Cluster], tmp_path: Path
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "its owner is killed"])
+def test_nothing_that_came_of_a_daemon_is_left_when_its_nest_goes(
+    tmp_path: Path, killed: bool
 ) -> None:
-    cluster = own_cluster()
-    jobs = [
-        submit(
-            cluster, f"--nodelist=n{number}",
-            "--wrap", f"setsid sleep 600 & echo $! > {tmp_path}/{number}.new;"
-            f" mv {tmp_path}/{number}.new {tmp_path}/{number}; wait",
-        )
-        for number in (1, 2)
-    ]  # fmt: skip
-    ours, theirs = (pid_in(tmp_path / str(number)) for number in (1, 2))
-    cluster.kill_node(1)
-    assert not Path(f"/proc/{ours}").exists()
-    assert Path(f"/proc/{theirs}").exists()
-    assert state(cluster, jobs[1]) == "RUNNING"
-    cluster.start_node(1)
-    again = submit(cluster, "--nodelist=n1", "--wrap", "true")
-    wait_until(lambda: state(cluster, again) == "COMPLETED", PATIENCE, "the node works again")
-
-
-def test_a_controller_that_was_stopped_in_good_order_knows_its_jobs_again(
-    own_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = own_cluster(nodes=1)
-    job = submit(
-        cluster, "--wrap", f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid;"
-        " sleep 600",
-    )  # fmt: skip
-    pid = pid_in(tmp_path / "pid")
-    cluster.stop_controller()
-    assert Path(f"/proc/{pid}").exists()
-    cluster.start_controller()
-    assert state(cluster, job) == "RUNNING"
-
-
-def test_nothing_of_a_cluster_is_left_when_the_tests_are_killed(slurm_here: None) -> None:
-    ours = subprocess.Popen(
-        [sys.executable, "-c", ONE_THAT_IS_KILLED],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=goes_along(),
-    )
-    with ours:
-        assert ours.stdout
-        at = Path(ours.stdout.readline().strip())
-        wait_until((at / "ran").exists, PATIENCE, "its job runs")
-        assert len(processes_told_of(at)) > 4
-        ours.send_signal(signal.SIGKILL)
-    wait_until(lambda: not processes_told_of(at), PATIENCE, "all its processes have ended")
-    shutil.rmtree(at)
+    direct = [sys.executable, "-I", "-S", nest.__file__, "sh", "-c", DAEMON]
+    argv = [sys.executable, "-c", OWNER, DAEMON] if killed else direct
+    marked = os.environ | {"MARK": str(tmp_path)}
+    with subprocess.Popen(
+        argv, cwd=tmp_path, stdin=subprocess.PIPE, env=marked, preexec_fn=goes_along()
+    ) as process:
+        wait_until((tmp_path / "pid").exists, PATIENCE, "what left its parents is there")
+        assert len(processes_told_of(tmp_path)) > 3
+        if killed:
+            process.send_signal(signal.SIGKILL)
+        else:
+            process.communicate()
+    wait_until(lambda: not processes_told_of(tmp_path), PATIENCE, "all its processes have ended")
 
 
 def test_one_to_play_with_says_how_to_speak_to_it_and_ends_when_told(slurm_here: None) -> None:
@@ -113,6 +61,7 @@ def test_one_to_play_with_says_how_to_speak_to_it_and_ends_when_told(slurm_here:
     assert said.startswith("export SLURM_CONF=")
     directory = Path(said.partition("=")[2]).parent
     assert directory.is_dir()
+    assert len(processes_told_of(directory)) > 4
     play.terminate()
     assert play.wait(PATIENCE) == 143
     play.stdout.close()

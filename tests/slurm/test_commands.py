@@ -23,6 +23,7 @@ from gpulaunch.engines.slurm.commands import (
     Unknown,
     Unreachable,
 )
+from gpulaunch.engines.slurm.health import finding, unconfigured
 from gpulaunch.engines.slurm.reading import QueueRow, Tasks
 from gpulaunch.loop import Loop
 from tests.helpers import wait_until
@@ -108,29 +109,45 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 Write = Callable[[str], Path]
 
 
-def test_a_job_is_submitted_followed_and_its_status_read(client: Client, script: Write) -> None:
+NAMES = [
+    "a b  c",
+    "gl:läuf|RUNNING|x",
+    "x\n7|COMPLETED|None|0|0|n1|y|",
+    "日本 %s ; $(true)",
+    "-",
+]
+"""They look like fields and rows."""
+NOWHERE = "4000000"
+"""No job has that number."""
+
+# ── On a cluster ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_jobs_are_submitted_followed_and_read_whole(client: Client, script: Write) -> None:
+    ids = {client.submitted(script("true"), f"--job-name={name}"): name for name in NAMES}
+    found = {row.id: row.name for row in client.rows() if row.id in ids}
+    assert found == ids
+    assert not any(row.id == "7" and row.name == "y" for row in client.rows())
+
     id = client.submitted(script("exit 3"), "--gpus=1", "--job-name=one")
     row = client.reaches("over", id)
     assert (row.kind, row.status, row.name) == ("failed", Exited(3), "one")
     assert row.node in ("n1", "n2")
-    id = client.submitted(script("kill -KILL $$"))
-    assert client.reaches("over", id).status == Signaled(9)
-    id = client.submitted(script("true"))
-    assert client.reaches("over", id).kind == "completed"
+    killed = client.submitted(script("kill -KILL $$"))
+    assert client.reaches("over", killed).status == Signaled(9)
+    good = client.submitted(script("true"))
+    assert client.reaches("over", good).kind == "completed"
 
+    for over in ([id], [NOWHERE], [id, NOWHERE, f"{id}_3"]):  # which is no mistake
+        assert client.ask(lambda done, ids=over: client.slurm.cancel(ids, done)) == Done()
+        assert client.ask(lambda done, ids=over: client.slurm.signal(ids, "TERM", done)) == Done()
 
-def test_names_that_look_like_fields_and_rows_are_read_whole(client: Client, script: Write) -> None:
-    names = [
-        "a b  c",
-        "gl:läuf|RUNNING|x",
-        "x\n7|COMPLETED|None|0|0|n1|y|",
-        "日本 %s ; $(true)",
-        "-",
-    ]
-    ids = {client.submitted(script("true"), f"--job-name={name}"): name for name in names}
-    found = {row.id: row.name for row in client.rows() if row.id in ids}
-    assert found == ids
-    assert not any(row.id == "7" and row.name == "y" for row in client.rows())
+    need = f"--dependency=afterok:{id}"
+    gone = client.submitted(script("true"), need, "--kill-on-invalid-dep=yes")
+    kept = client.submitted(script("true"), need)
+    assert client.reaches("over", gone).kind == "dependency"
+    wait_until(lambda: client.row(kept).reason == "DependencyNeverSatisfied", PATIENCE)
+    assert client.row(kept).phase == "queued"
 
 
 def test_the_tasks_of_an_array_are_told_apart(client: Client, script: Write) -> None:
@@ -138,51 +155,54 @@ def test_the_tasks_of_an_array_are_told_apart(client: Client, script: Write) -> 
     for task, kind in enumerate(("completed", "failed", "failed")):
         row = client.reaches("over", id, task)
         assert (row.kind, row.status, str(row)) == (kind, Exited(task), f"{id}_{task}")
-    id = client.submitted(script(SLEEPS), "--array=0-999%2", "--gpus-per-node=2", "--nodes=1")
-    client.reaches("running", id, 1)
-    assert client.row(id, 999).tasks == Tasks((range(2, 1000),))
+    for which, shown in ((f"{id}_1", {f"{id}_1"}), (id, {f"{id}_{n}" for n in range(3)})):
+        answer = client.ask(lambda done, which=which: client.slurm.show(which, done))
+        assert isinstance(answer, QueueListing)
+        assert {str(row) for row in answer.rows} == shown
+    assert client.ask(lambda done: client.slurm.show(NOWHERE, done)) == Unknown()
+
+    many = client.submitted(script(SLEEPS), "--array=0-999%2", "--gpus-per-node=2", "--nodes=1")
+    client.reaches("running", many, 1)
+    assert client.row(many, 999).tasks == Tasks((range(2, 1000),))
+
+    odd = [n for n in range(1, 400) if n % 3 and n % 5]  # a long list, which is not cut
+    held = client.submitted(script(SLEEPS), f"--array={','.join(map(str, odd))}", "--hold")
+    assert list(client.row(held, odd[-1]).tasks) == odd
 
 
-def test_a_long_list_of_waiting_tasks_is_not_cut(client: Client, script: Write) -> None:
-    odd = [n for n in range(1, 400) if n % 3 and n % 5]
-    id = client.submitted(script(SLEEPS), f"--array={','.join(map(str, odd))}", "--hold")
-    assert list(client.row(id, odd[-1]).tasks) == odd
-
-
-def test_what_waits_is_cancelled_alone_and_never_starts(
-    client: Client, script: Write, tmp_path: Path
+def test_tasks_that_wait_are_held_released_and_cancelled_alone(
+    client: Client, cluster: Cluster, script: Write, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
-    text = f'echo "$SLURM_ARRAY_TASK_ID" >> {said}; exec sleep 600'
-    id = client.submitted(script(text), "--array=0-3%1")
+    text = f'echo "$SLURM_ARRAY_TASK_ID" >> {said}; {SLEEPS}'
+    id = client.submitted(script(text), "--array=0-5%1")
     client.reaches("running", id, 0)
-    assert client.ask(lambda done: client.slurm.cancel([f"{id}_2"], done)) == Done()
-    assert list(client.row(id, 3).tasks) == [1, 3]
+    over = client.submitted(script("true"))
+    client.reaches("over", over)
+
+    terms = [f"{id}_[1-3]", f"{id}_5", over, NOWHERE]  # the last two are no mistake
+    assert client.ask(lambda done: client.slurm.hold(terms, done)) == Done()
+
+    def held() -> list[int]:
+        shown = cluster.command("squeue", "-h", "-r", "-j", id, "-t", "PD", "-o", "%K %r")
+        return sorted(int(line.split()[0]) for line in shown.splitlines() if "JobHeld" in line)
+
+    assert held() == [1, 2, 3, 5]
+    reasons = {task: client.row(id, task).reason for task in (3, 4, 5)}
+    assert {task for task, reason in reasons.items() if "JobHeld" in reason} == {3, 5}
+    assert client.ask(lambda done: client.slurm.release(terms, done)) == Done()
+    assert not held()
+
+    for task in (2, 4, 5):
+        assert client.ask(lambda done, n=task: client.slurm.cancel([f"{id}_{n}"], done)) == Done()
+    waiting = [row for row in client.rows() if row.id == id and row.phase == "queued"]
+    assert sorted(task for row in waiting for task in row.tasks or [row.task]) == [1, 3]
     assert client.row(id, 0).phase == "running"
     assert client.ask(lambda done: client.slurm.cancel([f"{id}_0"], done)) == Done()
     client.reaches("running", id, 1)
     assert client.ask(lambda done: client.slurm.cancel([id], done)) == Done()
     client.reaches("over", id, 1)
     assert said.read_text().split() == ["0", "1"]
-
-
-def test_what_waits_is_held_and_released_and_what_is_over_is_no_mistake(
-    client: Client, cluster: Cluster, script: Write
-) -> None:
-    id = client.submitted(script("exec sleep 600"), "--array=0-5%1")
-    client.reaches("running", id, 0)
-    over = client.submitted(script("true"))
-    client.reaches("over", over)
-    terms = [f"{id}_[1-3]", f"{id}_5", over, "4000000"]
-    assert client.ask(lambda done: client.slurm.hold(terms, done)) == Done()
-
-    def reasons() -> list[str]:
-        shown = cluster.command("squeue", "-h", "-r", "-j", id, "-t", "PD", "-o", "%K %r")
-        return [line.split()[0] for line in shown.splitlines() if "JobHeld" in line]
-
-    assert sorted(reasons()) == ["1", "2", "3", "5"]
-    assert client.ask(lambda done: client.slurm.release(terms, done)) == Done()
-    assert not reasons()
 
 
 def test_a_signal_goes_to_the_batch_script_alone(
@@ -202,105 +222,106 @@ def test_a_signal_goes_to_the_batch_script_alone(
     assert lone.read_text() == array.read_text() == "told\n"
 
 
-def test_cancelling_what_is_over_or_was_never_there_is_no_mistake(
-    client: Client, script: Write
+REFUSED = {
+    "--partition=none": "invalid partition",
+    "--gpus=9": "configuration is not available",
+    "--array=0-5000000": "Invalid job array specification",
+    "--no-such-option": "unrecognized option",
+}
+
+
+def test_a_submission_that_can_never_be_is_refused_in_slurms_words_and_its_limits_are_known(
+    client: Client, cluster: Cluster, script: Write
 ) -> None:
-    id = client.submitted(script("true"))
-    client.reaches("over", id)
-    for ids in ([id], ["4000000"], [id, "4000000", f"{id}_3"]):
-        assert client.ask(lambda done, ids=ids: client.slurm.cancel(ids, done)) == Done()
-        assert client.ask(lambda done, ids=ids: client.slurm.signal(ids, "TERM", done)) == Done()
+    for option, words in REFUSED.items():
+        answer = client.submit(script("true"), option, "--nodes=1")
+        assert isinstance(answer, SubmissionRefused), answer
+        assert words in answer.text, option
+        assert "\n" not in answer.text
+        assert answer.text.startswith("sbatch: ")
+    limits = client.ask(client.slurm.ask)
+    assert isinstance(limits, Config)
+    assert int(limits.version.partition(".")[0]) >= 20
+    assert limits.array == 1001
+    found = finding(cluster.environ)
+    assert found is not None
+    assert found.level == "ok"
+    assert found.what.startswith(f"Slurm {limits.version}")
+    assert "answers" in found.what
 
 
-def test_a_job_that_was_never_there_is_unknown(client: Client, script: Write) -> None:
-    id = client.submitted(script("true"), "--array=0-1")
-    client.reaches("over", id, 1)
-    assert client.ask(lambda done: client.slurm.show("4000000", done)) == Unknown()
-    answer = client.ask(lambda done: client.slurm.show(f"{id}_1", done))
-    assert isinstance(answer, QueueListing)
-    assert [str(row) for row in answer.rows] == [f"{id}_1"]
-    answer = client.ask(lambda done: client.slurm.show(id, done))
-    assert isinstance(answer, QueueListing)
-    assert {str(row) for row in answer.rows} == {f"{id}_0", f"{id}_1"}
-
-
-@pytest.mark.slow
-def test_a_forgotten_job_is_unknown_and_another_is_not(
+def test_a_job_that_is_forgotten_a_full_queue_and_a_controller_that_is_away_are_told_apart(
     own_cluster: MakeCluster, script: Write
 ) -> None:
-    cluster = own_cluster(nodes=1, settings={"MinJobAge": "2"})
+    cluster = own_cluster(nodes=1, settings={"MinJobAge": "2", "MaxJobCount": "3"})
     with Client(cluster.environ) as client:
-        id, other = client.submitted(script("true")), client.submitted(script(SLEEPS))
-        client.reaches("over", id)
-        cluster.forget(id)
-        assert client.ask(lambda done: client.slurm.show(id, done)) == Unknown()
-        assert [row.id for row in client.rows()] == [other]
-
-
-def test_a_job_whose_need_failed_is_cancelled_as_such(client: Client, script: Write) -> None:
-    first = client.submitted(script("exit 1"))
-    depends = f"--dependency=afterok:{first}"
-    gone = client.submitted(script("true"), depends, "--kill-on-invalid-dep=yes")
-    kept = client.submitted(script("true"), depends)
-    assert client.reaches("over", gone).kind == "dependency"
-    wait_until(lambda: client.row(kept).reason == "DependencyNeverSatisfied", PATIENCE)
-    assert client.row(kept).phase == "queued"
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--partition=none", "invalid partition"),
-        ("--gpus=9", "configuration is not available"),
-        ("--array=0-5000000", "Invalid job array specification"),
-        ("--no-such-option", "unrecognized option"),
-    ],
-)
-def test_a_submission_that_can_never_be_is_refused_in_slurms_words(
-    client: Client, script: Write, option: str, words: str
-) -> None:
-    answer = client.submit(script("true"), option, "--nodes=1")
-    assert isinstance(answer, SubmissionRefused), answer
-    assert words in answer.text
-    assert "\n" not in answer.text
-    assert answer.text.startswith("sbatch: ")
-
-
-def test_more_jobs_than_may_be_are_for_later(own_cluster: MakeCluster, script: Write) -> None:
-    cluster = own_cluster(nodes=1, settings={"MaxJobCount": "3"})
-    with Client(cluster.environ) as client:
+        over = client.submitted(script("true"))
         path = script(SLEEPS)
-        ids = [client.submitted(path, "--hold") for _ in range(2)]
-        answers = [client.submit(path, "--hold") for _ in range(2)]
-        assert isinstance(answers[-1], Full), answers
-        assert "retrying" not in answers[-1].text
-        assert {row.id for row in client.rows()} >= set(ids)
-
-
-def test_while_the_controller_is_away_nothing_is_said_of_any_job(
-    own_cluster: MakeCluster, script: Write
-) -> None:
-    cluster = own_cluster(nodes=1)
-    path = script(SLEEPS)
-    with Client(cluster.environ) as client:
         id = client.submitted(path)
+        client.reaches("over", over)
+        cluster.forget(over)
+        assert client.ask(lambda done: client.slurm.show(over, done)) == Unknown()
+        assert [row.id for row in client.rows()] == [id]
         wait_until(lambda: client.row(id).phase == "running", PATIENCE)
+
+        answers = [client.submit(path, "--hold") for _ in range(3)]
+        full = answers[-1]
+        assert isinstance(full, Full), answers
+        assert "retrying" not in full.text
+        assert id in {row.id for row in client.rows()}
+
         cluster.stop_controller()
-        with Client(cluster.environ, limit=1.0) as hurried:
-            slurm = hurried.slurm
-            answers = [
-                hurried.submit(path),
-                hurried.ask(slurm.queue),
-                hurried.ask(lambda done: slurm.show(id, done)),
-                hurried.ask(lambda done: slurm.show("4000000", done)),
-                hurried.ask(lambda done: slurm.cancel([id], done)),
-                hurried.ask(lambda done: slurm.signal([id], "TERM", done)),
-                hurried.ask(lambda done: slurm.hold([id], done)),
-                hurried.ask(slurm.ask),
-            ]
-        assert [type(answer) for answer in answers] == [Unreachable] * len(answers), answers
+        check_that_nothing_is_said_of_any_job(cluster, id, path)
         cluster.start_controller()
         assert client.row(id).phase == "running"
+
+
+def check_that_nothing_is_said_of_any_job(cluster: Cluster, id: str, path: Path) -> None:
+    with Client(cluster.environ, limit=1.0) as hurried:
+        slurm = hurried.slurm
+        answers = [
+            hurried.submit(path),
+            hurried.ask(slurm.queue),
+            hurried.ask(lambda done: slurm.show(id, done)),
+            hurried.ask(lambda done: slurm.show(NOWHERE, done)),
+            hurried.ask(lambda done: slurm.cancel([id], done)),
+            hurried.ask(lambda done: slurm.signal([id], "TERM", done)),
+            hurried.ask(lambda done: slurm.hold([id], done)),
+            hurried.ask(slurm.ask),
+        ]
+    assert [type(answer) for answer in answers] == [Unreachable] * len(answers), answers
+    found = finding(cluster.environ)
+    assert found is not None
+    assert found.level == "warning"
+    assert "its controller does not answer: " in found.what
+    assert unconfigured(cluster.environ) == ""
+
+
+def test_a_job_is_given_the_environment_that_was_passed_and_no_settings_of_slurms(
+    cluster: Cluster, script: Write, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    own = {
+        "SBATCH_WAIT": "",
+        "SQUEUE_STATES": "RUNNING",
+        "SBATCH_JOB_NAME": "no",
+        "SLURM_JOBID": "1",
+    }
+    with Client(cluster.environ | own) as client:
+        given = {"PATH": os.environ["PATH"], "TWO": "a\nb", "SBATCH_WAIT": "", "SLURM_NTASKS": "8"}
+        answer = client.submit(
+            script(f"env -0 > {said}.new && mv {said}.new {said}; sleep 600"), environ=given
+        )
+        assert isinstance(answer, SubmissionAccepted)
+        wait_until(said.exists, PATIENCE)
+        found = dict(item.split("=", 1) for item in said.read_text().split("\0") if item)
+        assert found["TWO"] == "a\nb"
+        assert found["SLURM_JOB_ID"] == answer.id
+        assert not {"SBATCH_WAIT", "HOME", "SBATCH_JOB_NAME"} & set(found)
+        assert client.row(answer.id).name == "script.sh"
+
+
+# ── Without one ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_end_of_the_time_limit_is_no_answer(tmp_path: Path, script: Write) -> None:
@@ -360,37 +381,6 @@ def test_a_machine_without_slurm_says_so(tmp_path: Path, script: Write) -> None:
         answer = client.ask(client.slurm.queue)
         assert isinstance(answer, Unreachable)
         assert "not found" in answer.text
-
-
-def test_a_job_is_given_the_environment_that_was_passed_and_no_settings_of_slurms(
-    cluster: Cluster, script: Write, tmp_path: Path
-) -> None:
-    said = tmp_path / "said"
-    own = {
-        "SBATCH_WAIT": "",
-        "SQUEUE_STATES": "RUNNING",
-        "SBATCH_JOB_NAME": "no",
-        "SLURM_JOBID": "1",
-    }
-    with Client(cluster.environ | own) as client:
-        given = {"PATH": os.environ["PATH"], "TWO": "a\nb", "SBATCH_WAIT": "", "SLURM_NTASKS": "8"}
-        answer = client.submit(
-            script(f"env -0 > {said}.new && mv {said}.new {said}; sleep 600"), environ=given
-        )
-        assert isinstance(answer, SubmissionAccepted)
-        wait_until(said.exists, PATIENCE)
-        found = dict(item.split("=", 1) for item in said.read_text().split("\0") if item)
-        assert found["TWO"] == "a\nb"
-        assert found["SLURM_JOB_ID"] == answer.id
-        assert not {"SBATCH_WAIT", "HOME", "SBATCH_JOB_NAME"} & set(found)
-        assert client.row(answer.id).name == "script.sh"
-
-
-def test_the_cluster_says_its_limits(client: Client) -> None:
-    answer = client.ask(client.slurm.ask)
-    assert isinstance(answer, Config)
-    assert int(answer.version.partition(".")[0]) >= 20
-    assert answer.array == 1001
 
 
 def test_calls_that_are_given_up_leave_no_process_and_do_not_answer(tmp_path: Path) -> None:

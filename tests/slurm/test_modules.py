@@ -6,7 +6,8 @@ What a person's own `#!/bin/bash` script finds when it is handed to sbatch, a jo
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,67 +24,70 @@ EXPORTED = {
     "BASH_FUNC_ml%%": '() {  module load "$@"\n}',
 }
 # As sites' own files are: their last word need not be a success, nor their every command.
-STARTUP = "false\nmodule() {\n" + BODY + "\n}\nml() { module load $1; }\n[ -n '' ] && echo never\n"
-JOB = 'module load cuda/12.4; ml gcc; printf \'%s %s\' "$LOADEDMODULES" "$(type -t module)"'
+STARTUP = f"""\
+printf 'read '
+false
+module() {{
+{BODY}
+}}
+ml() {{ module load $1; }}
+[ -n '' ] && echo never
+"""
+JOB = """\
+module load cuda/12.4; ml gcc; printf '%s %s ' "$LOADEDMODULES" "$(type -t module)"
+bash -c 'printf inner'
+"""
 
 
 def plain_script(cluster: Cluster, at: Path, environ: Mapping[str, str]) -> str:
     """What the job's commands print in a script of one's own that is handed to sbatch there."""
-    (at / "plain.sh").write_text(f"#!/bin/bash\n{JOB}\n")
-    argv = ["sbatch", "--wait", "--chdir=/", f"--output={at}/plain.out", str(at / "plain.sh")]
+    (at / "plain.sh").write_text(f"#!/bin/bash\n{JOB}touch {at}/done\n")
+    argv = ["sbatch", "--chdir=/", f"--output={at}/plain.out", str(at / "plain.sh")]
     subprocess.run(argv, env=cluster.environ | environ, check=False, capture_output=True)
-    wait_until((at / "plain.out").exists, PATIENCE, "the plain script has written")
+    wait_until((at / "done").exists, PATIENCE, "the plain script has written")
     return (at / "plain.out").read_text()
 
 
-def in_a_job(launcher: Launcher, environ: Mapping[str, str], text: str = JOB) -> tuple[int, str]:
-    """Its status and what it prints, of a job with those commands."""
-    launcher.environ |= environ
-    launcher.file("jobs.yaml", "jobs:\n  - name: a\n    gpus: 0\n    run: |\n      " + text + "\n")
+def in_a_job(launcher: Launcher) -> tuple[int, str]:
+    """The status of a run, and what its job with those commands prints."""
+    text = textwrap.indent(JOB, " " * 6)
+    launcher.file("jobs.yaml", f"jobs:\n  - name: a\n    gpus: 0\n    run: |\n{text}")
     done = launcher("run", "jobs.yaml", "--engine", "slurm", "--quiet")
     return done.status, launcher.log("a")
 
 
-@pytest.mark.parametrize("way", ["exported", "startup", "both"])
+WAYS: dict[str, Callable[[str], dict[str, str]]] = {
+    "exported": lambda start: EXPORTED,
+    "startup": lambda start: {"BASH_ENV": start},
+    "both": lambda start: EXPORTED | {"BASH_ENV": start},
+}
+HARM = {f"BASH_FUNC_{name}%%": "() {  exit 9\n}" for name in ("ls", "echo", "exec", "uname")}
+"""Functions of the user's shell that would get in the batch script's way."""
+
+
 def test_a_job_finds_modules_where_a_plain_script_does(
-    cluster: Cluster, on_slurm: Launcher, tmp_path: Path, way: str
+    cluster: Cluster, on_slurm: Launcher, tmp_path: Path
 ) -> None:
     start = on_slurm.file("site files/init bash", STARTUP)
-    environ = {"BASH_ENV": str(start)} if way != "exported" else {}
-    environ |= EXPORTED if way != "startup" else {}
-    expected = plain_script(cluster, tmp_path, environ)
-    assert expected == "gcc function"
-    assert in_a_job(on_slurm, environ) == (0, expected)
+    for way, environ_of in WAYS.items():
+        at, environ = tmp_path / way, environ_of(str(start))
+        at.mkdir()
+        expected = plain_script(cluster, at, environ)
+        read = "" if way == "exported" else "read "
+        assert expected == f"{read}gcc function {read}inner", "a start-up file is read once"
+        launcher = Launcher(at, on_slurm.environ | environ | HARM)
+        assert in_a_job(launcher) == (0, expected), way
 
 
-def test_a_start_up_file_is_read_once_and_programs_of_the_job_find_it_as_well(
-    on_slurm: Launcher,
-) -> None:
-    start = on_slurm.file("init", "echo read\n")
-    status, said = in_a_job(on_slurm, {"BASH_ENV": str(start)}, "echo job; bash -c 'echo inner'")
-    assert (status, said) == (0, "read\njob\nread\ninner\n")
+# ── In a job of this machine, and in the batch script alone ─────────────────────────────────────
 
 
-def test_functions_of_the_users_shell_do_not_get_in_the_batch_scripts_way(
-    on_slurm: Launcher,
-) -> None:
-    harm = {f"BASH_FUNC_{name}%%": "() {  exit 9\n}" for name in ("ls", "echo", "exec", "uname")}
-    assert in_a_job(on_slurm, harm, "printf fine") == (0, "fine")
-
-
-def test_without_modules_the_advice_is_one_that_helps(on_slurm: Launcher, tmp_path: Path) -> None:
-    """Where the login shell alone defines them: a plain script does not find them either."""
-    on_slurm.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: module load x}]")
-    told = on_slurm("run", "jobs.yaml", "--engine", "slurm")
-    assert on_slurm.log("a").endswith("module: command not found\n")
-    words = " ".join((told.out + told.err).split())
-    assert "defaults: {env: {BASH_ENV: /etc/profile.d/modules.sh}}" in words
-    assert "python:, venv: or conda:" not in words
-    profile = on_slurm.file("profile.d/modules.sh", STARTUP)
+def test_where_the_login_shell_alone_has_modules_a_start_up_file_helps(launcher: Launcher) -> None:
+    """As the advice says: a plain script does not find them either."""
+    profile = launcher.file("profile.d/modules.sh", STARTUP)
     file = f"defaults: {{env: {{BASH_ENV: {profile}}}}}\njobs: [{{gpus: 0, run: module load x}}]"
-    on_slurm.file("jobs.yaml", file)
-    assert on_slurm("run", "jobs.yaml", "--engine", "slurm", "--new").status == 0
-    assert on_slurm("run", "jobs.yaml", "--simulate", "1", "--new").status == 0
+    launcher.file("jobs.yaml", file)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

@@ -197,31 +197,34 @@ def submit(cluster: Cluster) -> Submit:
     return go
 
 
-@pytest.mark.parametrize("name", ["plain", "a 'b' %a %% é", "back\\slash %j"])
-def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path, name: str) -> None:
-    run = SlurmDir(tmp_path / name)
+def test_what_a_job_says_to_slurm_is_found_again_or_its_end_is_known(
+    submit: Submit, cluster: Cluster, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("plain", "a 'b' %a %% é", "back\\slash %j")):
+        at = tmp_path / str(number)
+        at.mkdir()
+        check_what_is_said(submit, SlurmDir(at / name))
+
+    run = SlurmDir(tmp_path / "unwritable")
+    run.slurm.mkdir(parents=True)
+    script.lay_out(run)
+    (run.path / "file").write_text("no directory")  # a missing one newer versions would make
+    id = submit(run, Job("a", "true"), f"--output={run.path}/file/%j")
+    (code,) = re.findall(r" ExitCode=(\S+)", cluster.command("scontrol", "-o", "show", "job", id))
+    assert read_status(code) in UNSEEN
+
+
+def check_what_is_said(submit: Submit, run: SlurmDir) -> None:
     run.said.mkdir(parents=True)
     run.node_program.write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
     script.lay_out(run)
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")
-    if "\\" in name:
+    if "\\" in run.path.name:
         assert script.said(run, lone) == ""
-        assert list(tmp_path.iterdir()) == [run.path]  # nor anywhere else
+        assert list(run.path.parent.iterdir()) == [run.path], "nor anywhere else"
         return
     assert script.said(run, lone).endswith(f"; task {lone}")
     for task in (0, 1):
         assert "'1-1'] 1 1; task " in script.said(run, f"{array}_{task}")
     assert script.said(run, f"{array}_2") == script.said(run, "4000000") == ""
-
-
-def test_a_node_that_cannot_write_there_ends_the_job_in_a_way_that_is_known(
-    submit: Submit, cluster: Cluster, tmp_path: Path
-) -> None:
-    run = SlurmDir(tmp_path)
-    run.slurm.mkdir()
-    script.lay_out(run)
-    (tmp_path / "file").write_text("no directory")  # a missing one newer versions would make
-    id = submit(run, Job("a", "true"), f"--output={tmp_path}/file/%j")
-    (code,) = re.findall(r" ExitCode=(\S+)", cluster.command("scontrol", "-o", "show", "job", id))
-    assert read_status(code) in UNSEEN

@@ -1,7 +1,7 @@
 """Whole runs on a real cluster whose programs are wrapped by what fails in every way, at random.
 
 Whatever the wrappers say: each job is begun once, none is lost, each run ends with what its jobs
-came to. GPULAUNCH_TEST_WRAPPED says how many histories are played (5; the release figure is 60),
+came to. GPULAUNCH_TEST_WRAPPED says how many histories are played (1; the release figure is 60),
 GPULAUNCH_TEST_SEED from which on. What a wrapper did is in `trouble/calls` beside the run.
 """
 
@@ -31,7 +31,7 @@ from tests.slurm.test_runs import SLURM, left, lines
 
 pytestmark = pytest.mark.slow
 
-HISTORIES = int(os.environ.get("GPULAUNCH_TEST_WRAPPED", "5"))
+HISTORIES = int(os.environ.get("GPULAUNCH_TEST_WRAPPED", "1"))
 FIRST = int(os.environ.get("GPULAUNCH_TEST_SEED", "1"))
 TROUBLED = 40.0
 """Seconds after which the programs are as they should be, so that every history ends soon."""
@@ -51,6 +51,10 @@ launch_files.archived = lambda before: archived(before, Path({programs!r}))
 from gpulaunch.cli import main
 raise SystemExit(main())
 """
+HASTY_NODES = (
+    ("node/attempt.py", "BEAT = 15.0", "BEAT = 1.0"),
+    ("node/run.py", "LOOK = 5.0", "LOOK = 0.5"),
+)
 # Never beside another of its kind, whichever attempt that is of.
 BODY = """\
 exec 9>>"locks/{job}"; flock -n 9 || {{ echo "{job} twice at once" >> ran; exit 9; }}
@@ -103,11 +107,12 @@ def wrapped(cluster: Cluster, at: Path, seed: int, rate: float) -> Launcher:
         (here / "bin" / name).write_text(f"#!/bin/sh\n{call}\n")
         (here / "bin" / name).chmod(0o755)
     shutil.copytree(FOLDER, programs)
-    limits = programs / "node/limits.py"
-    text = limits.read_text().replace("BEAT = 15.0", "BEAT = 1.0")
-    limits.write_text(text.replace("LOOK = 5.0", "LOOK = 0.5"))
-    hasty = HASTY.format(programs=str(programs))
-    launcher = launcher_on(cluster, at, [sys.executable, "-c", hasty])
+    for name, slow, hasty in HASTY_NODES:
+        text = (programs / name).read_text()
+        assert slow in text, f"no {slow} in {name}"
+        (programs / name).write_text(text.replace(slow, hasty))
+    patched = HASTY.format(programs=str(programs))
+    launcher = launcher_on(cluster, at, [sys.executable, "-c", patched])
     launcher.environ["PATH"] = f"{here / 'bin'}:{launcher.environ['PATH']}"
     return launcher
 
