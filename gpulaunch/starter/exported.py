@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import Read, StarterEntry, Untranslatable
-from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.pieces import Piece, inner
 from gpulaunch.starter.shell import Script, above, walk, words_of
 from gpulaunch.starter.unfold.slurm import BatchOptions
@@ -218,7 +218,7 @@ def _entry(name: str, line: str, values: Mapping[str, str], base: str | None) ->
     texts = {
         key: _plain(_read(script, value), values)
         for key, value in assigned.items()
-        if key not in OWNED and key not in _OF_THE_INTERPRETER
+        if key not in MASKS and key not in _OF_THE_INTERPRETER
     }
     interpreter = {
         "venv": _verbatim(script, assigned.get("VIRTUAL_ENV")) or None,

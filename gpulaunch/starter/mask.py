@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpulaunch.jobfile.convert import MASKS
-
 MASK = "CUDA_VISIBLE_DEVICES"
-OWNED = MASKS
-"""Variables that gpulaunch sets itself; a job file may not."""
-
 _ENTRY = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+|.*[$`].*", re.DOTALL)
 
 

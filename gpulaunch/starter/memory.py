@@ -9,9 +9,10 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
+from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.loops import counted
-from gpulaunch.starter.mask import MASK, OWNED
+from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.pieces import literal
 from gpulaunch.starter.render import MODULES, Renderer, mask_value
 from gpulaunch.starter.scope import Notes, Order, Scope
@@ -77,7 +78,7 @@ class Memory:
             scope.timeout = spelt
         elif name == CPUS:
             scope.cpus = spelt
-        elif name in OWNED:
+        elif name in MASKS:
             raise Untranslatable(f"{name} is set by gpulaunch itself")
         elif spelt.strip('"') in ("$!", "${!}") and order.last is not None:
             order.pids[name] = order.last

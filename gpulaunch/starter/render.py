@@ -15,9 +15,10 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from gpulaunch.jobfile.commands import PREFIXES
+from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import ForeachLoop, StarterRemark, Untranslatable
-from gpulaunch.starter.mask import MASK, OWNED
+from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.outside import why_outside
 from gpulaunch.starter.shell import (
     Script,
@@ -257,7 +258,7 @@ class Renderer:
             edits.drop(node)
             edits.remark(node, "only chose the card")
             return
-        if name not in OWNED or parent is None:
+        if name not in MASKS or parent is None:
             return
         if name == MASK:
             edits.masks.append(self.script.part(node, "value"))

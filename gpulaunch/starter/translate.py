@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter import loops as lp
 from gpulaunch.starter.emit import Unwritable, job_file
 from gpulaunch.starter.entry import Read, StarterRemark, Translation, Untranslatable
 from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
-from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
 from gpulaunch.starter.render import KEPT, Renderer
 from gpulaunch.starter.scope import Notes, Order, Scope, StatementPlace
@@ -349,7 +349,7 @@ class _Translator:
 
     def _idle(self, node: Node, read: set[str]) -> bool:
         name = self.script.part(node, "name")
-        return node.type == "variable_assignment" and name not in read | OWNED
+        return node.type == "variable_assignment" and name not in read | MASKS
 
     def _tells(self, node: Node) -> bool:
         """Whether it only prints or waits."""

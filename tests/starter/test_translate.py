@@ -9,7 +9,6 @@ import yaml
 
 from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter import translate
-from gpulaunch.starter.mask import OWNED
 from tests.starter.helpers import load
 
 
@@ -431,10 +430,9 @@ def test_a_subshell_on_two_cards_is_two_jobs_in_turn(base: Path) -> None:
 
 
 def test_no_variable_that_a_job_file_may_not_set_gets_into_one(base: Path) -> None:
-    assert OWNED == MASKS
-    script = "".join(f"export {name}=0\n{name}=1 python a.py &\n" for name in sorted(OWNED))
+    script = "".join(f"export {name}=0\n{name}=1 python a.py &\n" for name in sorted(MASKS))
     loaded = load(script, base)
-    assert len(loaded.jobs) == len(OWNED)
+    assert len(loaded.jobs) == len(MASKS)
     assert all(not loaded.env(name) for name in loaded.jobs)
     assert all(loaded.run(name) == "python a.py" for name in loaded.jobs)
 
@@ -636,6 +634,12 @@ def test_what_of_the_cards_asked_of_slurm_a_job_file_does_not_say_is_told(
     assert [remark.why.endswith(said) for remark in of_srun.untranslated] == (
         [True] if said else []
     )
+
+
+@pytest.mark.parametrize("flags", ["-v", "-Q --verbose", "-O", "-vl --exact"])
+def test_options_of_srun_without_a_value_leave_the_command_whole(flags: str) -> None:
+    made = translate(f"srun {flags} --gres=gpu:1 python train.py\n", "s.sh")
+    assert yaml.safe_load(made.yaml_text)["jobs"][0]["run"] == "python train.py"
 
 
 @pytest.mark.parametrize(
