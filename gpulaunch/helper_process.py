@@ -120,14 +120,14 @@ class Helper:
             self._process = start(line, stdin=theirs.fileno(), stdout=out, env=environ, cwd=cwd)
             undo.pop_all()
         self.link, self._piece = ours, b""
-        self._restarts = self._restarts.after_start(time.monotonic())
+        self._restarts = self._restarts.after_start(self._loop.now())
 
     def restart(self, by: Callable[[], object]) -> bool:
         """Call `by`, which starts it, after a pause that grows with each death in a row.
 
         False: it has died too often and is given up.
         """
-        self._restarts = self._restarts.after_death(time.monotonic())
+        self._restarts = self._restarts.after_death(self._loop.now())
         if (pause := self._restarts.pause) is None:
             return False
         self._loop.call_after(self, pause, by)

@@ -19,9 +19,13 @@ Callback: TypeAlias = Callable[[], object]
 
 
 class Loop:
-    """A selector with timers. `close` gives back what it took, signal handlers included."""
+    """A selector with timers. `close` gives back what it took, signal handlers included.
 
-    def __init__(self) -> None:
+    `now` returns monotonic seconds: timers, and those who use the loop, go by it.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Hashable]] = []
         self._due: dict[Hashable, tuple[int, float, Callback]] = {}
@@ -57,7 +61,7 @@ class Loop:
         heapq.heappush(self._timers, (at, self._sequence, key))
 
     def call_after(self, key: Hashable, seconds: float, callback: Callback) -> None:
-        self.call_at(key, time.monotonic() + seconds, callback)
+        self.call_at(key, self.now() + seconds, callback)
 
     def forget(self, key: Hashable) -> None:
         self._due.pop(key, None)
@@ -84,7 +88,7 @@ class Loop:
     def turn(self, block: bool = True) -> None:
         """Wait until something happens (with `block` false: not at all), and call back for it."""
         ready = self._selector.select(self._patience() if block else 0)
-        woken = time.monotonic()
+        woken = self.now()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
             if self._still(key):
@@ -107,7 +111,7 @@ class Loop:
 
     def _patience(self) -> float | None:
         at = self._next()
-        return None if at is None else max(0.0, at - time.monotonic())
+        return None if at is None else max(0.0, at - self.now())
 
     def _fire(self, now: float) -> None:
         while (at := self._next()) is not None and at <= now:

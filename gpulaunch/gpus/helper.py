@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -112,7 +111,7 @@ class DriverHelper:
         self._helper.start(command("gpulaunch.gpus.probe"), self._environ)
 
     def _expect_within(self, seconds: float) -> None:
-        self._loop.call_at(self, time.monotonic() + seconds, self._overdue)
+        self._loop.call_after(self, seconds, self._overdue)
 
     def _said(self, line: bytes) -> None:
         if self._ready:

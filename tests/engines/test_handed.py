@@ -1,13 +1,15 @@
-"""Leases handed from one launcher to another, both in this process: none is dropped on the way."""
+"""Leases of launchers that are all in this process: handed over, and given back by the clock."""
 
 from __future__ import annotations
 
 import gc
 import uuid
 
-from gpulaunch.core.events import Event, Freed, Granted, Refused, Wanted
+from gpulaunch.core.events import Event, Freed, Granted, Refused, Sick, Wanted
+from gpulaunch.core.model import Gpu
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
+from gpulaunch.gpus.machine import CardReading, LookCallback
 from gpulaunch.loop import Loop
 
 
@@ -52,4 +54,32 @@ def test_a_lease_that_comes_back_to_one_who_takes_its_keepers_for_the_holder_is_
     other.hears(Refused)
     one.cards.close()
     other.cards.close()
+    loop.close()
+
+
+def test_a_card_whose_memory_does_not_come_back_in_30_seconds_is_sick_and_given_back() -> None:
+    clock = [0.0]
+    loop, pool = Loop(lambda: clock[0]), uuid.uuid4().hex[:12]
+    launcher, other = (Launcher(loop, pool, lingering=False) for _ in range(2))
+    used, looks = [0], launcher.cards._probe
+
+    def look(gpu: Gpu, then: LookCallback) -> None:
+        then(CardReading(gpu.uuid, total=gpu.memory, used=used[0]))
+
+    looks.look = look  # type: ignore[method-assign]
+    launcher.cards.acquire(launcher.gpu)
+    launcher.hears(Granted)
+    used[0] = 30 << 30
+    launcher.cards.drain(launcher.gpu)
+    while not launcher.events:
+        clock[0] += 0.1
+        loop.turn(block=False)
+    (refused,) = launcher.events
+    assert isinstance(refused, Refused)
+    assert refused.why == Sick("its memory was not given back within 30 s of its last job")
+    assert 30.0 <= clock[0] < 31.0
+    other.cards.acquire(other.gpu)
+    other.hears(Granted)
+    for each in (launcher, other):
+        each.cards.close()
     loop.close()

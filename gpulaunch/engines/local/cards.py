@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -397,7 +396,7 @@ class CardLeases:
         if not self.holds(uuid):  # it was given back, and could not be regained until now
             self._regain(uuid)
         elif uuid not in self._away:
-            self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_TIMEOUT)
+            self._look_again(uuid, self._leases[uuid], self._loop.now() + DRAIN_TIMEOUT)
 
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
         self._probe.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
@@ -410,7 +409,7 @@ class CardLeases:
         elif drained(self._before[uuid], look):
             self._draining.discard(uuid)
             self._post(Drained(uuid, memory_free(self._gpus[uuid], look)))
-        elif time.monotonic() >= until:
+        elif self._loop.now() >= until:
             why = f"its memory was not given back within {DRAIN_TIMEOUT:.0f} s of its last job"
             self._refuse(uuid, Sick(why))
         else:

@@ -5,7 +5,6 @@ Connects to each of them, whose end, or word, wakes this process. Takes no card'
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Literal, TypeAlias
@@ -81,7 +80,7 @@ class CardHolders:
         if uuid in self._waiters:
             return True
         # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
-        by_clock = by_clock or not self._pace.spend(uuid, time.monotonic())
+        by_clock = by_clock or not self._pace.spend(uuid, self._loop.now())
         waiter = Waiter.connect(self._keys[uuid], self._scope, self._in_need(), by_clock)
         if waiter is None:
             return False
@@ -199,7 +198,7 @@ class GangRight:
                 self._post(GangGranted())
 
     def _wait(self, by_clock: bool) -> Waiter | None:
-        by_clock = by_clock or not self._pace.spend("gang", time.monotonic())
+        by_clock = by_clock or not self._pace.spend("gang", self._loop.now())
         waiter = Waiter.connect_gather(self._scope, by_clock)
         if waiter:
             self._loop.watch(waiter.fileno(), self._heard)
