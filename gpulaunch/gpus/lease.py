@@ -1,7 +1,7 @@
 """Leases: who may use a card, held in the kernel for as long as any descriptor of it is open.
 
     holder                                    waiter (`waiter`)
-    take(key) ── listening socket ◀─connect── Waiter.connect(key, scope, want)
+    take(key) ── listening socket ◀─connect── Waiter.connect(name, want)
       on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
       hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
       close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
@@ -72,19 +72,19 @@ def take(key: str, scope: str = "") -> Lease:
     Raises NameHeldError, which names the holder; OSError if it is unknown whether the lease is
     free (UnfitLockError, or too few descriptors).
     """
-    return take_name(lease_name(key, scope), key)
+    return take_name(lease_name(key, scope))
 
 
 def take_gather(scope: str = "") -> Lease:
     """Take the right to gather cards. Raises NameHeldError."""
-    return take_name(gather_name(scope), "gather")
+    return take_name(gather_name(scope))
 
 
-def take_name(name: str, key: str) -> Lease:
+def take_name(name: str) -> Lease:
     sock = bind_name(name)
     try:
         locked = _lock(name)
-        return Lease(key, name, sock, locked)
+        return Lease(name, sock, locked)
     except BaseException:
         sock.close()
         raise
@@ -103,9 +103,7 @@ def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
         except (OSError, NameHeldError):
             sock.close()
             return None
-        return Lease(
-            key, name, sock, os.dup(locked) if locked and locked in descriptors else locked
-        )
+        return Lease(name, sock, os.dup(locked) if locked and locked in descriptors else locked)
     return None
 
 
@@ -114,11 +112,6 @@ def holders(scope: str = "") -> dict[str, Holder]:
     prefix = lease_name("", scope)
     found = {name.removeprefix(prefix): holder_of(name) for name in listening(prefix)}
     return {key: holder for key, holder in found.items() if holder}
-
-
-def holder(key: str, scope: str = "") -> Holder | None:
-    """Return who leases the card now; None if nobody does in this network namespace."""
-    return holder_of(lease_name(key, scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +129,7 @@ class Lease:
     `fileno()` and calls `on_readable` when it is readable.
     """
 
-    def __init__(self, key: str, name: str, sock: socket.socket, locked: int | None) -> None:
-        self.key = key
+    def __init__(self, name: str, sock: socket.socket, locked: int | None) -> None:
         self.name = name
         self._sock = sock
         self._locked = locked

@@ -71,8 +71,8 @@ class EntrustedLeases:
             return
         self._count += 1
         fds = lease.filenos()
-        said = {"do": "keep", "id": self._count, "key": lease.key, "name": lease.name}
-        if self._send({**said, "fds": len(fds)}, fds):
+        said = {"do": "keep", "id": self._count, "name": lease.name, "fds": len(fds)}
+        if self._send(said, fds):
             self._entrusted[self._count] = _Entrusted(lease, wanted_changed, given_back)
         else:
             self.give(lease, wanted_changed, given_back)

@@ -101,7 +101,7 @@ class LeaseServer:
             self._untold[number] = False
             return
         sock = socket.socket(fileno=fds[0])
-        lease = Lease(message["key"], message["name"], sock, fds[1] if fds[1:] else None)
+        lease = Lease(message["name"], sock, fds[1] if fds[1:] else None)
         self._leases[number] = lease
         self._loop.watch(lease.fileno(), lambda: self._visited(number, lease))
         self._untold[number] = True

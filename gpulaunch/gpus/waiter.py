@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.lease import WANTS, WANTS_NOT, Lease, gather_name, lease_name, lock_passed
+from gpulaunch.gpus.lease import WANTS, WANTS_NOT, Lease, lock_passed
 from gpulaunch.gpus.names import NameHeldError, connect_patiently, listening_socket
 
 POLL = 2.0
@@ -19,8 +19,7 @@ POLL = 2.0
 class Waiter:
     """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
 
-    def __init__(self, key: str, name: str, link: socket.socket | None, want: bool) -> None:
-        self.key = key
+    def __init__(self, name: str, link: socket.socket | None, want: bool) -> None:
         self._name = name
         self._link = link
         self._timer = -1 if link else _timer(POLL)
@@ -28,32 +27,22 @@ class Waiter:
         self.want(want)
 
     @classmethod
-    def connect(
-        cls, key: str, scope: str = "", want: bool = False, by_clock: bool = False
-    ) -> Waiter | None:
-        """Return a Waiter for a card; None if nobody holds it any more: take it.
+    def connect(cls, name: str, want: bool = False, by_clock: bool = False) -> Waiter | None:
+        """Return a Waiter for the lease of this name; None if nobody holds it any more: take it.
 
         `want`: this launcher holds no card. `by_clock`: its holder is not to be connected to.
         """
-        name = lease_name(key, scope)
-        return cls(key, name, None, want) if by_clock else cls.connect_name(name, key, want)
-
-    @classmethod
-    def connect_gather(cls, scope: str = "", by_clock: bool = False) -> Waiter | None:
-        name = gather_name(scope)
-        return cls("gather", name, None, False) if by_clock else cls.connect_name(name, "gather")
-
-    @classmethod
-    def connect_name(cls, name: str, key: str, want: bool = False) -> Waiter | None:
+        if by_clock:
+            return cls(name, None, want)
         try:
             link, taken = connect_patiently(name)
         except OSError:  # too many wait there unaccepted, or it is forbidden: try again later
-            return cls(key, name, None, want)
+            return cls(name, None, want)
         # Nothing announces the end of a lock in another container, or of a bind without a listen:
         # without a link the Waiter goes by the clock.
         if not taken and not os.environ.get(lockfile.VARIABLE):
             return None
-        return cls(key, name, link, want)
+        return cls(name, link, want)
 
     def fileno(self) -> int:
         return self._link.fileno() if self._link else self._timer
@@ -111,7 +100,7 @@ class Waiter:
         for fd in fds[1:]:
             if fd != locked:
                 os.close(fd)
-        return Lease(self.key, self._name, sock, locked)
+        return Lease(self._name, sock, locked)
 
 
 def _timer(seconds: float) -> int:

@@ -41,7 +41,7 @@ def main() -> None:
 
 def launch(directory: str, keys: list[str], n: int, holds: bool) -> None:
     lease = take_any(keys[n % len(keys) :] + keys[: n % len(keys)])
-    card = lease.key.rpartition("/")[2]
+    card = lease.name.rpartition("/")[2]
     if n % 2:
         work(directory, card)
         lease.hand_over()
@@ -62,7 +62,7 @@ def take_any(keys: list[str]) -> Lease:
                 try:
                     return take(key)
                 except NameHeldError:
-                    if waiter := Waiter.connect(key, want=True):
+                    if waiter := Waiter.connect(f"gpu/{key}", want=True):
                         waiters.append(waiter)
             if len(waiters) == len(keys) and (lease := wait(waiters)):
                 return lease
@@ -79,7 +79,7 @@ def wait(waiters: list[Waiter]) -> Lease | None:
     for lease in handed[1:]:
         lease.hand_over()
     if handed:
-        note(sys.argv[1], "handed", handed[0].key)
+        note(sys.argv[1], "handed", handed[0].name.removeprefix("gpu/"))
     return handed[0] if handed else None
 
 

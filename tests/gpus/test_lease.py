@@ -66,7 +66,7 @@ def readable(*files: int | Waiter, within: float = 5.0) -> bool:
 
 
 def waiter_for(key: str, want: bool = False) -> Waiter:
-    waiter = Waiter.connect(key, want=want)
+    waiter = Waiter.connect(lease_name(key), want)
     assert waiter is not None
     return waiter
 
@@ -120,7 +120,7 @@ def test_a_lease_is_taken_once_and_free_again_when_closed(key: str) -> None:
     with take(key), pytest.raises(NameHeldError):
         take(key)
     with take(key) as again:
-        assert again.key == key
+        assert again.name == lease_name(key)
         assert not os.get_inheritable(again.fileno())
 
 
@@ -171,12 +171,12 @@ def test_the_right_to_gather_is_one_for_all(key: str) -> None:
     with take_gather(scope=key):
         with pytest.raises(NameHeldError):
             take_gather(scope=key)
-        waiter = Waiter.connect_gather(scope=key)
+        waiter = Waiter.connect(gather_name(key))
         assert waiter is not None
     assert readable(waiter)
     assert waiter.on_readable() == "gone"
     waiter.close()
-    assert Waiter.connect_gather(scope=key) is None
+    assert Waiter.connect(gather_name(key)) is None
     assert gather_name() == "gather"
 
 
@@ -223,7 +223,7 @@ def test_a_waiter_wakes_when_the_lease_is_closed_and_then_finds_it_free(key: str
 
 
 def test_there_is_nothing_to_wait_for_when_nobody_holds_it(key: str) -> None:
-    assert Waiter.connect(key) is None
+    assert Waiter.connect(lease_name(key)) is None
 
 
 def test_the_holder_learns_who_wants_the_card_and_who_gave_up(key: str) -> None:
@@ -253,7 +253,7 @@ def test_a_lease_is_handed_to_who_wanted_it_first_and_never_free_in_between(key:
     with pytest.raises(NameHeldError):
         take(key)
     with received(first) as handed:
-        assert handed.key == key
+        assert handed.name == lease_name(key)
         assert not os.get_inheritable(handed.fileno())
         assert [idle.on_readable(), second.on_readable()] == ["gone", "gone"]
         again = waiter_for(key, want=True)
@@ -378,7 +378,7 @@ def test_a_holder_that_talks_is_no_launcher(key: str) -> None:
 def test_sockets_of_other_kinds_neither_hold_a_name_nor_are_listed(key: str) -> None:
     with of_the_same_name(key, socket.SOCK_DGRAM), of_the_same_name(key, socket.SOCK_SEQPACKET):
         assert not is_bound(f"gpu/{key}")
-        assert Waiter.connect(key) is None
+        assert Waiter.connect(lease_name(key)) is None
         take(key).close()
 
 
@@ -404,10 +404,10 @@ def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
         """
 import select, sys
 from gpulaunch.gpus.waiter import Waiter
-waiter = Waiter.connect(sys.argv[1], want=True)
+waiter = Waiter.connect("gpu/" + sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
-print(lease.key, flush=True)
+print(lease.name, flush=True)
 sys.stdin.read()
 """,
         key,
@@ -416,7 +416,7 @@ sys.stdin.read()
         assert receive.stdout is not None
         wait_until(lease.on_readable)
         assert lease.hand_over()
-        assert receive.stdout.readline() == key + "\n"
+        assert receive.stdout.readline() == f"gpu/{key}\n"
         with pytest.raises(NameHeldError) as refused:
             take(key)
         assert refused.value.holder.pid == receive.pid
@@ -443,7 +443,7 @@ def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> N
 
 
 CROWD = """
-waiters = [Waiter.connect(sys.argv[1], want=True) for _ in range(int(sys.argv[2]))]
+waiters = [Waiter.connect("gpu/" + sys.argv[1], want=True) for _ in range(int(sys.argv[2]))]
 print("there", flush=True)
 sys.stdin.read()
 """
@@ -575,10 +575,10 @@ try:
     take(sys.argv[1])
 except NameHeldError as held:
     print(held.holder.uid, flush=True)
-waiter = Waiter.connect(sys.argv[1], want=True)
+waiter = Waiter.connect("gpu/" + sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
-print(lease.key, flush=True)
+print(lease.name, flush=True)
 sys.stdin.read()
 """
     lease = take(key)
@@ -587,7 +587,7 @@ sys.stdin.read()
         assert other.stdout.readline() == "0\n"
         wait_until(lease.on_readable)
         assert lease.hand_over()
-        assert other.stdout.readline() == key + "\n"
+        assert other.stdout.readline() == f"gpu/{key}\n"
         holder = holder_of(f"gpu/{key}")
         assert holder is not None
         assert (holder.pid, holder.uid) == (other.pid, NOBODY)

@@ -35,7 +35,7 @@ entrusted = EntrustedLeases(loop)
 leases = [take(key) for key in sys.argv[1:]]
 job = subprocess.Popen(["sleep", "600"], pass_fds=leases[1].filenos())
 for lease in leases:
-    gone = lambda key=lease.key: print(key, flush=True)
+    gone = lambda key=lease.name[4:]: print(key, flush=True)
     entrusted.give(lease, lambda wanted: None, gone)
 while not all(lease.closed for lease in leases):
     loop.turn()
@@ -95,7 +95,7 @@ class Launcher:
 
 
 def waiter_for(key: str) -> Waiter:
-    waiter = Waiter.connect(key, want=True)
+    waiter = Waiter.connect(f"gpu/{key}", want=True)
     assert waiter
     return waiter
 
@@ -231,7 +231,7 @@ def test_at_its_end_all_that_is_kept_is_let_go(keys: tuple[str, str]) -> None:
 def test_a_lease_is_handed_to_none_who_is_stopped(keys: tuple[str, str]) -> None:
     script = (
         "import sys; from gpulaunch.gpus.waiter import Waiter; import time\n"
-        "w = Waiter.connect(sys.argv[1], want=True); print(flush=True); time.sleep(600)"
+        "w = Waiter.connect('gpu/' + sys.argv[1], want=True); print(flush=True); time.sleep(600)"
     )
     lease = take(keys[0])
     process = subprocess.Popen(

@@ -45,7 +45,7 @@ from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, Ne
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease import Lease, lent, scope_of, take
+from gpulaunch.gpus.lease import Lease, lease_name, lent, scope_of, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.machine import CardReading, LookCallback, drained, is_free, memory_free
 from gpulaunch.gpus.names import NameHeldError
@@ -121,8 +121,8 @@ class CardLeases:
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
-        keys = {gpu.uuid: gpu.key for gpu in pool.gpus}
-        self._holders = CardHolders(keys, self._scope, loop, post, self._in_need, self._heard)
+        names = {gpu.uuid: lease_name(gpu.key, self._scope) for gpu in pool.gpus}
+        self._holders = CardHolders(names, loop, post, self._in_need, self._heard)
         self._entrusted = EntrustedLeases(loop, self._user.entrusts)
         self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
 

@@ -89,7 +89,7 @@ class Local(LeaseUser):
         """
         self._adopted = list(attempts)
         for name in self._old_keepers if attempts else ():
-            waiter = Waiter.connect_name(name, name)
+            waiter = Waiter.connect(name)
             if waiter and waiter.holder and waiter.holder[1] not in self._owners():
                 waiter.close()  # another user's process took the name: no keeper of this run
             elif waiter:

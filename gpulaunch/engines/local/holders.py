@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
-from gpulaunch.gpus.lease import Lease, holder, take_gather
+from gpulaunch.gpus.lease import Lease, gather_name, take_gather
 from gpulaunch.gpus.lease_client import EntrustedLeases
-from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError
+from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError, holder_of
 from gpulaunch.gpus.waiter import POLL, Waiter
 from gpulaunch.loop import Loop
 
@@ -48,7 +48,7 @@ class Pace:
 
 
 class CardHolders:
-    """Waits for the holders of cards. `keys`: the cards' names by UUID, as leases know them.
+    """Waits for the holders of cards. `names`: those of their leases, by UUID.
 
     `in_need` returns whether holders are to give way to this run; `heard` is called once with what
     ended the wait for a card, and whose card it was.
@@ -56,15 +56,13 @@ class CardHolders:
 
     def __init__(
         self,
-        keys: Mapping[str, str],
-        scope: str,
+        names: Mapping[str, str],
         loop: Loop,
         post: Post,
         in_need: Callable[[], bool],
         heard: Callable[[str, News, Identity | None], None],
     ) -> None:
-        self._keys = keys
-        self._scope = scope
+        self._names = names
         self._loop = loop
         self._post = post
         self._in_need = in_need
@@ -81,7 +79,7 @@ class CardHolders:
             return True
         # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
         by_clock = by_clock or not self._pace.spend(uuid, self._loop.now())
-        waiter = Waiter.connect(self._keys[uuid], self._scope, self._in_need(), by_clock)
+        waiter = Waiter.connect(self._names[uuid], self._in_need(), by_clock)
         if waiter is None:
             return False
         self._waiters[uuid] = waiter
@@ -138,7 +136,7 @@ class CardHolders:
         reported = self._reported[uuid]
         if is_stopped(reported.pid) != reported.stopped:
             with suppress(OSError):  # too few descriptors
-                self.see(uuid, holder(self._keys[uuid], self._scope))
+                self.see(uuid, holder_of(self._names[uuid]))
         self._look_while_stopped(uuid)
 
     def see(self, uuid: str, now: Holder | None) -> None:
@@ -199,7 +197,7 @@ class GangRight:
 
     def _wait(self, by_clock: bool) -> Waiter | None:
         by_clock = by_clock or not self._pace.spend("gang", self._loop.now())
-        waiter = Waiter.connect_gather(self._scope, by_clock)
+        waiter = Waiter.connect(gather_name(self._scope), by_clock=by_clock)
         if waiter:
             self._loop.watch(waiter.fileno(), self._heard)
         return waiter
