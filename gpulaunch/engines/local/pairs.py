@@ -53,9 +53,7 @@ class Pairs:
         self._loop = loop
         self._cards = cards
         self._hear = hear
-        self.preloads = Preloads(
-            context.run, context.base, loop, context.warn, served, self._server_gone
-        )
+        self.preloads = Preloads(context, loop, served, self._server_gone)
         self._spawner: Spawner | None = None
         self._forked = 0
         self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)

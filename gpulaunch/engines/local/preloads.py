@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gpulaunch.core.model import Job
+from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import CACHES, CHOSEN, Delta
 from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.command import Command, Main
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, PreloadUnavailable
@@ -69,17 +69,13 @@ class Preloads:
 
     def __init__(
         self,
-        run: RunDir,
-        base: Mapping[str, str],
+        context: RunContext,
         loop: Loop,
-        note: Callable[[str | None, str], None],
         news: Callable[[], None],
-        gone: Callable[[PreloadServer], None] = lambda server: None,
+        gone: Callable[[PreloadServer], None],
     ) -> None:
-        self._run = run
-        self._base = base
+        self._context = context
         self._loop = loop
-        self._note = note
         self._news = news
         self._gone = gone
         self._kinds: dict[Key, _Kind] = {}
@@ -114,7 +110,7 @@ class Preloads:
     def _note_cold(self, job: Job, why: str) -> None:
         if (job.group, why) not in self._noted:
             self._noted.add((job.group, why))
-            self._note(job.name, f"preload: starts cold: {why}")
+            self._context.warn(job.name, f"preload: starts cold: {why}")
 
     def close(self) -> None:
         for kind in self._kinds.values():
@@ -124,7 +120,7 @@ class Preloads:
     # ── Which server ────────────────────────────────────────────────────────────────────────────
 
     def _find_slot(self, job: Job, command: Command) -> PreloadSlot:
-        env = Delta(command.env_set, frozenset(command.env_unset)).over(self._base)
+        env = Delta(command.env_set, frozenset(command.env_unset)).over(self._context.base)
         by_shell = not isinstance(job.run, tuple)
         found = forkable(command.argv, command.cwd, env, by_shell)
         env = {**env, **found.main.env}
@@ -161,10 +157,10 @@ class Preloads:
             own=_own(env),
         )
         self._number += 1
-        folder = self._run.path / "preload"
+        folder = self._context.run.path / "preload"
         folder.mkdir(mode=0o700, exist_ok=True)
         log = _fresh(folder, self._number)
-        server = PreloadServer(preload, log, self._base)
+        server = PreloadServer(preload, log, self._context.base)
         kind.servers.append(server)
         self._loop.watch(server.fileno(), lambda: self._hear(kind, server, job))
 
@@ -173,7 +169,7 @@ class Preloads:
     def _hear(self, kind: _Kind, server: PreloadServer, job: Job) -> None:
         news = server.on_readable()
         if isinstance(news, PreloadReady):
-            self._note(job.name, in_words(kind.forkable.target, news))
+            self._context.warn(job.name, in_words(kind.forkable.target, news))
         else:
             served = server.state == "serves"
             self._drop(kind, server)
