@@ -9,6 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
+
+from gpulaunch.farside.shared import new_name, sync
 
 MAX_FILE_BYTES = 256 << 20
 """Bytes at most of a file that is read as a whole; a job file has at most a quarter of these."""
@@ -60,25 +63,26 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def replace(path: str | os.PathLike[str], data: bytes) -> None:
+def replace(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> None:
     """Write a file in one step, replacing what stood there. After an OSError nothing is changed.
 
-    The new file is readable by its user alone.
+    The new file is readable by its user alone; `durable`: it is on the disk when this returns.
     """
-    folder, name = os.path.split(os.fspath(path))
-    draft = os.path.join(folder, f".{name}.{os.getpid()}")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:  # left by a killed process that had the same pid
-        os.unlink(draft)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    folder = os.fsencode(os.path.dirname(path))
+    draft = new_name(folder)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
             file.write(data)
+        if durable:
+            sync(draft)
         os.replace(draft, path)
     except BaseException:
-        os.unlink(draft)
+        with suppress(OSError):
+            os.unlink(draft)
         raise
+    if durable:
+        sync(folder)
 
 
 def is_nowhere() -> bool:

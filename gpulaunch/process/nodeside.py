@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant
-from gpulaunch.farside.shared import claim, look_anew, new_name, sync
+from gpulaunch.farside.shared import claim, look_anew
 from gpulaunch.farside.wire import coded_all
 from gpulaunch.files import regular
+from gpulaunch.files import replace as replace_file
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, text
 from gpulaunch.process.client import for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
@@ -173,29 +174,9 @@ def write_stop(
     _write(path, {"reason": reason, "by": by, "now": now})
 
 
-def put(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> None:
-    """Write the file whole, or leave it as it was; mode 0600. Raises OSError."""
-    folder = os.fsencode(os.path.dirname(path))
-    draft = new_name(folder)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
-    if durable:
-        sync(folder)
-
-
 def _reason(word: object) -> Reason:
     return "cancelled" if word == "cancelled" else "interrupted"
 
 
 def _write(path: str | os.PathLike[str], value: object) -> None:
-    put(path, json.dumps(value).encode() + b"\n")
+    replace_file(path, json.dumps(value).encode() + b"\n")

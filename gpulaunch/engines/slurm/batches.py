@@ -22,7 +22,7 @@ from gpulaunch.engines.slurm.limits import Lane, lane_of
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.wire import coded, decoded
 from gpulaunch.files import read_bytes
-from gpulaunch.process.nodeside import put
+from gpulaunch.files import replace as replace_file
 from gpulaunch.text import ranges
 
 Member: TypeAlias = tuple[int, AttemptId]
@@ -156,13 +156,13 @@ def write(batch: Batch, run: SlurmDir) -> None:
         "share": batch.terms.share,
         "each": batch.terms.each,
     }
-    put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
+    replace_file(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
 
 def confirm(batch: Batch, number: str, run: SlurmDir) -> None:
     """Record durably that Slurm has the batch as `number`. Raises OSError."""
     batch.id = number
-    put(run.batch_id(batch.name), number.encode(), durable=True)
+    replace_file(run.batch_id(batch.name), number.encode(), durable=True)
 
 
 def forget(batch: Batch, run: SlurmDir) -> None:

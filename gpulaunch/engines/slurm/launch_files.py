@@ -16,9 +16,10 @@ from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
 from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.nodeside import NodeStart, put, read_start, write_ticket
+from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 
 
 def lay_out(run: SlurmDir) -> None:
@@ -28,7 +29,7 @@ def lay_out(run: SlurmDir) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
     before = read_bytes(run.node_program) if run.node_program.exists() else b""
     if (program := archived(before)) != before:
-        put(run.node_program, program)
+        replace_file(run.node_program, program)
 
 
 def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:

@@ -15,13 +15,13 @@ from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
 from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.ends import EndRecord, cause_of, read_end
 from gpulaunch.process.nodeside import (
     NodeStart,
     Withdrawn,
     last_beat,
-    put,
     read_start,
     withdraw,
     write_stop,
@@ -110,7 +110,7 @@ class DiskRecords:
     def hold(self, names: frozenset[str]) -> bool:
         """List the attempts that are held; return True if a later launcher can rely on it."""
         try:
-            put(self._run.held, json.dumps(sorted(names)).encode(), durable=True)
+            replace_file(self._run.held, json.dumps(sorted(names)).encode(), durable=True)
         except OSError:
             return False
         return True

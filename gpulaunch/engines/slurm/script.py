@@ -18,7 +18,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
-from gpulaunch.process.nodeside import put
+from gpulaunch.files import replace as replace_file
 
 WARNING = 60
 """Seconds before Slurm's time limit at which Slurm sends the script SIGTERM."""
@@ -172,7 +172,7 @@ def lay_out(run: SlurmDir, pythons: Sequence[str] = (sys.executable,)) -> None:
     """Write the batch script, unless it is there. Raises OSError."""
     data = os.fsencode(text(str(run.path), pythons))
     if not (run.batch_script.exists() and read_bytes(run.batch_script) == data):
-        put(run.batch_script, data)
+        replace_file(run.batch_script, data)
 
 
 def text(run: str, pythons: Sequence[str], patience: int = RUN_DIR_TIMEOUT) -> str:
