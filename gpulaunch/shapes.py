@@ -46,6 +46,10 @@ class Coder:
     encode: Encode | None
     decode: Decode
 
+    def plain(self, value: Any) -> Any:
+        """Return the value as JSON has it."""
+        return value if self.encode is None else self.encode(value)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
 from gpulaunch.core.events import Instruction, Launch, Submitted
-from gpulaunch.core.facts import Fact, JobSettled, RunOpened
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.facts import Fact, JobSettled
+from gpulaunch.core.ledger import unrecorded
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
-from gpulaunch.driver import Driver, now
+from gpulaunch.driver import Driver
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
@@ -48,7 +48,9 @@ class Single(LeaseUser):
         tell: Callable[[str], None],
     ) -> None:
         self._loop = Loop()
-        self._run = Run(pool.gpus, RunConfig(OnCards(pool.limit)), _ledger(pool.gpus))
+        self._run = Run(
+            pool.gpus, RunConfig(OnCards(pool.limit)), unrecorded(pool.gpus, JOB, os.getpid())
+        )
         self._tell: Callable[[str], None] | None = tell
         self._launch: Launch | None = None
         self._driver = Driver(self._run, self._loop, self, wait)
@@ -148,10 +150,3 @@ def hold_through_exec(descriptors: Sequence[int]) -> None:
     least = HIGH_NUMBER if soft == RLIM_INFINITY else min(HIGH_NUMBER, soft // 2)
     for fd in descriptors:
         os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, least), True)
-
-
-def _ledger(gpus: Sequence[Gpu]) -> Ledger:
-    ledger = Ledger()
-    opened = RunOpened(JOB, JOB, 1, "", "", "", os.getpid(), tuple(gpus))
-    ledger.apply(opened, now())
-    return ledger

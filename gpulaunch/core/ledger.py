@@ -405,6 +405,13 @@ class Ledger:
             self.counts[job.state] += step
 
 
+def unrecorded(gpus: Sequence[Gpu], name: str = "", pid: int = 0) -> Ledger:
+    """Return the state of a run just opened on these cards that has no journal."""
+    ledger = Ledger()
+    ledger.apply(f.RunOpened(name, name, 1, "", "", "", pid, tuple(gpus)), Instant(0.0, 0.0))
+    return ledger
+
+
 _UNSETTLED: frozenset[JobState] = frozenset({"waiting", "running"})
 _OPEN: frozenset[AttemptState] = frozenset({"launching", "running"})
 

@@ -26,7 +26,7 @@ from gpulaunch.core import events as ev
 from gpulaunch.core import facts as f
 from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.ledger import Ledger, unrecorded
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.reasons import LeftWaiting, RunReason, SomeFailed, WaitReason
 from gpulaunch.core.state import RunConfig, State
@@ -46,7 +46,7 @@ class Run:
     def __init__(
         self, gpus: Sequence[Gpu], config: RunConfig | None = None, ledger: Ledger | None = None
     ) -> None:
-        self._state = State.new(_opened(gpus) if ledger is None else ledger, gpus, config)
+        self._state = State.new(unrecorded(gpus) if ledger is None else ledger, gpus, config)
 
     @property
     def ledger(self) -> Ledger:
@@ -267,12 +267,6 @@ def _withdraw(state: State) -> None:
     for live in state.attempts:
         if state.ledger.attempt(live.id).in_queue:
             graph.stop(state, live, "interrupted", Because("no_more_starts"))
-
-
-def _opened(gpus: Sequence[Gpu]) -> Ledger:
-    ledger = Ledger()
-    ledger.apply(f.RunOpened("", "", 1, "", "", "", 0, tuple(gpus)), Instant(0.0, 0.0))
-    return ledger
 
 
 def _failures(state: State) -> SomeFailed | None:

@@ -134,8 +134,8 @@ class TracedRun(Run):
         if self._fd >= 0:
             self._write(
                 {
-                    "at": _encoded(Instant, now),
-                    "event": _encoded(_events(), _slim(event)),
+                    "at": coder_of(Instant).plain(now),
+                    "event": coder_of(_events()).plain(_slim(event)),
                     "results": encode_results(results),
                 }
             )
@@ -147,7 +147,7 @@ class TracedRun(Run):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             self._failed(error)
-        self._write(_encoded(TraceStart, beginning))
+        self._write(coder_of(TraceStart).plain(beginning))
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -170,7 +170,7 @@ class TracedRun(Run):
 def encode_results(results: Sequence[Result]) -> list[Any]:
     """Return facts and instructions as JSON has them, in order."""
     coder = _results()
-    return [_plain(coder, _slim(result)) for result in results]
+    return [coder.plain(_slim(result)) for result in results]
 
 
 def decode_beginning(line: bytes) -> TraceStart:
@@ -184,14 +184,6 @@ def decode_step(line: bytes) -> Step:
     given = json.loads(line)
     event = _full(coder_of(_events()).decode(given["event"]))
     return Step(coder_of(Instant).decode(given["at"]), event, given["results"])
-
-
-def _encoded(hint: Any, value: Any) -> Any:
-    return _plain(coder_of(hint), value)
-
-
-def _plain(coder: Coder, value: Any) -> Any:
-    return value if coder.encode is None else coder.encode(value)
 
 
 @cache

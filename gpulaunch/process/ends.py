@@ -36,7 +36,7 @@ _CAUSES = coder_of(EndCause)
 
 def text_of(cause: EndCause) -> str:
     """Return the cause as text that a keeper passes on without reading it."""
-    return json.dumps(_CAUSES.encode(cause) if _CAUSES.encode else cause)
+    return json.dumps(_CAUSES.plain(cause))
 
 
 def cause_of(text: str) -> EndCause:
