@@ -136,6 +136,11 @@ class SlurmAttempt:
         return self.holder.start if isinstance(self.holder, Began) else None
 
     @property
+    def at_once(self) -> bool:
+        """True if the attempt is to end without its grace."""
+        return self.stop is not None and self.stop.now
+
+    @property
     def begun(self) -> bool:
         return isinstance(self.holder, Taken | Began)
 

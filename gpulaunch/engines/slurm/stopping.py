@@ -107,8 +107,9 @@ def _go_on(state: SlurmState, attempts: Sequence[AttemptId]) -> None:
     running = [one for one in some if one.runs]
     late = {one.attempt for one in running if _is_late(state, one)}
     state.cancel([one for one in some if not one.runs or one.attempt in late])
-    for word in ("USR1", "USR2"):
-        _signal(state, [one for one in running if one.attempt not in late], word)
+    for word, now in (("USR1", False), ("USR2", True)):
+        told = [one for one in running if one.at_once == now and one.attempt not in late]
+        _signal(state, told, word)
     if state.outage.why:
         withdrawals.say(state)
         withdrawals.let_go(state)
@@ -116,7 +117,7 @@ def _go_on(state: SlurmState, attempts: Sequence[AttemptId]) -> None:
 
 def _write(state: SlurmState, one: SlurmAttempt) -> None:
     """Write the stop file that the node reads. Without it the end would look like Slurm's."""
-    written = (_why(one), one.stop is not None and one.stop.now)
+    written = _why(one), one.at_once
     if state.stops.written.get(one.attempt) != written:
         state.stops.written[one.attempt] = written
         state.do(WriteStop(one.attempt, *written))
@@ -136,8 +137,7 @@ def _is_late(state: SlurmState, one: SlurmAttempt) -> bool:
 
 def _signal(state: SlurmState, running: Sequence[SlurmAttempt], word: str) -> None:
     told = state.stops.signalled
-    new = [one for one in running if _word_for(one) == word]
-    new = [one for one in new if told.get(one.attempt, ("",))[0] != word]
+    new = [one for one in running if told.get(one.attempt, ("",))[0] != word]
     told.update({one.attempt: (word, state.now) for one in new})
     for some in in_parts(new):
         ids = tuple(one.id for one in some)
@@ -155,7 +155,3 @@ def _why(one: SlurmAttempt) -> Withdrawn:
     stop = one.stop
     reason: Reason = "cancelled" if stop and stop.reason == "cancelled" else "interrupted"
     return Withdrawn(reason, text_of(stop.by) if stop else "")
-
-
-def _word_for(one: SlurmAttempt) -> str:
-    return "USR2" if one.stop is not None and one.stop.now else "USR1"

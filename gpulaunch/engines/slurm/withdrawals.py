@@ -11,7 +11,7 @@ once leaves behind only attempts of which no node reports an end.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.core.events import Ended, StopAttempt
 from gpulaunch.core.model import (
@@ -183,8 +183,8 @@ def say(state: SlurmState) -> bool:
     Once for each attempt, and once more when it is to end at once.
     """
     stopping = state.which(lambda one: one.stop or one.withdrawn)
-    new = [one for one in stopping if _demand(one) not in state.outage.said]
-    state.outage.said.update(map(_demand, new))
+    new = [one for one in stopping if (one.attempt, one.at_once) not in state.outage.said]
+    state.outage.said.update((one.attempt, one.at_once) for one in new)
     waited = sum(one.withdrawn for one in new)
     told = []
     if waited:
@@ -193,7 +193,7 @@ def say(state: SlurmState) -> bool:
         told.append(f"{_count(waited)} withdrawn: what it still starts ends at once{by}")
     if ran := len(new) - waited:
         told.append(f"{_count(ran)} told through the run directory, within a minute")
-        if any(one.stop is not None and one.stop.now for one in new):
+        if any(one.at_once for one in new):
             told.append(f"what has not ended in {OUT_OF_REACH_TIMEOUT:g} s is left in its hands")
     if told:
         state.warn(f"{SILENT}: {'; '.join(told)}")
@@ -202,8 +202,8 @@ def say(state: SlurmState) -> bool:
 
 def gives_up(state: SlurmState) -> bool:
     """True once a run that is to end at once has waited long enough for Slurm's answer."""
-    followed: Collection[SlurmAttempt] = state.attempts.values()
-    if not (state.outage.why and followed and all(o.stop and o.stop.now for o in followed)):
+    followed = state.attempts.values()
+    if not (state.outage.why and followed and all(one.at_once for one in followed)):
         return False
     silent_since = max(state.outage.heard_at, state.stops.now_since)
     return state.now - silent_since >= OUT_OF_REACH_TIMEOUT
@@ -219,10 +219,6 @@ def _removed_by(state: SlurmState) -> str:
     titles = dict.fromkeys(one.slurm.title for one in waiting if one.slurm.title and not one.id)
     lines = [f"scancel {' '.join(words)}"] if words else []
     return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
-
-
-def _demand(one: SlurmAttempt) -> tuple[AttemptId, bool]:
-    return one.attempt, one.stop is not None and one.stop.now
 
 
 def _count(count: int) -> str:
