@@ -54,8 +54,8 @@ def last_lines(data: bytes, lines: int = LINES_SHOWN, cut: bool = False) -> tupl
     """
     if cut:
         data = _from_whole_line(data)
-    folded = [line for line in _folded(data.decode("utf-8", "replace")) if line.strip()]
-    folded = _without_stale_bars(folded)
+    lines_of = map(fold_line, data.decode("utf-8", "replace").split("\n"))
+    folded = _without_stale_bars([line for line in lines_of if line.strip()])
     if report := _report(folded):
         return tuple(clip(line, LINE) for line in report)
     kept = folded[-lines:]
@@ -126,10 +126,6 @@ def fold(chunks: Iterable[bytes]) -> Iterator[str]:
 def fold_line(line: str) -> str:
     """Return one line as a terminal would leave it: the last state, without escapes."""
     return visible(as_shown(line)).rstrip()
-
-
-def _folded(text: str) -> Iterator[str]:
-    return map(fold_line, text.split("\n"))
 
 
 def _from_whole_line(data: bytes) -> bytes:

@@ -17,11 +17,12 @@ import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain, groupby
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.sql import queries
 
+Number = TypeVar("Number", int, float)
 CardRow: TypeAlias = tuple[float, float | None, int | None, float | None, int | None, str]
 """A row of `card_sample` without its card."""
 AttemptRow: TypeAlias = tuple[float, int | None, float | None, int | None]
@@ -45,11 +46,10 @@ def merge_cards(rows: Sequence[CardRow]) -> CardRow:
 def merge_attempts(rows: Sequence[AttemptRow]) -> AttemptRow:
     """Merge samples: peaks of memory; of the CPU seconds, which only grow, those at the end."""
     at, gpu_memory, cpu_seconds, resident = zip(*rows, strict=True)
-    cpu = [seconds for seconds in cpu_seconds if seconds is not None]
     return (
         math.fsum(at) / len(rows),
         _highest(gpu_memory),
-        max(cpu) if cpu else None,
+        _highest(cpu_seconds),
         _highest(resident),
     )
 
@@ -72,9 +72,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _highest(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return max(known) if known else None
+def _highest(values: Sequence[Number | None]) -> Number | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3 * 3600.0, 60.0), (7 * 86400.0, 600.0))

@@ -57,7 +57,8 @@ def curve_of(samples: Sequence[CardSample]) -> Curve:
         at.append(sample.at)
         utilization.append(sample.utilization)
         memory.append(sample.memory)
-    return Curve(tuple(at), tuple(utilization), tuple(memory), _mean(known, usual), _peak(known))
+    peak = max((s.memory for s in known if s.memory is not None), default=None)
+    return Curve(tuple(at), tuple(utilization), tuple(memory), _mean(known, usual), peak)
 
 
 def _usual(samples: Sequence[CardSample]) -> float:
@@ -75,8 +76,3 @@ def _mean(samples: Sequence[CardSample], usual: float) -> float | None:
         total += sample.utilization * span
         weight += span
     return total / weight if weight else None
-
-
-def _peak(samples: Sequence[CardSample]) -> int | None:
-    known = [s.memory for s in samples if s.memory is not None]
-    return max(known) if known else None

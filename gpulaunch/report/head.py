@@ -79,6 +79,7 @@ def tiles(
     """The numbers beneath them."""
     ledger = history.ledger
     attempts = history.attempts()
+    starts = len(history.starts)
     again = len(attempts) - sum(bool(job.attempts) for job in ledger.jobs.values())
     said = [
         Tile(
@@ -88,7 +89,7 @@ def tiles(
             if again
             else "",
         ),
-        Tile("Time", clock(when.seconds), _starts(history)),
+        Tile("Time", clock(when.seconds), f"in {starts} starts" if starts > 1 else ""),
     ]
     busy = busy_share(rows)
     hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
@@ -108,11 +109,6 @@ def tiles(
             Tile("Most GPU memory", size(use.peak_gpu_memory), words.visible(use.attempt.job))
         )
     return tuple(said)
-
-
-def _starts(history: RunHistory) -> str:
-    count = len(history.starts)
-    return f"in {count} starts" if count > 1 else ""
 
 
 def busy_share(rows: Sequence[CardRow]) -> float | None:

@@ -80,10 +80,14 @@ def _live(pid: int) -> float:
             fields = stat_fields(pid)
         except (OSError, IndexError):
             continue
-        own = int(fields[_USER]) + int(fields[_SYSTEM])
-        total += own / _TICKS + _spent(fields)
+        total += cpu_of(fields) + _spent(fields)
         todo += children_of(pid)
     return total
+
+
+def cpu_of(fields: list[bytes]) -> float:
+    """Return a process's own CPU seconds, from its /proc/PID/stat from the state on."""
+    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
 
 
 def _spent(fields: list[bytes]) -> float:

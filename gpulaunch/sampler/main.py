@@ -14,7 +14,6 @@ next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import sys
@@ -33,7 +32,7 @@ from gpulaunch.gpus.probe import die_with_parent, is_the_same_here, sees_all_pid
 from gpulaunch.metrics.model import AttemptSample
 from gpulaunch.metrics.store import Step, Store, attempt_steps, card_steps, end_steps, pin_step
 from gpulaunch.sampler.driver import CardSampler, DriverSample
-from gpulaunch.sampler.keeper import Keeper
+from gpulaunch.sampler.keeper import Keeper, cpu_of
 from gpulaunch.sampler.pins import Pin, Pins
 from gpulaunch.sampler.tree import ProcessTree, Trees
 
@@ -41,7 +40,6 @@ PERIOD, LONGEST_PERIOD = 1.0, 10.0
 SHARE = 0.008
 MEASURED = 10  # looks after which the cost is reckoned anew
 LARGEST_MESSAGE = 1 << 16
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -245,7 +243,7 @@ def _cpu_of(pid: int | None) -> float:
         fields = stat_fields(str(pid))
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return cpu_of(fields)
 
 
 if __name__ == "__main__":

@@ -70,9 +70,7 @@ def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
 
 
 def _what_runs(job: Job) -> str:
-    if job.worker is None:
-        return command(job.run)
-    if job.worker.run:
+    if job.worker is None or job.worker.run:
         return command(job.run)
     return f"{job.worker.title}({job.name})"
 
@@ -109,7 +107,11 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         *_span([job.expected or None for job in group], clock, "{} expected"),
         *_span([job.timeout for job in group], span, "timeout {}"),
         *_span([job.idle_timeout for job in group], span, "idle_timeout {}"),
-        *_span([job.retry.times or None for job in group], _retries, "{}"),
+        *_span(
+            [job.retry.times or None for job in group],
+            lambda n: several(n, "retry", "retries"),
+            "{}",
+        ),
         *(["a service"] if group[0].service is not None else []),
     ]
 
@@ -140,10 +142,6 @@ def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase
     least, most = show(min(known)), show(max(known))
     span = least if least == most else f"{least} to {most}"
     return [phrase.format(span) + (" (not all)" if len(known) < len(values) else "")]
-
-
-def _retries(times: int) -> str:
-    return several(times, "retry", "retries")
 
 
 def _cards_needed(group: Sequence[Job]) -> str:
