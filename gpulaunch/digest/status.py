@@ -93,6 +93,16 @@ def lasted(ledger: Ledger, state: RunState, now: Instant, measured: Measured = N
     return max(0.0, until - since.utc)
 
 
+def held_up(ledger: Ledger) -> str:
+    """Return why a live run starts nothing: it is being stopped, or is paused; else empty."""
+    if ledger.stopping is not None:
+        why = words.visible(wording.run_reason(ledger.stopping))
+        return f"stopping ({why}): running jobs are being ended"
+    if ledger.paused is not None:
+        return f"paused, no new starts: {words.visible(wording.pause(ledger.paused))}"
+    return ""
+
+
 def ahead_of(
     ledger: Ledger,
     state: RunState,

@@ -22,9 +22,9 @@ from gpulaunch.core.model import SETTLED_STATES, AttemptId, Instant, JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unused
+from gpulaunch.digest.status import held_up
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.terminal import SafeStream
-from gpulaunch.wording import pause, run_reason
 
 GAP = 0.25
 """Seconds between two redraws, at least."""
@@ -231,13 +231,8 @@ class ProgressView:
         return parts
 
     def _warnings(self, ledger: Ledger) -> list[RenderableType]:
-        said = []
-        if ledger.stopping is not None:
-            why = words.visible(run_reason(ledger.stopping))
-            said.append(f"stopping ({why}): running jobs are being ended")
-        elif ledger.paused is not None:
-            said.append(f"paused, no new starts: {words.visible(pause(ledger.paused))}")
-        return [Text(f" {text}", "yellow", no_wrap=True, overflow="ellipsis") for text in said]
+        said = held_up(ledger)
+        return [Text(f" {said}", "yellow", no_wrap=True, overflow="ellipsis")] if said else []
 
     def _rows(self, ledger: Ledger, room: int, now: Instant) -> list[RenderableType]:
         """Return a row per card and one for all jobs without a card, `room` rows at most.

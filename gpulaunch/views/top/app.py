@@ -29,8 +29,8 @@ from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.draw import head_lines, laid_out
-from gpulaunch.views.top.head import counts, head, hints, moment, warnings
+from gpulaunch.views.top.draw import laid_out
+from gpulaunch.views.top.head import cut, first_lines, hints, moment
 from gpulaunch.views.top.history import Intake, Playback, words_of
 from gpulaunch.views.top.link import RunLink, Why
 from gpulaunch.views.top.lists import RowList
@@ -58,17 +58,7 @@ class Top(App[None]):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { background: ansi_default; color: ansi_default; }
-    ModalScreen { background: transparent; }
-    #head { height: auto; max-height: 4; }
-    #below { height: 1fr; layout: vertical; }
-    #below.wide { layout: horizontal; }
-    #below.wide RowList { width: 1fr; height: 1fr; }
-    #below.wide #waiting { margin-right: 2; }
-    #foot { height: 1; }
-    #filter { height: 1; border: none; padding: 0; display: none; background: ansi_default; }
-    """
+    CSS_PATH = "app.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
@@ -230,26 +220,25 @@ class Top(App[None]):
         self._not_before = self._drawn_at + EASE * (self._drawn_at - began) - LOOK
 
     def _show_edges(self) -> None:
-        board, width = self.board, self.size.width
-        lines: list[Text] = []
+        width, height = self.size.width, self.size.height
+        above = first_lines(self.board, self.link.root, self._notes(), width, height)
+        self._head.update(above)
+        self._foot.update(cut(self._hints(), width))
+
+    def _notes(self) -> list[Text]:
+        notes: list[Text] = []
         if self._intake.trouble:
-            lines.append(Text(f" ! {words.visible(self._intake.trouble)}", "bold red"))
+            notes.append(Text(f" ! {words.visible(self._intake.trouble)}", "bold red"))
         elif self.link.gone():
-            lines.append(Text(" ! the run's directory is gone; this is the last of it", "bold red"))
+            notes.append(Text(" ! the run's directory is gone; this is the last of it", "bold red"))
         if not self._intake.complete:
             done = f"{100 * self.link.share():.0f}"
-            lines.append(Text(f" reading the journal: {done} % …", "yellow"))
+            notes.append(Text(f" reading the journal: {done} % …", "yellow"))
         elif self._rewinding:
-            lines.append(Text(" reading the run's past …", "yellow"))
+            notes.append(Text(" reading the run's past …", "yellow"))
         if self._history:
-            lines.append(moment(board, self._history.step, self._history.steps))
-        lines += warnings(board, self.link.root)
-        room = head_lines(self.size.height)
-        if room >= 2 + len(lines[:1]):  # with little room a warning replaces the counts
-            lines.insert(0, counts(board, width))
-        lines.insert(0, head(board, self.link.root))
-        self._head.update(Text("\n").join(_cut(line, width) for line in lines[:room]))
-        self._foot.update(_cut(self._hints(), width))
+            notes.append(moment(self.board, self._history.step, self._history.steps))
+        return notes
 
     def _hints(self) -> Text:
         if self._said and time.monotonic() < self._said_until:
@@ -454,9 +443,3 @@ class Top(App[None]):
         self._history, self._changed = came, True
         move(came)
         self._show()
-
-
-def _cut(line: Text, width: int) -> Text:
-    line.no_wrap = True
-    line.truncate(max(1, width), overflow="ellipsis")
-    return line

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from gpulaunch.core.model import SETTLED_STATES, JobState
 from gpulaunch.digest import words
-from gpulaunch.digest.status import STYLES
+from gpulaunch.digest.status import STYLES, held_up
 from gpulaunch.text import clock
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.draw import bar
+from gpulaunch.views.top.draw import bar, head_lines
 from gpulaunch.views.top.rows import Filter
-from gpulaunch.wording import pause, run_reason
+from gpulaunch.wording import run_reason
 
 BAR = 40
 HINTS = (
@@ -20,6 +22,23 @@ HINTS = (
 _STATES = {"succeeded": "green", "running": "cyan", "failed": "bold red"}
 _SAID: dict[JobState, str] = {"succeeded": "done"}
 _COUNTED: tuple[JobState, ...] = ("succeeded", "failed", "cancelled", "skipped", "running")
+
+
+def first_lines(board: Board, root: str, notes: Sequence[Text], width: int, height: int) -> Text:
+    """Return the run, its counts, the notes and the run's warnings, as far as there is room."""
+    lines = [*notes, *warnings(board, root)]
+    room = head_lines(height)
+    if room >= 2 + len(lines[:1]):  # with little room a warning replaces the counts
+        lines.insert(0, counts(board, width))
+    lines.insert(0, head(board, root))
+    return Text("\n").join(cut(line, width) for line in lines[:room])
+
+
+def cut(line: Text, width: int) -> Text:
+    """Return the line, cut at `width` columns."""
+    line.no_wrap = True
+    line.truncate(max(1, width), overflow="ellipsis")
+    return line
 
 
 def head(board: Board, root: str) -> Text:
@@ -75,12 +94,8 @@ def warnings(board: Board, root: str) -> list[Text]:
         )
     elif ledger.closed:
         said.append(words.visible(run_reason(ledger.reason)))
-    elif ledger.stopping is not None:
-        said.append(
-            f"stopping ({words.visible(run_reason(ledger.stopping))}): running jobs are being ended"
-        )
-    elif ledger.paused is not None:
-        said.append(f"paused, no new starts: {words.visible(pause(ledger.paused))}")
+    else:
+        said.append(held_up(ledger))
     return [Text(f" ! {text}", "yellow", no_wrap=True) for text in said if text]
 
 
