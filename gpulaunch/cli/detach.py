@@ -9,37 +9,30 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch import errors
 from gpulaunch.files import regular
 
 
-class Detached:
-    """The side of the fork: `Parent` or `Child`."""
+class DetachedSupervisor:
+    """The child of the fork, which keeps the terminal for errors until the run has begun."""
 
-    @dataclass(frozen=True, slots=True)
-    class Parent:
-        """The process that the user started; `status` is 0 once the run is being recorded."""
+    def __init__(self, channel: int, log: Path) -> None:
+        self._channel = channel
+        self._log = log
 
-        status: int
-
-    class Child:
-        """The supervisor, which keeps the terminal for errors until the run has begun."""
-
-        def __init__(self, channel: int, log: Path) -> None:
-            self._channel = channel
-            self._log = log
-
-        def begun(self) -> None:
-            _redirect(self._log)
-            os.write(self._channel, b"begun")
-            os.close(self._channel)
+    def begun(self) -> None:
+        _redirect(self._log)
+        os.write(self._channel, b"begun")
+        os.close(self._channel)
 
 
-def detach(log: Path) -> Detached.Parent | Detached.Child:
-    """Fork; return which side this is. Call it before any thread, lock or socket of one side."""
+def detach(log: Path) -> int | DetachedSupervisor:
+    """Fork, before any thread, lock or socket of one side; return the supervisor in the child.
+
+    In the process that the user started: its exit status, 0 once the run is being recorded.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
@@ -50,14 +43,14 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
         os.close(write)
         with open(read, "rb") as channel:
             if channel.read():
-                return Detached.Parent(errors.OK)
+                return errors.OK
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        return Detached.Parent(code if code >= 0 else errors.SOME_JOB_FAILED)
+        return code if code >= 0 else errors.SOME_JOB_FAILED
     os.close(read)
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return Detached.Child(write, log)
+    return DetachedSupervisor(write, log)
 
 
 def _redirect(log: Path) -> None:

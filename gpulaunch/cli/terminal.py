@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gpulaunch.app.observer import Observer, Preview
-from gpulaunch.cli.detach import Detached, detach
+from gpulaunch.cli.detach import DetachedSupervisor, detach
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, stderr_console
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
@@ -27,7 +27,7 @@ class Terminal(Observer):
     `options` are those of the command line: quiet, no_progress, as_json, detach, dry_run.
     """
 
-    _detached: Detached.Child | None = None
+    _detached: DetachedSupervisor | None = None
     _view: View = SilentView()
 
     def __init__(self, options: Mapping[str, Any] = {}) -> None:
@@ -53,9 +53,9 @@ class Terminal(Observer):
         if not self._detach or self.preview_only:
             return
         side = detach(run.path / "supervisor.log")
-        if isinstance(side, Detached.Parent):
+        if isinstance(side, int):
             click.echo(run.path)
-            raise click.exceptions.Exit(side.status)
+            raise click.exceptions.Exit(side)
         self._detached = side
 
     def opened(self, event: int, earlier: Mapping[str, float]) -> None:

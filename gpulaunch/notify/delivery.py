@@ -53,6 +53,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(slots=True)
 class _Sending:
+    target: int
     process: subprocess.Popen[bytes]
     done: Done
     heard: bytes = b""
@@ -69,12 +70,12 @@ class Delivery:
     def __init__(self, loop: Loop, limit: float = DELIVERY_TIMEOUT) -> None:
         self._loop = loop
         self._limit = limit
-        self._sending: dict[int, tuple[int, _Sending]] = {}
+        self._sending: dict[int, _Sending] = {}
 
     @property
     def busy(self) -> set[int]:
         """The targets of the messages under way."""
-        return {target for target, _ in self._sending.values()}
+        return {sending.target for sending in self._sending.values()}
 
     def send(self, target: int, request: Mapping[str, Any], done: Done) -> None:
         """Send a message. Never blocks, never raises; `done` is called by the loop, or at once."""
@@ -83,9 +84,9 @@ class Delivery:
         except OSError as error:
             done(f"no process can be started: {error.strerror}")
             return
-        sending = _Sending(process, done)
+        sending = _Sending(target, process, done)
         os.set_blocking(sending.fd, False)
-        self._sending[sending.fd] = (target, sending)
+        self._sending[sending.fd] = sending
         self._loop.watch(sending.fd, partial(self._hear, sending))
         late = f"no answer within {self._limit:g} s"
         self._loop.call_after(
@@ -94,12 +95,12 @@ class Delivery:
 
     def give_up(self, why: str) -> None:
         """End all messages under way; call each one's `done` with why."""
-        for _, sending in list(self._sending.values()):
+        for sending in list(self._sending.values()):
             self._finish(sending, why)
 
     def close(self) -> None:
         """End all messages under way without a callback. Idempotent."""
-        for fd, (_, sending) in list(self._sending.items()):
+        for fd, sending in list(self._sending.items()):
             self._loop.forget(f"notify:{fd}")
             self._loop.unwatch(fd)
             end(sending.process)

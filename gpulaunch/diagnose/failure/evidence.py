@@ -156,7 +156,7 @@ def _by_signal(evidence: Evidence, signal: int | None) -> Failure | None:
             words = "killed while the kernel was killing processes for want of memory (oom_kill)"
             return _failure("host_oom", words)
         case 7:
-            full = [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
+            full = _full(evidence)
             disks = [path for path in full if path != "/dev/shm"]
             if disks and "/dev/shm" not in full:
                 return _failure("disk_full", f"SIGBUS, and no space is left at {disks[0]}")
@@ -221,7 +221,7 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if found.kind == "gpu_oom":
         return _out_of_memory(evidence, found)
     if found.kind == "disk_full":
-        full = [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
+        full = _full(evidence)
         return _failure(found.kind, found.text, (DisksFull(tuple(full)),) if full else ())
     return _failure(found.kind, found.text)
 
@@ -249,16 +249,16 @@ def advice_on_modules(evidence: Evidence) -> Advice:
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
     """A full disk takes the log's last words as well; torch only says that it could not write."""
-    full = [
-        room.path
-        for room in evidence.rooms
-        if room.free < _MAX_LOG_BYTES and room.path != "/dev/shm"
-    ]
+    full = [path for path in _full(evidence) if path != "/dev/shm"]
     error = verdict.error
     if not full or (error is not None and not _speaks_of_writing(error)):
         return None
     words = error.text if error else f"no space is left at {full[0]}"
     return _failure("disk_full", words, (DisksFull(tuple(full)),))
+
+
+def _full(evidence: Evidence) -> list[str]:
+    return [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
 
 
 def _speaks_of_writing(error: Error) -> bool:
@@ -274,11 +274,8 @@ def _out_of_memory(evidence: Evidence, found: FailureEvidence) -> Failure:
     if foreign and not numbers.others:
         numbers = replace(numbers, others=others)
     known = () if numbers == MemoryUse() else (numbers,)
-    failure = _failure(found.kind, found.text, known)
-    uuids = tuple(card.uuid for card in evidence.cards)
-    return Failure(
-        failure.kind, failure.evidence, failure.advice, uuids if len(uuids) == 1 else (), foreign
-    )
+    only = tuple(card.uuid for card in evidence.cards) if len(evidence.cards) == 1 else ()
+    return replace(_failure(found.kind, found.text, known), gpus=only, foreign=foreign)
 
 
 def _failure(kind: str, words: str, before: Advice = ()) -> Failure:
