@@ -284,12 +284,9 @@ def _picked(name: str, source: Source) -> Job:
 
 
 def _near(name: str, jobs: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, jobs, 3)
-    return (
-        f"; did you mean {' or '.join(near)}?"
-        if near
-        else f"; it has {listing(jobs, MAX_JOBS_NAMED)}"
-    )
+    if near := difflib.get_close_matches(name, jobs, 3):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; it has {listing(jobs, MAX_JOBS_NAMED)}"
 
 
 def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -71,7 +71,7 @@ class FoundRun:
             return dict.fromkeys(waiting, Quoted(str(error)))
         if len(told) < EXPLAINED:
             return dict(told)
-        return {name: told.get(name, behind(told)) for name in waiting}
+        return {name: told.get(name, NeedsOthers(len(told))) for name in waiting}
 
     def _queued(self, name: str) -> InQueue | None:
         return self.ledger.why_queued(self.ledger.jobs[name])
@@ -190,11 +190,6 @@ def pulse(run: RunDir, id: str) -> socket | None:
     None if it is gone, and for a copy of a run, whose id is the original's.
     """
     return None if original_of(run) else watch(id)
-
-
-def behind(told: Sized) -> WaitReason:
-    """Return the reason of waiting jobs for which the run gave none."""
-    return NeedsOthers(len(told))
 
 
 def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:

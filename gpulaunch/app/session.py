@@ -248,12 +248,9 @@ def _run(
     choices = session.options.choices
     breaker = BREAKER if choices.breaker is None else choices.breaker
     pool = session.pool
-    on_cards, in_queue = (
-        OnCards(pool.limit, pool.machine.cpus),
-        InEngineQueue(QUEUE, pool.limit, True),
-    )
+    on_cards = OnCards(pool.limit, pool.machine.cpus)
     config = RunConfig(
-        in_queue if pool.queueing else on_cards,
+        InEngineQueue(QUEUE, pool.limit, ahead=True) if pool.queueing else on_cards,
         session.plan.limits,
         max_failures=choices.max_failures or None,
         fail_fast=bool(choices.fail_fast),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from gpulaunch.app.damage import tell
-from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind, directory, pulse
+from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, directory, pulse
 from gpulaunch.cli.options import run_argument
 from gpulaunch.cli.output import TypedPaths
 from gpulaunch.cli.terminal import Terminal
@@ -22,6 +22,7 @@ from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.core.reasons import NeedsOthers
 from gpulaunch.errors import UsageError
 from gpulaunch.extras import require
 from gpulaunch.journal.codec import now
@@ -156,7 +157,7 @@ class Attached:
 
     def reasons(self) -> Why:
         told = reasons(self._id(), SUPERVISOR_ANSWER_TIMEOUT)
-        others = behind(told) if len(told) >= EXPLAINED else None
+        others = NeedsOthers(len(told)) if len(told) >= EXPLAINED else None
         return lambda name: told.get(name, others)
 
     def ask(self, request: Request) -> None:
