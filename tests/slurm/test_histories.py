@@ -188,7 +188,7 @@ def _cancel_no_strays(patch: pytest.MonkeyPatch) -> None:
         (_forget_batches_without_a_number, 3),
         (_take_a_number_for_a_name, 10),
         (_wait_for_no_record, 0),
-        (_withdraw_what_runs, 16),
+        (_withdraw_what_runs, 29),
         (_leave_in_the_queue_what_was_withdrawn, 20),
         (_never_release, 20),
         (_never_hold, 70),
