@@ -45,7 +45,8 @@ from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.wording import cause, run_reason
-from tests.slurm.world import BEAT, Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
+from tests.slurm.programs import Fault, Faults, Programs
+from tests.slurm.world import BEAT, Plan, PretendCluster, PretendLoop
 
 LONGEST = 6 * 3600.0
 """Seconds of the pretend clock within which every history ends."""

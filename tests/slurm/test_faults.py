@@ -19,7 +19,8 @@ from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.wording import cause
 from tests.slurm.histories import FINE, KINDS, Faults, History, fine, played, said
-from tests.slurm.world import Fault, Plan
+from tests.slurm.programs import Fault
+from tests.slurm.world import Plan
 
 HISTORIES = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))
 GROUPS = 10

@@ -14,6 +14,7 @@ from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED
 from gpulaunch.engines.slurm.state import Probe, SlurmState
 from tests.slurm.histories import History
+from tests.slurm.programs import squeue
 from tests.slurm.scenes import attempt, busy, free, good, outcomes
 from tests.slurm.world import Plan
 
@@ -101,7 +102,7 @@ def test_of_an_array_the_held_task_alone_reads_held(history: History) -> None:
     busy(history, *names)
     held = history.cluster.waiting_for("b4")
     history.cluster.holds(held)
-    assert "Resources,JobHeldUser" in history.cluster.squeue("JobArrayID:|")
+    assert "Resources,JobHeldUser" in squeue(history.cluster, "JobArrayID:|")
     history.until(lambda: "JobHeld" in history.engine.why(attempt("b4")))
     others = [history.engine.why(attempt(name)) for name in names if name != "b4"]
     assert len([why for why in others if why.endswith("(Resources)")]) == 5

@@ -3,8 +3,7 @@
 `PretendLoop` has the time. `PretendCluster` queues and runs: what it runs leaves on the disk what
 the node's side leaves there (claim, beat, end), late where the file system shows it late. It fails
 on what no launcher may do: a submission without its intent on the disk, a job of somebody else's
-cancelled or held, an array too large, an attempt begun twice. `Programs` are its commands, whose
-words go through the engine's own readers; `faults` says what goes wrong with a call.
+cancelled or held, an array too large, an attempt begun twice. `programs` has its commands.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.reading import read_tasks
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.node.status import SLURM_ENDED_IT
 from gpulaunch.loop import Callback, Loop
-from gpulaunch.text import ranges
 
 CARDS = 3
 """Tasks that run at once."""
@@ -38,11 +35,6 @@ STRANGE_LASTS = 100.0
 """Seconds for which somebody else's job runs."""
 SAVED_EVERY = 5.0
 """Seconds between two times at which the controller saves its state."""
-CONFIG = "Configuration data\nMaxArraySize = {}\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
-FAILED = "sbatch: error: Batch job submission failed: "
-UNKNOWN_NEED = f"{FAILED}Job dependency problem\n"
-TOO_LARGE = f"{FAILED}Requested node configuration is not available\n"
-FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
 
 
 class PretendLoop(Loop):
@@ -599,24 +591,8 @@ class PretendCluster:
 
     # ── What it says ────────────────────────────────────────────────────────────────────────────
 
-    def squeue(self, form: str, array: bool = False) -> str:
-        """`array`: a row for each task. Else what waits of an array has one, with all reasons."""
-        separator, rows = form.split(",")[0].partition(":")[2], []
-        for some in self._rows(array):
-            task, reasons = some[0], dict.fromkeys(each.reason for each in some)
-            id = str(task)
-            if len(some) > 1:
-                most = f"%{task.at_once}" if task.at_once else ""
-                id = f"{task.number}_[{ranges(t.index or 0 for t in some)}{most}]"
-            fields = (
-                id, task.state, ",".join(reasons), str(task.status), str(task.restarts),
-                task.node, "N/A", task.title,
-            )  # fmt: skip
-            rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
-        return "".join(rows)
-
-    def _rows(self, array: bool) -> list[list[Task]]:
-        """The tasks that are shown together."""
+    def rows(self, array: bool) -> list[list[Task]]:
+        """The tasks that the queue shows, those together that have one row."""
         rows: dict[int | str, list[Task]] = {}
         for task in self.tasks:
             task.shown_at = task.shown_at or self.loop.now
@@ -625,111 +601,3 @@ class PretendCluster:
             if task.index is None or task.node or task.state != "CANCELLED":
                 rows.setdefault(str(task) if alone else task.number, []).append(task)
         return list(rows.values())
-
-    def show(self, id: str) -> tuple[int, str, str]:
-        found = [task for task in self.named([id]) if task.node or task.state != "CANCELLED"]
-        if not found:
-            if any(str(task.number) == id.partition("_")[0] for task in self.tasks):
-                return 1, f"Job {id} not found\n", ""
-            return 1, "", "slurm_load_jobs error: Invalid job id specified\n"
-        return 0, "".join(map(_shown, found)), ""
-
-
-def _shown(task: Task) -> str:
-    array = "" if task.index is None else f"ArrayJobId={task.number} ArrayTaskId={task.index} "
-    code, number = task.status >> 8, task.status & 0x7F
-    return (
-        f"JobId={task.number} {array}JobName={task.title}\n"
-        f"   UserId=root(0) GroupId=root(0) MCS_label=N/A\n"
-        f"   JobState={task.state} Reason={task.reason} Dependency=(null)\n"
-        f"   Requeue=1 Restarts={task.restarts} BatchFlag=1 Reboot=0 ExitCode={code}:{number}\n"
-        f"   NodeList={task.node}\n"
-        "   Power=\n   \n\n"
-    )
-
-
-# ── Its programs ────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with a call. `acts`: seconds after which it does its work, None: never;
-    `answers`: seconds after which its answer comes, `change` made of it."""
-
-    acts: float | None = 0.02
-    answers: float = 0.05
-    change: Callable[[commands._End], commands._End] = lambda end: end
-    stale: float = 0.0
-
-
-Faults = Callable[[str, Sequence[str]], Fault]
-
-
-class Programs(commands.Slurm):
-    """The engine's calls, on a pretend cluster."""
-
-    def __init__(self, loop: PretendLoop, cluster: PretendCluster, faults: Faults) -> None:
-        super().__init__(loop, {"PATH": ""})
-        self._cluster = cluster
-        self._faults = faults
-        self._said: dict[bool, list[tuple[float, str]]] = {False: [], True: []}
-        self.calls: list[tuple[float, str, Sequence[str]]] = []
-
-    def _call(
-        self,
-        program: str,
-        arguments: Sequence[str],
-        environ: Mapping[str, str],
-        done: Callable[[commands._End], object],
-    ) -> None:
-        self._count += 1
-        loop = self._cluster.loop
-        self.calls.append((loop.now, program, arguments))
-        fault = self._faults(program, arguments)
-        answers: list[commands._End] = [commands._End(program, 0)]
-
-        def act() -> None:
-            answers[0] = self._do(program, arguments, fault.stale)
-
-        if fault.acts is not None:
-            loop.call_after(f"act {id(self)} {self._count}", fault.acts, act)
-        loop.call_after(
-            f"answer {id(self)} {self._count}",
-            fault.answers,
-            lambda: done(fault.change(answers[0])),
-        )
-
-    def _do(self, program: str, arguments: Sequence[str], stale: float) -> commands._End:
-        cluster = self._cluster
-        match [program, *arguments]:
-            case ["sbatch", *_] if cluster.is_full(arguments):
-                return commands._End(program, 1, "", FULL)
-            case ["sbatch", *_] if cluster.is_too_large(arguments):
-                return commands._End(program, 1, "", TOO_LARGE)
-            case ["sbatch", *_] if cluster.needs_unknown(arguments):
-                return commands._End(program, 1, "", UNKNOWN_NEED)
-            case ["sbatch", *_]:
-                return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
-            case ["squeue", *_]:
-                (form,) = (w.partition("=")[2] for w in arguments if w.startswith("--Format="))
-                array = "--array" in arguments
-                return commands._End(program, 0, self._listed(form, array, stale))
-            case ["scancel", *words]:
-                ids = [word for word in words if not word.startswith("--")]
-                cluster.signal(ids) if len(ids) < len(words) else cluster.cancel(ids)
-            case ["scontrol", "show", "config"]:
-                config = CONFIG.format(cluster.largest)
-                return commands._End(program, 0, config + "SLURM_VERSION = 22.05.8\n")
-            case ["scontrol", *_, "show", "job", id]:
-                return commands._End(program, *cluster.show(id))
-            case ["scontrol", ("hold" | "release") as verb, ids]:
-                cluster.hold(re.split(r",(?![^\[]*\])", ids), verb == "hold")
-        return commands._End(program, 0)
-
-    def _listed(self, form: str, array: bool, stale: float) -> str:
-        """What it would say; or what it said so many seconds ago, at least."""
-        separator = form.split(",")[0].partition(":")[2]
-        now, said = self._cluster.loop.now, self._said[array]
-        said.append((now, self._cluster.squeue(form, array).replace(separator, "\0")))
-        old = [text for at, text in said if at <= now - stale] or [said[0][1]]
-        return old[-1].replace("\0", separator)
