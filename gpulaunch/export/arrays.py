@@ -53,7 +53,7 @@ class Submission:
 
 
 def submissions(units: Iterable[Unit]) -> list[Submission]:
-    """In an order in which each comes behind those that it waits for."""
+    """Return the submissions in an order: each behind those that it waits for."""
     return _Submitting(tuple(units)).all()
 
 
@@ -126,7 +126,7 @@ def _wait(kind: str, before: Submission, tasks: list[int], unit: Unit, task: int
 
 
 def at_once(made: list[Submission], limits: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
-    """How many tasks of a unit at once, by its name, and the tokens that Slurm is not told.
+    """Return how many tasks of a unit run at once, and the tokens that Slurm is not told.
 
     An array's own limit holds a token only where nobody else uses it: no other unit, and no other
     submission of the same that could run at the same time.
@@ -164,6 +164,6 @@ def _chained(made: list[Submission]) -> set[str]:
 
 
 def slug(label: str) -> str:
-    """A name for files and variables from an entry's name, placeholders left out."""
+    """Return a name for files and variables from an entry's name, placeholders left out."""
     plain = re.sub(r"\{\{.*?\}\}", "", label)
     return re.sub(r"[^A-Za-z0-9]+", "-", plain).strip("-")[:40].strip("-") or "jobs"

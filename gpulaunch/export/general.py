@@ -46,7 +46,7 @@ class ExportedEntry:
         self._shared_cwd = len({job.cwd for job in jobs}) == 1
 
     def general(self, job: Job) -> General:
-        """The job as far as it is like the others of its entry."""
+        """Return the job as far as it is like the others of its entry."""
         known = self._values(job)
         made = replace(
             job,
@@ -82,7 +82,7 @@ class ExportedEntry:
         return made
 
     def _values(self, job: Job) -> dict[str, str]:
-        """What its item's placeholders stand for, as far as that can be told from the job."""
+        """Return what an item's placeholders stand for, as far as the job tells."""
         values = dict(job.params)
         if job.batch is not None:
             values["index"] = job.params.get("batch", "")
@@ -134,7 +134,7 @@ class ExportedEntry:
 
 
 def _checked(text: Text, actual: Text, known: Mapping[str, str]) -> Text:
-    """What was typed, where it comes to the job's own text."""
+    """Return what was typed, where it comes to the job's own text."""
     if isinstance(text, Template) and fill(text, known) == actual:
         return text
     return actual

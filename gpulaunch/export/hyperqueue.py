@@ -18,7 +18,7 @@ from gpulaunch.export.words import word
 
 
 def to_hyperqueue(chosen: ExportSelection) -> str:
-    """The file's text."""
+    """Return the file's text."""
     numbers = {job.name: number for number, job in enumerate(chosen.jobs)}
     limited = {
         token for job in chosen.jobs for token in job.demand.uses if RESOURCE.fullmatch(token)
@@ -73,7 +73,7 @@ def _script(job: Job) -> str:
 
 
 def _resources(job: Job) -> Iterator[tuple[str, str]]:
-    """What HyperQueue reserves. Cards that jobs share are asked for in parts."""
+    """Return what HyperQueue reserves. Cards that jobs share are asked for in parts."""
     yield "cpus", str(job.demand.cpus or 1)
     if job.demand.gpus:
         shared = job.demand.per_gpu > 1 and job.demand.gpus == 1
@@ -88,12 +88,12 @@ def _resources(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def text(value: str) -> str:
-    """A basic string: JSON's escapes are TOML's, save that TOML wants DEL escaped as well."""
+    """Write a basic string: JSON's escapes are TOML's, save that TOML has DEL escaped too."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def block(value: str) -> str:
-    """A literal string of several lines where that can hold it, for people to read."""
+    """Return a literal string of several lines where that can hold it, for people to read."""
     if "'''" in value or any(not char.isprintable() and char != "\n" for char in value):
         return text(value)
     return f"'''\n{value}'''"

@@ -44,7 +44,7 @@ class ExportSelection:
     directory: str
 
     def label(self, group: int) -> str:
-        """How the file calls an entry: its name as typed, or the names of its jobs."""
+        """Name an entry as the file does: its name as typed, or the names of its jobs."""
         name = typed(self.plan, group).get("name")
         if name is not None:
             return str(name)
@@ -52,7 +52,7 @@ class ExportSelection:
 
 
 def typed(plan: Plan, group: int) -> dict[str, Any]:
-    """An entry's fields as they were typed, those of `defaults` below."""
+    """Return an entry's fields as they were typed, those of `defaults` below."""
     root = plan.root.value
     assert isinstance(root, dict)
     listed = root["jobs"].value
@@ -66,7 +66,7 @@ def typed(plan: Plan, group: int) -> dict[str, Any]:
 
 
 def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
-    """The jobs that the target runs, in the file's order.
+    """Return the jobs that the target runs, in the file's order.
 
     Raises JobFileError where a job has no meaning there, UsageError where none is left.
     """
@@ -114,7 +114,7 @@ def _mistakes(plan: Plan, job: Job, target: Target) -> Iterator[tuple[str, str]]
 
 
 def texts_of(job: Job) -> dict[str, tuple[Text, ...]]:
-    """Its texts in which a value may stand, by field."""
+    """Return a job's texts in which a value may stand, by field."""
     run = job.run if isinstance(job.run, tuple) else (job.run,)
     env = tuple(text for text in job.env.values() if text is not None)
     return {"name": (job.name,), "run": run, "env": env, "outputs": job.outputs, "cwd": (job.cwd,)}
@@ -170,12 +170,12 @@ class _ExportScan:
 
 
 def note_at(plan: Plan, steps: tuple[str | int, ...], text: str) -> Note:
-    """A note on what stands there in the file."""
+    """Return a note on what stands there in the file."""
     return Note(plan.point(steps, "here").splitlines()[0].removesuffix(": here"), text)
 
 
 def levels_of(jobs: tuple[Job, ...]) -> dict[str, int]:
-    """How many jobs must end before it, one after the other, at the least."""
+    """Return how many jobs, one after the other, must at least end before each."""
     names = {job.name for job in jobs}
     sorter = TopologicalSorter({job.name: names & {*job.needs, *job.after} for job in jobs})
     sorter.prepare()
@@ -252,7 +252,7 @@ def _is_own(text: Text) -> bool:
 
 
 def unescaped_text(text: Text) -> tuple[Text, bool]:
-    """A pattern of `outputs` as a path, and whether it still is a pattern."""
+    """Return a pattern of `outputs` as a path, and whether it still is a pattern."""
     if _has_magic(text):
         return text, True
     return text_of(p if isinstance(p, Slot) else unescaped(p) for p in parts_of(text)), False

@@ -33,7 +33,7 @@ AT_START: Values = {
 
 
 def values_at_start(job: Job) -> dict[str, Value]:
-    """What the slots of this job's texts stand for in such a script."""
+    """Return what the slots of this job's texts stand for in such a script."""
     values = {**AT_START, "gpu": "0" if job.demand.gpus else ""}
     if job.fasta:
         values["path"] = Variable("GPULAUNCH_INPUT")
@@ -41,7 +41,7 @@ def values_at_start(job: Job) -> dict[str, Value]:
 
 
 def wants(job: Job, name: str) -> bool:
-    """Whether the placeholder stands in any of its texts."""
+    """Tell whether the placeholder stands in any text of the job."""
     texts = (text for field in texts_of(job).values() for text in field)
     return any(slot.name == name for text in texts for slot in slots(text))
 
@@ -77,7 +77,7 @@ def _first_on_path(directory: str) -> str:
 
 
 def program(job: Job, values: Values) -> str:
-    """The command as words of bash, behind what removes variables and keeps the time."""
+    """Return the command as words of bash, behind what removes variables and keeps the time."""
     parts = []
     removed = [name for name, text in job.env.items() if text is None]
     odd = [(n, t) for n, t in job.env.items() if t is not None and not is_identifier(n)]
@@ -125,7 +125,7 @@ def input_lines(job: Job, target: str) -> list[str]:
 
 
 def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
-    """A script's lines that make the job's attempts, once GPULAUNCH_JOB and _RUN_DIR are set.
+    """Yield a script's lines that make a job's attempts, with GPULAUNCH_JOB and _RUN_DIR set.
 
     Its output is kept in logs/, what it leaves in {{out}} in out/, with a link in results/ where
     it succeeded. `per_job` is what differs from job to job of one script: its `cwd`, and the
@@ -191,7 +191,7 @@ def longest(job: Job) -> float | None:
 
 
 def heading(chosen: ExportSelection, how: list[str]) -> list[str]:
-    """The comment at the top: where it is from, how it is used, what is not as in a run."""
+    """Return the comment at the top: where it is from, how it is used, what is not as in a run."""
     lines = [f"Made from {one_line(chosen.plan.source.name)} by `gpulaunch export`.", *how]
     if chosen.notes:
         lines += ["", "Not as in `gpulaunch run`:"]

@@ -33,7 +33,7 @@ stopped() {
 
 
 def to_slurm(chosen: ExportSelection) -> tuple[dict[str, str], tuple[Note, ...]]:
-    """The files' texts by name, and what else is not as in a run, now that arrays are known."""
+    """Return the files' texts by name, and what else is not as in a run, arrays being known."""
     units = _units(chosen)
     made = submissions(units)
     most, untold = at_once(made, chosen.plan.limits)
@@ -96,7 +96,7 @@ def _free(wanted: str, taken: set[str]) -> str:
 
 
 def _task(entry: ExportedEntry, job: Job) -> tuple[str, str]:
-    """The script's lines behind its options, and what the job brings into them: a table's line."""
+    """Return the script's lines behind its options, and what a job brings: a table's line."""
     general = entry.general(job)
     own = {"GPULAUNCH_JOB": job.name, **general.own}
     per_job = {"cwd": '"$item_cwd"' if "item_cwd" in own else word(job.cwd)}

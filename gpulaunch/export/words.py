@@ -57,7 +57,7 @@ def _coded(char: str) -> str:
 
 
 def raw(text: Text, values: Values) -> str:
-    """A text that is taken verbatim (an element of a list, a variable, a path), as one word."""
+    """Return a verbatim text (an element of a list, a variable, a path) as one word."""
     pieces: list[Value] = []
     for part in parts_of(text):
         piece = values[part.name] if isinstance(part, Slot) else part
@@ -75,7 +75,7 @@ def raw(text: Text, values: Values) -> str:
 
 
 def script(text: Text, values: Values) -> str:
-    """A script of the job file, as text for the shell that is to run it."""
+    """Return a script of the job file, as text for the shell that is to run it."""
     return "".join(p if isinstance(p, str) else _slot(p, values) for p in parts_of(text))
 
 
@@ -88,7 +88,7 @@ def _slot(slot: Slot, values: Values) -> str:
 
 
 def command(job: Job, values: Values) -> str:
-    """The job's command as words of bash: as people would type it where that means the same."""
+    """Return a job's command in bash: as people would type it where that means the same."""
     if isinstance(job.run, tuple):
         return " ".join(_argument(number, text, values) for number, text in enumerate(job.run))
     text = script(job.run, values)
@@ -98,7 +98,7 @@ def command(job: Job, values: Values) -> str:
 
 
 def _argument(number: int, text: Text, values: Values) -> str:
-    """What is executed is a program: neither a builtin of that name, nor an assignment."""
+    """Return what is executed is a program: neither a builtin of that name, nor an assignment."""
     spelt = raw(text, values)
     if number == 0 and spelt in BUILTINS:
         return f"env {spelt}"
@@ -106,7 +106,7 @@ def _argument(number: int, text: Text, values: Values) -> str:
 
 
 def _simple(text: str) -> str:
-    """The script as plain words, where it is no more than a program and its arguments."""
+    """Return the script as plain words, where it is no more than a program and its arguments."""
     if not _SIMPLE.fullmatch(text.strip()):
         return ""
     parts = shlex.split(text)

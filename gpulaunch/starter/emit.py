@@ -84,7 +84,7 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
 
 
 def job_file(name: str, entries: Sequence[StarterEntry], remarks: Sequence[StarterRemark]) -> str:
-    """The whole file: a header, the entries, and the remarks as comments at the end.
+    """Return the whole file: a header, the entries, and the remarks as comments at the end.
 
     Empty where there is no entry: a job list has at least one job.
     """
@@ -155,7 +155,7 @@ def _list(values: Sequence[str]) -> str:
 
 
 def _item(text: str) -> str:
-    """A scalar that may stand inside [...] and {...}."""
+    """Return a scalar that may stand inside [...] and {...}."""
     if _BARE.fullmatch(text) and _is_plain(text):
         return text
     return '"' + "".join(_quoted(char) for char in text) + '"'

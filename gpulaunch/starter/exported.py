@@ -51,7 +51,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def _filled(known: str) -> str:
-    """A text of the script for a field in which placeholders work."""
+    """Return a text of the script for a field in which placeholders work."""
 
     def variable(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -61,7 +61,7 @@ def _filled(known: str) -> str:
 
 
 def _plain(pieces: Sequence[Piece], values: Mapping[str, str]) -> str:
-    """What a word comes to, where no shell reads it any more. `values` are those of variables."""
+    """Return what a word comes to where no shell reads it. `values` are those of variables."""
     out = ""
     for piece in pieces:
         if isinstance(piece, str):
@@ -81,7 +81,7 @@ def is_export(script: str) -> bool:
 
 
 def entries_of(script: str, read: Read) -> list[StarterEntry]:
-    """The jobs of an export, in its order. Raises Untranslatable."""
+    """Return the jobs of an export, in its order. Raises Untranslatable."""
     found = list(_submitted(script, read))
     if not found:
         raise Untranslatable("an export without a job")
@@ -203,7 +203,7 @@ def _outputs_in(lines: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def _entry(name: str, line: str, values: Mapping[str, str], base: str | None) -> StarterEntry:
-    """The job whose command is the last one on a line, and stands in no `$(...)`."""
+    """Return the job whose command is the last one on a line, and stands in no `$(...)`."""
     script = Script(line)
     commands = [
         node
@@ -254,7 +254,7 @@ def _assigned(script: Script, command: Node) -> dict[str, Node]:
 
 
 def _read(script: Script, node: Node) -> list[Piece]:
-    """A word's pieces, `$'...'` as well, which the exporter writes for control characters."""
+    """Return a word's pieces, `$'...'` too, which the exporter writes for control characters."""
     if node.type == "ansi_c_string":
         return [_CODED.sub(_decoded, script.text(node)[2:-1])]
     if node.type == "concatenation":

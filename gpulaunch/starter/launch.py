@@ -95,7 +95,7 @@ class Launcher:
         order.started(made, here.background, must)
 
     def _steps_of(self, group: Sequence[Node]) -> int:
-        """The same of a stretch of the source; what `&&` joins is one."""
+        """Return the same of a stretch of the source; what `&&` joins is one."""
         joined = group[0].parent is not None and group[0].parent.type == "list"
         return min(1, self._steps(group)) if joined else self._steps(group)
 
@@ -110,7 +110,7 @@ class Launcher:
         return steps
 
     def _preamble(self, groups: Sequence[Sequence[Node]], scope: Scope) -> list[list[Node]]:
-        """The remembered lines that these commands need, in the script's order."""
+        """Return the remembered lines that these commands need, in the script's order."""
         wanted = {v for group in groups for node in group for v in variables_in(self.script, node)}
         chosen: list[list[Node]] = []
         for name, node in reversed(scope.preamble):
@@ -154,7 +154,7 @@ class Launcher:
         return 1, (f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",)
 
     def works(self, nodes: Sequence[Node]) -> bool:
-        """Whether something in it may need a card: more than files, texts and the shell itself."""
+        """Tell whether a statement may need a card: more than files, texts and the shell itself."""
         names = [self._program(inner) for node in nodes for inner in walk(node)]
         return any(name not in NO_CARD for name in names if name)
 
@@ -163,7 +163,7 @@ class Launcher:
         return posixpath.basename(words[0]) if words else ""
 
     def _base(self, nodes: Sequence[Node]) -> str:
-        """A name from the command: the script that python runs, or the program."""
+        """Return a name from the command: the script that python runs, or the program."""
         found = "job"
         for command in (inner for node in nodes for inner in walk(node)):
             if program := self._program(command):
@@ -190,7 +190,7 @@ class Launcher:
 
 
 def _prefixes(base: str) -> set[str]:
-    """What stands before each `-` in it."""
+    """Return what stands before each `-` in it."""
     return {base[: match.start()] for match in re.finditer("-", base)}
 
 

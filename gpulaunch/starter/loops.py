@@ -128,7 +128,7 @@ def _array(script: Script, name: str, scope: Scope) -> list[str]:
 
 
 def _numbers(first: int, last: int) -> list[str]:
-    """The numbers from one to the other, both included, up or down."""
+    """Return the numbers from one to the other, both included, up or down."""
     if abs(last - first) >= _MAX_ITEMS:
         raise Untranslatable(f"loops over {abs(last - first) + 1} numbers: use lines: of a file")
     step = 1 if last >= first else -1
@@ -136,12 +136,12 @@ def _numbers(first: int, last: int) -> list[str]:
 
 
 def _placed(pattern: str, scope: Scope) -> str:
-    """A pattern is looked up from the job file's directory, not from `cwd`."""
+    """Return a pattern is looked up from the job file's directory, not from `cwd`."""
     return posixpath.normpath(posixpath.join(scope.cwd or "", pattern))
 
 
 def counted(script: Script, text: str, scope: Scope, own: str = "") -> str:
-    """A text with the lengths of known arrays, and known numbers, filled in: `${#A[@]}`, `$N`.
+    """Fill in the lengths of known arrays, and known numbers: `${#A[@]}`, `$N`.
 
     `own` is a variable that the text itself counts with.
     """
@@ -220,7 +220,7 @@ def arranged(loops: tuple[ForeachLoop, ...]) -> tuple[ForeachLoop, ...]:
 
 
 def name_suffix(loops: tuple[ForeachLoop, ...]) -> str:
-    """What makes the entry's names differ: `-{{stem}}`, `-{{lr}}-{{seed}}`, ..."""
+    """Return what makes the entry's names differ: `-{{stem}}`, `-{{lr}}-{{seed}}`, ..."""
     parts = []
     for loop in loops:
         if loop.kind == "matrix":

@@ -9,7 +9,7 @@ _ENTRY = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+|.*[$`].*", re.DOTALL)
 
 
 def cards(mask: str) -> tuple[int, str]:
-    """How many, and what is odd about it ("" for nothing).
+    """Count a mask's cards, and say what is odd about it ("" for nothing).
 
     As CUDA reads it: empty is none, an invalid entry ends the list, a card named twice gives none.
     """

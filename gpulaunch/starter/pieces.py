@@ -41,7 +41,7 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def inner(script: Script, node: Node) -> list[Piece]:
-    """What a word hands on. Raises Untranslatable where that cannot be told."""
+    """Return what a word hands on. Raises Untranslatable where that cannot be told."""
     kind, text = node.type, script.text(node)
     if kind in ("word", "number"):
         return [re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)]
@@ -71,7 +71,7 @@ def _unescaped(text: str) -> str:
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The pieces with neighbouring texts in one: `{1}` is three words to the grammar."""
+    """Return the pieces with neighbouring texts in one: `{1}` is three words to the grammar."""
     out: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and out and isinstance(out[-1], str):
@@ -82,7 +82,7 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def handed(script: Script, words: Sequence[Node]) -> list[Piece]:
-    """What several words hand on, with blanks between."""
+    """Return what several words hand on, with blanks between."""
     pieces: list[Piece] = []
     for word in words:
         pieces += [" ", *inner(script, word)] if pieces else inner(script, word)
@@ -90,7 +90,7 @@ def handed(script: Script, words: Sequence[Node]) -> list[Piece]:
 
 
 def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
-    """What a word or an assigned value stands for, where that is certain without running it."""
+    """Return what a word or an assigned value stands for, if certain without running it."""
     if node.type == "word" and script.text(node).startswith("~"):
         return None
     try:
@@ -104,7 +104,7 @@ def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
 def split(
     pieces: Iterable[Piece], pattern: re.Pattern[str]
 ) -> Iterator[str | Outer | re.Match[str]]:
-    """The pieces with what matches in their texts apart."""
+    """Return the pieces with what matches in their texts apart."""
     for piece in pieces:
         if not isinstance(piece, str):
             assert isinstance(piece, Outer)
@@ -119,7 +119,7 @@ def split(
 
 
 def script_of(pieces: Iterable[Piece]) -> str:
-    """The pieces as a script whose expansions stand outside of '...', each quoted for its place."""
+    """Return the pieces as a script: expansions outside of '...', each quoted for its place."""
     found = list(pieces)
     marked = "".join(p.replace(MARK, " ") if isinstance(p, str) else MARK for p in found)
     places = iter(quotings(marked, "bash"))

@@ -99,7 +99,7 @@ class Renderer:
         self.exported: set[int] = set()
 
     def render(self, groups: Sequence[Sequence[Node]], loops: tuple[ForeachLoop, ...]) -> Rendered:
-        """Each group is a stretch of the source; they become lines of their own.
+        """Write the groups, each a stretch of the source, as lines of their own.
 
         Raises Untranslatable and Unwritable.
         """
@@ -133,7 +133,7 @@ class Renderer:
         return any("\n" in self.script.text(one) for one in walk(top) if one.type in texts)
 
     def masks(self, node: Node) -> list[str]:
-        """The masks named in it, without a word on the rest."""
+        """Return the masks named in it, without a word on the rest."""
         found = []
         for inner in walk(node):
             if inner.type == "variable_assignment" and self.script.part(inner, "name") == MASK:
@@ -172,7 +172,7 @@ class Renderer:
                 yield node
 
     def _blind(self, node: Node) -> bool:
-        """A placeholder cannot be quoted here."""
+        """Return a placeholder cannot be quoted here."""
         for one in above(node):
             if one == node.parent and one.type == "expansion":
                 continue  # its own braces
@@ -272,7 +272,7 @@ class Renderer:
             edits.drop(node)
 
     def _env_mask(self, command: Node) -> tuple[Node, str] | None:
-        """The mask among a command's words: `env CUDA_VISIBLE_DEVICES=1 cmd`, `time ...`."""
+        """Return the mask among a command's words: `env CUDA_VISIBLE_DEVICES=1 cmd`, `time ...`."""
         for word in words_of(command):
             text = self.script.text(word)
             name, equals, value = text.partition("=")
@@ -331,7 +331,7 @@ class Renderer:
             edits.cut_word(words[at - 1])
 
     def _inside_loop(self, node: Node, edits: _Edits) -> bool:
-        """A loop that stays in the text, as against the one that became foreach."""
+        """Return a loop that stays in the text, as against the one that became foreach."""
         loop = next((one for one in above(node) if one.type in _LOOPS), None)
         return loop is not None and any(
             top.start_byte <= loop.start_byte < top.end_byte for top in edits.tops
@@ -364,7 +364,7 @@ class Renderer:
             edits.remark(node, KEPT)
 
     def of_a_log(self, node: Node) -> bool:
-        """A file that takes standard error, or is called a log, and that nothing else mentions."""
+        """Tell whether a redirection goes to a mere log: of errors, or named so and unused."""
         text, parent = self.script.text(node), node.parent
         beside = parent.children if parent is not None else []
         siblings = [one for one in beside if one.type == "file_redirect" and one != node]
@@ -400,12 +400,12 @@ class Renderer:
 
 
 def behind_wrappers(words: Sequence[str]) -> Sequence[str]:
-    """A command's words from its own program on: without `nohup`, `timeout 2h` ..."""
+    """Return a command's words from its own program on: without `nohup`, `timeout 2h` ..."""
     return words[wrappers_of(words) :]
 
 
 def wrappers_of(words: Sequence[str]) -> int:
-    """How many words stand before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
+    """Count the words before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
     at = 0
     while at < len(words) and words[at].rpartition("/")[2] in PREFIXES:
         at += 1
@@ -415,5 +415,5 @@ def wrappers_of(words: Sequence[str]) -> int:
 
 
 def mask_value(spelt: str, literals: dict[str, str]) -> str:
-    """A mask as typed, a variable that is known replaced by its value."""
+    """Return a mask as typed, a variable that is known replaced by its value."""
     return literals.get(lone(spelt.strip('"')), spelt)

@@ -106,7 +106,7 @@ class Order:
         )
 
     def joined(self, inner: Order) -> None:
-        """A background group: all it started may still run."""
+        """Return a background group: all it started may still run."""
         fresh = [ended.made for ended in inner.ended if ended not in self.ended]
         self.running += [*fresh, *inner.running]
         self.last = self.running[-1] if self.running else self.last
@@ -130,13 +130,13 @@ class StatementPlace:
     must: bool = False
 
     def beside(self, forks: bool) -> StatementPlace:
-        """The same for a statement with an & behind it (`forks`), which has a scope of its own."""
+        """Note likewise a statement with an & behind it (`forks`), which has its own scope."""
         scope = self.scope.copy() if forks else self.scope
         return replace(self, scope=scope, background=forks)
 
     @contextmanager
     def group(self) -> Iterator[StatementPlace]:
-        """The same for several statements in turn, which all run beside what follows, or none."""
+        """Note likewise several statements in turn, which all run beside what follows, or none."""
         order = self.order.copy() if self.background else self.order
         yield replace(self, order=order, background=False)
         if self.background:
@@ -164,7 +164,7 @@ class Notes:
         self.remarks.append(StarterRemark(line, shown, why))
 
     def all(self) -> tuple[StarterRemark, ...]:
-        """Each once, in the script's order; at the end, so that unread variables are known."""
+        """Return each note once, in order; asked at the end, when unread variables are known."""
         for name, node in self.assigned:
             if name not in self.read and self.script.line(node) not in self.script.typed:
                 self.remark(node, "read by no command that is left")

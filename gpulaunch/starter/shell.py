@@ -44,7 +44,7 @@ class Script:
     def replaced(
         self, start: int, end: int, new: str, made: frozenset[str] = frozenset()
     ) -> Script:
-        """The script with other words from `start` to `end`.
+        """Return the script with other words from `start` to `end`.
 
         Lines that were there before keep their numbers, others have that of the line before.
         """
@@ -60,7 +60,7 @@ class Script:
         return script
 
     def line(self, node: Node) -> int:
-        """The number of its line in the script as it was typed."""
+        """Return the number of its line in the script as it was typed."""
         return self.lines[node.start_point.row]
 
     def text(self, node: Node) -> str:
@@ -70,14 +70,14 @@ class Script:
         return self.source[start:end].decode("utf-8", "replace")
 
     def words(self, command: Node) -> list[str]:
-        """A command's own words as they stand, without assignments and redirections.
+        """Return a command's own words as they stand, without assignments and redirections.
 
         None of what is no command.
         """
         return [self.text(node) for node in words_of(command)] if command.type == "command" else []
 
     def part(self, node: Node, field: str) -> str:
-        """The text of a part by the grammar's name for it; empty where there is none."""
+        """Return the text of a part by the grammar's name for it; empty where there is none."""
         found = node.child_by_field_name(field)
         return self.text(found) if found is not None else ""
 
@@ -92,7 +92,7 @@ class Script:
 
 
 def _numbers(old: str, numbers: Sequence[int], new: str) -> list[int]:
-    """The numbers of all lines of `new` but the first, by those that the lines of `old` have."""
+    """Number all lines of `new` but the first, by the numbers that the lines of `old` have."""
     before = [line.strip(" \t;") for line in old.split("\n")]
     at, found = 0, []
     for line in new.split("\n")[1:]:
@@ -108,7 +108,7 @@ def words_of(command: Node) -> list[Node]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything in it, in the order of the source."""
+    """Return the node and everything in it, in the order of the source."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -117,7 +117,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def above(node: Node) -> Iterator[Node]:
-    """What it stands in, from the inside out."""
+    """Return what it stands in, from the inside out."""
     parent = node.parent
     while parent is not None:
         yield parent
@@ -125,7 +125,7 @@ def above(node: Node) -> Iterator[Node]:
 
 
 def broken(node: Node) -> bool:
-    """Whether the grammar could not read it, or something beside it on its line."""
+    """Tell whether the grammar could not read a node, or something beside it on its line."""
     if any(_unread(inner) for inner in walk(node)):
         return True
     after, before = node.next_sibling, node.prev_sibling
@@ -139,18 +139,18 @@ def _unread(node: Node) -> bool:
 
 
 def forks(node: Node) -> bool:
-    """Whether something in it is started in the background."""
+    """Tell whether something in a node is started in the background."""
     return any(inner.type == "&" or is_late_ampersand(inner) for inner in walk(node))
 
 
 def is_late_ampersand(node: Node) -> bool:
-    """The & of `cmd <<EOF &`, which the grammar knows only as an error inside the redirection."""
+    """Return the & of `cmd <<EOF &`, to the grammar an error inside the redirection."""
     inside = node.parent is not None and node.parent.type == "heredoc_redirect"
     return node.type == "ERROR" and inside and node.text == b"&"
 
 
 def shell_text(script: Script, node: Node, *, masks: bool = True) -> str:
-    """Its text without what '...' keeps from the shell, and, if asked, without masks.
+    """Return a node's text less what '...' keeps from the shell and, if asked, less masks.
 
     For questions that the tree alone cannot answer: the grammar loses an expansion in places like
     `$A/$B/$(c)`.
@@ -164,7 +164,7 @@ def shell_text(script: Script, node: Node, *, masks: bool = True) -> str:
 
 
 def variables_in(script: Script, node: Node) -> set[str]:
-    """The names that are read in it, arithmetic included; not those that only choose a card."""
+    """Return the names that a node reads, in arithmetic too; not those that choose a card."""
     text = shell_text(script, node, masks=False)
     found = {name for name in _READ.findall(text) if name}
     for inner in walk(node):
@@ -177,7 +177,7 @@ def variables_in(script: Script, node: Node) -> set[str]:
 
 
 def chooses_a_card(script: Script, node: Node) -> bool:
-    """Whether it stands in the value of a mask."""
+    """Tell whether a node stands in the value of a mask."""
     return any(
         one.type == "variable_assignment" and script.text(one).startswith(_MASK)
         for one in above(node)
@@ -185,16 +185,16 @@ def chooses_a_card(script: Script, node: Node) -> bool:
 
 
 def lone(text: str) -> str:
-    """The variable whose expansion is all of the text: `f` of `$f` and `${f}`; else empty."""
+    """Return the variable whose expansion is all of the text: `f` of `$f` and `${f}`; else ''."""
     match = _LONE.fullmatch(text)
     return match.group(1) or match.group(2) if match else ""
 
 
 def reads_a_text(node: Node) -> bool:
-    """Whether there is a here-string in it, as in `read a b <<< "$line"`: no terminal is asked."""
+    """Tell whether a node has a here-string (`read a b <<< "$line"`) and asks no terminal."""
     return any(one.type == "herestring_redirect" for one in walk(node))
 
 
 def joined(text: str) -> str:
-    """A gap between two words, its line continuations gone."""
+    """Return a gap between two words, its line continuations gone."""
     return _CONTINUED.sub(" ", text)

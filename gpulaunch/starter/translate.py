@@ -49,7 +49,7 @@ Statement: TypeAlias = "tuple[Node, bool]"
 
 
 def translate(script: str, name: str, read: Read = lambda path: None) -> Translation:
-    """The job file that replaces the script, and what of it has no counterpart.
+    """Return the job file that replaces the script, and what of it has no counterpart.
 
     `name` is how the file's header calls the script; `read` gives the text of a file that it
     names, as `sbatch job.sh` does. Never fails: at worst all is remarked.
@@ -154,7 +154,7 @@ class _Translator:
             raise Untranslatable("a function that no command calls in a way that is known")
 
     def _throttles(self, node: Node) -> bool:
-        """An `if` or `while` that only waits for some of the started to end."""
+        """Return an `if` or `while` that only waits for some of the started to end."""
         if node.type not in ("if_statement", "while_statement", "compound_statement"):
             return False
         commands = [inner for inner in walk(node) if inner.type == "command"]
@@ -319,7 +319,7 @@ class _Translator:
             self.notes.remark(node, _IN_TURN, self._head(node))
 
     def _turn(self, loop: Node, turn: Statement, here: StatementPlace) -> None:
-        """A loop whose whole body is one group."""
+        """Return a loop whose whole body is one group."""
         group, forks = turn
         beside = here.background or forks
         self._group(group, replace(here, background=beside))
@@ -328,7 +328,7 @@ class _Translator:
             self.notes.remark(loop, _IN_TURN, self._head(loop))
 
     def _head(self, loop: Node) -> str:
-        """A loop's words before its body."""
+        """Return a loop's words before its body."""
         return self.script.slice(loop.start_byte, _body_of(loop).start_byte).strip().rstrip(";")
 
     def _chose_no_card(self, rest: list[Statement], counters: set[str]) -> list[Statement]:
@@ -383,7 +383,7 @@ def _body_of(loop: Node) -> Node:
 
 
 def _statements(parent: Node) -> list[Statement]:
-    """The statements in it."""
+    """Return the statements in it."""
     found: list[Statement] = []
     for child in parent.children:
         if child.type == "&" and found:
@@ -399,7 +399,7 @@ def _ends_late(node: Node) -> bool:
 
 
 def _flat(node: Node) -> list[tuple[Node, str]]:
-    """`a && b || c` as [(a, &&), (b, ||), (c, "")]."""
+    """Take `a && b || c` apart: [(a, &&), (b, ||), (c, "")]."""
     if node.type != "list":
         return [(node, "")]
     left, operator, right = node.children[0], node.children[1].type, node.children[-1]

@@ -61,7 +61,7 @@ Looks = Callable[[Mistakes, Sequence[Job]], None]
 
 
 def looking(environ: Mapping[str, str], cluster: bool) -> Looks:
-    """What adds a mistake for each program, script or function of jobs that is not there.
+    """Return what adds a mistake for each program, script or function of jobs that is not there.
 
     The jobs are those that would start with what is there now. `environ` is the caller's, whose
     PATH counts. `cluster`: they run on other machines, with programs and a PATH of their own.
@@ -141,7 +141,7 @@ class _Absences:
         return f"there is no program {name} in PATH" + (f"; write ./{name}" if here else "")
 
     def _shell(self, job: Job) -> None:
-        """The shell itself, where the file picks another one."""
+        """Return the shell itself, where the file picks another one."""
         shell = node_at(self.mistakes.root, ("jobs", job.group, "shell"))
         if shell is not None and (why := self._lacks_program(job, job.shell[0])):
             self.mistakes.add(("jobs", job.group, "shell"), why)
@@ -171,7 +171,7 @@ class _Absences:
                 return
 
     def _of_shell(self, job: Job, value: str | None) -> str | None:
-        """A word's value, a home directory at its start filled in; None where nobody knows."""
+        """Return a word's value, a home directory at its start filled in; None if unknown."""
         if value is None or known(value) is None:
             return None
         if not value.startswith("~"):
@@ -193,7 +193,7 @@ class _Absences:
         return text is not None
 
     def _of_words(self, values: Sequence[str | None], cwd: str) -> tuple[int, str]:
-        """The number of the word that names what a command would run, and why that cannot be.
+        """Return the number of the word that names what a command would run, and why it cannot.
 
         The reason is empty where it can, or who knows.
         """
@@ -207,7 +207,7 @@ class _Absences:
         return run.number, "" if there else self._not_there(path, run.what)
 
     def _in_path(self, run: ProgramRun) -> bool:
-        """A shell looks in PATH as well, for a script without a slash."""
+        """Return a shell looks in PATH as well, for a script without a slash."""
         if run.kind != "shell" or "/" in run.what:
             return False
         return shutil.which(run.what, os.F_OK, path=self.environ.get("PATH")) is not None
@@ -246,7 +246,7 @@ class _Absences:
 
 
 def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:
-    """The jobs of an entry that are looked at: one, or some where they run what an item says."""
+    """Choose an entry's jobs to look at: one, or some where they run what an item says."""
     typed = str(node.plain())
     differ = len({job.cwd for job in jobs[:MAX_JOBS_PER_ENTRY]}) > 1
     return jobs[:MAX_JOBS_PER_ENTRY] if differ else of_jobs.variants(jobs, lambda: typed)
@@ -258,7 +258,7 @@ def _plain(path: str) -> str:
 
 
 def _run_of(values: Sequence[str | None]) -> ProgramRun | None:
-    """The file that a command is sure to run, by a path from its own directory."""
+    """Return the file that a command is sure to run, by a path from its own directory."""
     program = posixpath.basename(values[0] or "") if values else ""
     run = next(runs(values, "."), None)
     if run is None or run.kind not in ("file", "python", "shell"):

@@ -63,7 +63,7 @@ _NUMBERS = re.compile(r"\d{1,3}(?:[,:]\s*\d{1,3})*")
 
 
 def check(tree: PythonTree, node: ast.AST) -> Found:
-    """What this node asks for by number, each at the text or number that does."""
+    """Return what this node asks for by number, each at the text or number that does."""
     if isinstance(node, ast.Call):
         yield from _call(tree, node)
     elif isinstance(node, ast.Assign):
@@ -85,7 +85,7 @@ def check(tree: PythonTree, node: ast.AST) -> Found:
 
 
 def compared(tree: PythonTree, node: ast.AST) -> bool:
-    """Whether it is only compared, or part of a message."""
+    """Tell whether a value is only compared, or part of a message."""
     for _, parent in tree.above(node):
         if isinstance(parent, ast.Compare | ast.Assert | ast.Raise):
             return True
@@ -103,7 +103,7 @@ def uses_cards(tree: PythonTree) -> bool:
 
 
 def texts(tree: PythonTree, value: ast.expr | None, unless: frozenset[str] = frozenset()) -> Found:
-    """Each text in the value that is a device."""
+    """Yield each text in a value that is a device."""
     for leaf in tree.leaves(value):
         text = tree.value(leaf)
         suspect = wording.device(text, unless) if isinstance(text, str) else None
@@ -114,7 +114,7 @@ def texts(tree: PythonTree, value: ast.expr | None, unless: frozenset[str] = fro
 def _given(
     tree: PythonTree, name: str, value: ast.expr, unless: frozenset[str] = frozenset()
 ) -> Found:
-    """A value for a name, attribute, key or parameter that says it is a device."""
+    """Return a value for a name, attribute, key or parameter that says it is a device."""
     if _DEVICE_NAME.fullmatch(name.lower()) and not isinstance(value, ast.Dict):
         yield from texts(tree, value, unless)
 
@@ -206,7 +206,7 @@ def option_name(word: str) -> str:
 
 
 def _numbered(tree: PythonTree, node: ast.Call, name: str) -> Found:
-    """Calls whose first number is a card: `.cuda(1)`, `torch.cuda.set_device(1)`."""
+    """Yield calls whose first number is a card: `.cuda(1)`, `torch.cuda.set_device(1)`."""
     first = node.args[0] if node.args else None
     whole = tree.dotted(node.func)
     wanted: ast.expr | None = None
@@ -232,7 +232,7 @@ def _number(tree: PythonTree, value: ast.expr | None, shown: str) -> Found:
 
 
 def _card(tree: PythonTree, value: ast.expr | None) -> int:
-    """The number of a card other than the first; 0 for anything else."""
+    """Return the number of a card other than the first; 0 for anything else."""
     number = tree.value(value)
     return number if type(number) is int and 0 < number < 1000 else 0
 
@@ -258,7 +258,7 @@ def _keyword_number(tree: PythonTree, node: ast.Call, key: str, value: ast.expr)
 
 
 def _largest(text: str) -> int:
-    """The largest number of `1` or `0,2`; 0 for any other text."""
+    """Return the largest number of `1` or `0,2`; 0 for any other text."""
     return max(map(int, re.findall(r"\d+", text))) if _NUMBERS.fullmatch(text) else 0
 
 
@@ -274,7 +274,7 @@ def _followed(tree: PythonTree, value: ast.expr) -> ast.expr:
 
 
 def _map(tree: PythonTree, key: str, value: ast.expr) -> Found:
-    """A dictionary with cards as its keys (max_memory) or its values (device_map)."""
+    """Return a dictionary with cards as its keys (max_memory) or its values (device_map)."""
     if not isinstance(value, ast.Dict):
         return
     for item in value.keys if key == "max_memory" else value.values:

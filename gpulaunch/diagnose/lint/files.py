@@ -44,7 +44,7 @@ class ReadBudget:
         self._end = self.clock() + self.seconds
 
     def left(self) -> bool:
-        """Whether to go on; `why` says what ran out."""
+        """Tell whether to go on; `why` says what ran out."""
         if not self.why and self.clock() > self._end:
             self.why = f"{self.seconds:g} s were over"
         return not self.why
@@ -66,7 +66,7 @@ class Files:
         self._real: dict[str, str] = {}
 
     def text(self, path: str) -> str | None:
-        """A script's text, decoded as Python would; None where it is none or there are enough."""
+        """Return a script's text, decoded as Python would; None for no script, or one too many."""
         if not self.budget.left():
             return None
         try:
@@ -85,7 +85,7 @@ class Files:
         return self._kinds[path]
 
     def exists(self, path: str) -> bool:
-        """False only where it is certain: a directory that may not be read may hold it."""
+        """Return False only where it is certain: a directory that may not be read may hold it."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -103,7 +103,7 @@ class Files:
             return []
 
     def real(self, path: str) -> str:
-        """By which a file is known, whatever links lead to it."""
+        """Return the path by which a file is known, whatever links lead to it."""
         if path not in self._real:
             try:
                 self._real[path] = os.path.realpath(path)
@@ -117,12 +117,12 @@ class Files:
 
 
 def is_installed(path: str) -> bool:
-    """Whether it belongs to a package or to the system, not to the people who wrote the job."""
+    """Tell whether a file is a package's or the system's, not of those who wrote the job."""
     return bool(_INSTALLED.search(path))
 
 
 def decoded(data: bytes) -> str | None:
-    """The text of a script, or None: NUL bytes, another encoding than it says, odd encodings.
+    """Return a script's text, or None: NUL bytes, another encoding than it says, odd ones.
 
     A few codecs only: some of Python's take quadratic time, or make bytes of bytes.
     """
@@ -136,5 +136,5 @@ def decoded(data: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """As Python counts them; form feeds and U+2028 end none."""
+    """Split a text into lines as Python does; form feeds and U+2028 end none."""
     return _LINE_END.split(text)

@@ -52,7 +52,7 @@ class IndexOptions:
     more: bool = False
 
     def under(self, caller: IndexOptions) -> IndexOptions:
-        """What a command has that stands in a script which `caller` called."""
+        """Return what a command has that stands in a script which `caller` called."""
         names = self.names | caller.names if self.handed else self.names
         return IndexOptions(names, False, self.more or (self.handed and caller.more))
 
@@ -150,7 +150,7 @@ class Finding:
 def judged(
     path: str, placed: Iterable[Placed], lines: list[str], given: Iterable[Given]
 ) -> Iterator[Finding]:
-    """Those that hold for at least one of the jobs, each once, in the words of the first."""
+    """Return the findings that hold for one job at least, once, in the words of the first."""
     known = list(given)
     for one in placed:
         for each in known:
@@ -186,7 +186,7 @@ def silenced(line: str, rule: str) -> bool:
 
 
 def heard(placed: Iterable[Placed], lines: Sequence[str]) -> list[Placed]:
-    """Those that no comment silences."""
+    """Return the findings that no comment silences."""
     return [one for one in placed if not any(_speak(one, lines))]
 
 

@@ -54,7 +54,7 @@ class Follow:
         self._behind: dict[CommandStart, tuple[tuple[str, FileScan], ...]] = {}
 
     def findings(self, start: CommandStart, given: Given) -> Iterator[Finding]:
-        """What in the files behind a command does not suit a job of this kind."""
+        """Return what in the files behind a command does not suit a job of this kind."""
         yield from self._findings(start, given, set(), 0)
 
     def indices(self, start: CommandStart) -> frozenset[str]:
@@ -80,7 +80,7 @@ class Follow:
     # ── which files ─────────────────────────────────────────────────────────────────────────────
 
     def behind(self, start: CommandStart) -> tuple[tuple[str, FileScan], ...]:
-        """Of the file that is run, and of all that it imports, those in which something is."""
+        """Return those of the file that is run, and of all it imports, in which something is."""
         key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0))
         if key not in self._behind:
             reached = [(path, self.look(path, kind)) for path, kind in self._reached(start)]
@@ -144,7 +144,7 @@ def _look(text: str, kind: str) -> FileScan:
 
 
 def of_shell(text: str, dialect: str) -> FileScan:
-    """A script's suspects, each at the word that it is about."""
+    """Return a script's suspects, each at the word that it is about."""
     looked = shell.look(text, dialect, python.suspects_in)
     lines = text.split("\n")
     placed = []

@@ -30,7 +30,7 @@ _VALUED = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 
 
 def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(number of the word, its script) of a command's arguments; each is the text handed on."""
+    """Yield (number of the word, its script) of a command's arguments: the text handed on."""
     if program in SHELLS:
         flags = [at for at, word in enumerate(words[:-1]) if _RUNS_A_STRING.fullmatch(word)]
         if flags:
@@ -49,8 +49,10 @@ def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
 def here_document(
     script: str, start: int, program: str, words: Sequence[str]
 ) -> tuple[int, str] | None:
-    """Where the here-document of the command at `start` begins, and its text; None where no shell
-    reads it as a script."""
+    """Return where the here-document of the command at `start` begins, and its text.
+
+    None where no shell reads it as a script.
+    """
     found = _HERE.match(script, start)
     if found is None:
         return None
@@ -77,5 +79,5 @@ def _reads_its_input(words: Sequence[str]) -> bool:
 
 
 def reaches_a_shell(script: str, end: int) -> bool:
-    """Whether what is printed by the command that ends there is then run: `echo ... | bash`."""
+    """Tell whether what the command that ends there prints is then run: `echo ... | bash`."""
     return _INTO_A_SHELL.match(script, end) is not None

@@ -50,7 +50,7 @@ class Charge:
 
 
 def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
-    """The jobs of an entry whose commands are looked at. `typed` is the text in the job file."""
+    """Return an entry's jobs whose commands are looked at. `typed`: the text in the job file."""
     if len(jobs) == 1 or not _MATTERS.search(typed()):
         return jobs[:1]
     step = max(1, len(jobs) // VARIANTS)
@@ -58,7 +58,7 @@ def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
 
 
 def alike(job: Job) -> object:
-    """The same for jobs of whose commands one look tells all.
+    """Return the same for jobs of whose commands one look tells all.
 
     Where nothing is suspect in a command itself, only the scripts count that it names.
     """
@@ -70,7 +70,7 @@ def alike(job: Job) -> object:
 
 
 def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
-    """What these jobs have, each kind once."""
+    """Return what these jobs have, each kind once."""
     kinds = set()
     for job in jobs:
         strict = job.isolation == "strict"
@@ -81,7 +81,7 @@ def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
 def looked_at(
     job: Job, indices: frozenset[str] = frozenset()
 ) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
-    """What is suspect in a job's command, and what it runs."""
+    """Return what is suspect in a job's command, and what it runs."""
     if isinstance(job.run, tuple):
         return _list([shown(text) for text in job.run], indices)
     kind = dialect(job.shell)
@@ -109,7 +109,7 @@ def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tupl
 
 
 def script_in(words: list[str]) -> tuple[int, str]:
-    """Where the script of `[bash, -c, SCRIPT]` stands, and its dialect; 0 where there is none."""
+    """Return where the script of `[bash, -c, SCRIPT]` stands, and its dialect; 0 if nowhere."""
     name = words[0].rsplit("/", 1)[-1] if words else ""
     flags = [i for i, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
     if name in SHELLS and flags and flags[0] + 1 < len(words):
@@ -125,7 +125,7 @@ def place_of_word(
     number: int | None,
     shell: tuple[str, ...],
 ) -> int:
-    """Where a word of `text` stands, which is a command or, in a list, its element `number`.
+    """Place a word of `text`, which is a command or, in a list, its element `number`.
 
     The command as typed has the same words as the one filled in, so its n-th word is meant.
     """
@@ -143,7 +143,7 @@ def place_of_word(
 
 
 def _place_of(mistakes: Mistakes, node: YamlNode, word: Word, script: str) -> int:
-    """The place in the file of a word of `script`, which is the node's text."""
+    """Return the place in the file of a word of `script`, which is the node's text."""
     text = script[word.start : word.end].partition("=")[0]
     if not text:
         return node.at
@@ -160,7 +160,7 @@ def _words(text: str, kind: str) -> Iterator[Word]:
 
 
 def start_of(run: ProgramRun, job: Job) -> CommandStart:
-    """Where a job's command looks for the file that it runs."""
+    """Return where a job's command looks for the file that it runs."""
     path = job.env.get("PYTHONPATH")
     parts = path.split(":") if isinstance(path, str) else []
     cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"

@@ -191,7 +191,7 @@ def _passed_on(tree: PythonTree) -> frozenset[str]:
 
 
 def _first_import(tree: PythonTree) -> tuple[str, int]:
-    """The first line that imports a framework, and its name."""
+    """Return the first line that imports a framework, and its name."""
     for node in tree.nodes:
         if isinstance(node, ast.Import):
             names = [name.name for name in node.names]

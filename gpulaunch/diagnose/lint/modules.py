@@ -20,7 +20,7 @@ _MAKES_NAMES = frozenset({"globals", "exec", "setattr", "eval", "vars"})
 
 
 def imported(files: Files, path: str, module: Module, roots: tuple[str, ...]) -> Iterator[str]:
-    """The files that `module`, imported in the file `path`, is made of."""
+    """Return the files that `module`, imported in the file `path`, is made of."""
     if module.level:
         base = posixpath.dirname(path)
         for _ in range(min(module.level, 20) - 1):
@@ -54,14 +54,14 @@ def _below(files: Files, base: str, module: Module) -> Iterator[str]:
 
 
 def module_file(files: Files, name: str, cwd: str, within: str = "__init__.py") -> str | None:
-    """The file of a module below a directory: `a/b.py` for `a.b`, or what is `within` a/b."""
+    """Find a module's file below a directory: `a/b.py` for `a.b`, or what is `within` a/b."""
     base = posixpath.join(cwd, *name.split("."))
     paths = (f"{base}.py", posixpath.join(base, within))
     return next((path for path in paths if files.is_file(path)), None)
 
 
 def roots_of(path: str, cwd: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    """Where Python, or an editable installation, would look for a script's modules."""
+    """Yield where Python, or an editable installation, would look for a script's modules."""
     directories = [posixpath.dirname(path), cwd, posixpath.join(cwd, "src"), *more]
     return tuple(d for d in dict.fromkeys(directories) if d and not is_installed(d + "/"))
 
@@ -86,7 +86,7 @@ def lacks(files: Files, function: str, cwd: str) -> str:
 
 
 def defined(text: str) -> set[str] | None:
-    """The names that a module has once it was run; None where they cannot be told from its text."""
+    """Return the names that a module has once it was run; None if its text cannot tell."""
     tree = parse(text)
     if tree is None:
         return None  # of another version of Python, perhaps
@@ -110,7 +110,7 @@ def _at_top(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> list[str] | None:
-    """The names that one node binds; None where it may bind any."""
+    """Return the names that one node binds; None where it may bind any."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]

@@ -77,7 +77,7 @@ def _source(cell: dict[str, object]) -> str:
 
 
 def _plain(lines: list[str]) -> list[str]:
-    """The cell's lines as Python, line for line."""
+    """Return the cell's lines as Python, line for line."""
     if lines and lines[0].startswith("%%"):
         if _SHELL_CELL.match(lines[0]):
             script = "\n".join(["", *lines[1:]])
@@ -98,7 +98,7 @@ def _magic(line: str) -> str:
 
 
 def _placed(file: str, lines: list[CellLine]) -> Iterator[CellLine]:
-    """The lines with their places in the file: looked for in order, by how JSON spells them."""
+    """Place the lines in the file: looked for in order, by how JSON spells them."""
     at = row = misses = 0
     for line in lines:
         blank = not line.typed.strip()

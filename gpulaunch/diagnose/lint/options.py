@@ -52,7 +52,7 @@ Words = Sequence["str | None"]
 
 
 def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple[int, Suspect]]:
-    """(number of the word, suspect). `indices`: options known to take a card's number."""
+    """Yield (number of the word, suspect). `indices`: options known to take a card's number."""
     program = (words[0] or "").rpartition("/")[2] if words else ""
     if program in _TEXTUAL:
         return
@@ -78,7 +78,7 @@ def is_textual(program: str) -> bool:
 
 
 def settings(words: Words) -> Iterator[tuple[int, str, str | None]]:
-    """(number of the value's word, option, value) of `--a b`, `--a=b`, and Hydra's `x.a=b`."""
+    """Yield (number of the value's word, option, value) of `--a b`, `--a=b`, Hydra's `x.a=b`."""
     for at, word in enumerate(words):
         if not word or at == 0:
             continue
@@ -94,7 +94,7 @@ def settings(words: Words) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _typed(words: Words, at: int) -> str:
-    """A setting as it was typed, its value left out where that is not known."""
+    """Return a setting as it was typed, its value left out where that is not known."""
     word = (words[at] or "")[:100]
     return word if "=" in word and not _is_value(words, at) else f"{words[at - 1]} {word}".strip()
 
@@ -163,7 +163,7 @@ def _numbered(option: str, value: str, shown: str, indices: frozenset[str]) -> S
 
 
 def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> Suspect | None:
-    """What starts a process per card, and what sets a mask of its own for them."""
+    """Return what starts a process per card, and what sets a mask of its own for them."""
     number = int(value) if value and _NUMBER.fullmatch(value) else 0
     if launcher == "torchrun" and option == "nproc_per_node" and number > 1:
         return wording.count(number, shown, least=1)

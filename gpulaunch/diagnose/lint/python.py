@@ -69,7 +69,7 @@ class StartedProcess(NamedTuple):
 
 
 def look(text: str, main: bool = True) -> PythonScan:
-    """`main`: it is run, not imported, so that `if __name__ == "__main__"` holds."""
+    """Scan a file's code. `main`: it is run, so that `if __name__ == "__main__"` holds."""
     module = parse(text)
     if module is None:
         return PythonScan()
@@ -92,7 +92,7 @@ def look(text: str, main: bool = True) -> PythonScan:
 
 
 def suspects_in(code: str) -> Iterator[Suspect]:
-    """What is suspect in code that is run, as by `python -c`."""
+    """Return what is suspect in code that is run, as by `python -c`."""
     return (placed.suspect for placed in look(code).placed)
 
 

@@ -29,7 +29,7 @@ class LintReport:
 def report(
     plan: Plan, jobs: Sequence[Job] | None = None, budget: ReadBudget | None = None
 ) -> LintReport:
-    """What in these jobs' commands and scripts does not suit their cards; of all jobs by default.
+    """Return what in jobs' commands and scripts does not suit their cards; by default all jobs'.
 
     In the order of the files, the job file first; and what was left out because of the budget.
     """
@@ -67,7 +67,7 @@ class _PlanScan:
         return [own[key] for key in sorted(own)] + [others[key] for key in sorted(others)]
 
     def _entry(self, jobs: list[Job]) -> Iterator[tuple[Finding, bool]]:
-        """(finding, whether it is in the job file itself) of one entry's jobs."""
+        """Yield (finding, whether it is in the job file itself) of one entry's jobs."""
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
         quiet = self._line(run()) if self.comments else ""
@@ -102,7 +102,7 @@ class _PlanScan:
                     yield found, False
 
     def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
-        """A port of the job file's own that is the same for all jobs of an entry."""
+        """Return a port of the job file's own that is the same for all jobs of an entry."""
         port = job.env.get(wording.PORT)
         if not isinstance(port, str) or not port.isdigit() or port == "0":
             return
@@ -120,14 +120,14 @@ class _PlanScan:
         return Mistakes(self.plan.source, self.plan.root)
 
     def _run_node(self, group: int) -> YamlNode:
-        """The entry's `run:`, or what its worker runs."""
+        """Return the entry's `run:`, or what its worker runs."""
         for steps in (("run",), ("worker", "run"), ("worker", "function"), ("worker",)):
             if node := tree.node_at(self.plan.root, ("jobs", group, *steps)):
                 return node
         return self.plan.root
 
     def _line(self, run: YamlNode) -> str:
-        """The line on which `run:` itself stands."""
+        """Return the line on which `run:` itself stands."""
         number, lines = tree.place(run.key_at)[0], self.plan.source.lines
         return lines[number] if number < len(lines) else ""
 

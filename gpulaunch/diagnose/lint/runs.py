@@ -59,7 +59,7 @@ _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 def runs(
     words: Sequence[str | None], cwd: str, handed: bool = False, more: bool = False
 ) -> Iterator[ProgramRun]:
-    """What a command's words run, program first. `handed` and `more`: see Options."""
+    """Return what a command's words run, program first. `handed` and `more`: see Options."""
     start = _start(words)
     if start is not None and start[1] == "module" and start[2] in _RUN_MODULES:
         start = _of_launcher(words, start[0] + 1)
@@ -130,7 +130,7 @@ def _of_shell(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] | N
 
 
 def _of_launcher(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] | None:
-    """The first script; or the module behind `-m`."""
+    """Return the first script; or the module behind `-m`."""
     for number in range(at, len(words)):
         word = words[number]
         if word in ("-m", "--module") and number + 1 < len(words):

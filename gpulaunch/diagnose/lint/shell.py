@@ -95,7 +95,7 @@ class ScriptStep:
 
 
 def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
-    """The commands of a script in turn, those without a program left out."""
+    """Return the commands of a script in turn, those without a program left out."""
     reader = _ShellReader(script, frozenset(), lambda code: ())
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
@@ -107,7 +107,7 @@ def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
 def of_words(
     words: Sequence[str], in_python: InPython, indices: frozenset[str] = frozenset()
 ) -> Iterator[tuple[int, Suspect]]:
-    """(number of the word, suspect) of a command that no shell reads."""
+    """Yield (number of the word, suspect) of a command that no shell reads."""
     places = [Word(word, 0, len(word)) for word in words]
     reader = _ShellReader("", indices, in_python, typed=True)
     reader.read(command_of(places))
@@ -116,12 +116,12 @@ def of_words(
 
 
 def runs_of_words(words: Sequence[str]) -> tuple[ProgramRun, ...]:
-    """What a command that no shell reads runs."""
+    """Return what a command that no shell reads runs."""
     return tuple(runs([known(word) for word in words], "."))
 
 
 def known(word: str) -> str | None:
-    """The word, None where a part of it is known only once it runs."""
+    """Return the word, None where a part of it is known only once it runs."""
     return None if "{{" in word or "${_}" in word else word
 
 
@@ -225,7 +225,7 @@ class _ShellReader:
                 self.found.append(SuspectWord(word, one.suspect))
 
     def _read_inside(self, text: str) -> list[SuspectWord]:
-        """What is found in a script inside of this one; adds what it runs."""
+        """Return what is found in a script inside of this one; adds what it runs."""
         inner = _ShellReader(text, self.indices, self.in_python, depth=self.depth + 1)
         inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
         inner.cwd, inner.spent = self.cwd, self.spent
@@ -235,7 +235,7 @@ class _ShellReader:
         return inner.found
 
     def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
-        """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
+        """Return the words as the program gets them; a known bare `$ARGS` falls into several."""
         pairs: list[tuple[Word, str | None]] = []
         for word in words:
             value = self.value(word)
@@ -248,7 +248,7 @@ class _ShellReader:
         return [word for word, _ in pairs], [value for _, value in pairs]
 
     def _add(self, word: Word, suspect: Suspect, name: Word) -> None:
-        """A container with cards of its own: said once, the daemon that starts it included."""
+        """Add a container with cards of its own once, the daemon that starts it included."""
         before = self.found[-1] if self.found else None
         if before and before.suspect.rule == "daemon" and before.word is name:
             self.found.pop()
@@ -313,7 +313,7 @@ class _ShellReader:
         return word.text if self.verbatim else self.script[word.start : word.end]
 
     def value(self, word: Word) -> str | None:
-        """What a word stands for, where that is certain."""
+        """Return what a word stands for, where that is certain."""
         if self.verbatim:
             return None if "${_}" in word.text else word.text
         typed = self._typed(word)
@@ -323,19 +323,19 @@ class _ShellReader:
 
 
 def _names(text: str) -> set[str]:
-    """The variables that a text expands."""
+    """Return the variables that a text expands."""
     return set(_EXPANDED.findall(text))
 
 
 def unquoted(typed: str, known: Mapping[str, str]) -> str | None:
-    """A word as the shell would hand it on, or None: expansions of what is not known."""
+    """Return a word as the shell would hand it on, or None: expansions of what is not known."""
     if _PLAIN.fullmatch(typed):
         return typed
     return _expanded(typed, known, _PIECE)
 
 
 def _loosely_unquoted(typed: str) -> str:
-    """A word without its quotes, expansions left as they are."""
+    """Return a word without its quotes, expansions left as they are."""
 
     def bare(match: re.Match[str]) -> str:
         single, double, escaped = match.groups()

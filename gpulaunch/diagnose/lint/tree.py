@@ -36,7 +36,7 @@ _DEFAULTING = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
 
 
 def parse(text: str) -> ast.Module | None:
-    """The tree of a file's text, or None where Python cannot read it, or not quickly.
+    """Return the tree of a file's text, or None where Python cannot read it, or not quickly.
 
     Python 3.11 and older take quadratic time for f-strings with thousands of fields.
     """
@@ -102,7 +102,7 @@ class PythonTree:
             pending.extend(reversed(children))
 
     def _dead(self, node: ast.If) -> list[ast.stmt]:
-        """The branch that is never taken."""
+        """Return the branch that is never taken."""
         test, negated = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, negated = test.operand, not negated
@@ -134,7 +134,7 @@ class PythonTree:
         self.bound = {name: value for name, value in self.assigned if stored[name] == 1}
 
     def _iterate(self, target: ast.expr, iterable: ast.expr, stored: Counter[str]) -> None:
-        """A loop gives its names many values."""
+        """Return a loop gives its names many values."""
         parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         for name in map(last_name, parts):
             stored[name] += 1
@@ -163,7 +163,7 @@ class PythonTree:
     # ── what values are known ───────────────────────────────────────────────────────────────────
 
     def value(self, node: ast.AST | None, depth: int = 0) -> Value | None:
-        """The text or number that an expression surely stands for."""
+        """Return the text or number that an expression surely stands for."""
         if depth > 5 or node is None:
             return None
         if isinstance(node, ast.Constant):
@@ -196,7 +196,7 @@ class PythonTree:
     def _formatted(
         self, left: ast.expr, right: ast.expr, holes: tuple[str, ...], depth: int
     ) -> str | None:
-        """A short text with a value in its only hole."""
+        """Return a short text with a value in its only hole."""
         text, value = self.value(left, depth + 1), self.value(right, depth + 1)
         if not isinstance(text, str) or len(text) > 200 or value is None:
             return None
@@ -217,7 +217,7 @@ class PythonTree:
         return self._formatted(node.func.value, node.args[0], ("{}", "{0}"), depth)
 
     def leaves(self, node: ast.expr | None) -> Iterator[ast.expr]:
-        """What an expression may come to: both branches, what stands after `or`, list elements.
+        """Yield what an expression may come to: both branches, all around `or`, list elements.
 
         A name that is given a value once leads to that value.
         """
@@ -254,7 +254,7 @@ class PythonTree:
             node = parent
 
     def tests_around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The conditions under which it is reached: `if`s around it, or before it that leave."""
+        """Yield the conditions to reach a node: `if`s around it, or before it that leave."""
         for child, parent in self.above(node):
             if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
                 yield parent.test
@@ -271,17 +271,17 @@ class PythonTree:
         return isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr)
 
     def counts_cards(self, node: ast.AST) -> bool:
-        """Whether it is reached only after a look at how many cards there are."""
+        """Tell whether a node is reached only after a look at how many cards there are."""
         return any(_COUNTS.search(words_in(test)) for test in self.tests_around(node))
 
     def switches(self, node: ast.AST) -> frozenset[str]:
-        """Where only options lead there (`if args.multi_gpus:`), their names."""
+        """Return the options that alone lead to a node (`if args.multi_gpus:`)."""
         tests = [t for t in self.tests_around(node) if _COUNTS.search(words_in(t))]
         plain = all(isinstance(test, ast.Name | ast.Attribute) for test in tests)
         return frozenset(map(last_name, tests)) if plain else frozenset()
 
     def asks_for(self, node: ast.AST, text: str) -> bool:
-        """Whether a condition around it speaks of `text`."""
+        """Tell whether a condition around a node speaks of `text`."""
         return any(text in words_in(test) for test in self.tests_around(node))
 
 
@@ -305,7 +305,7 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def words_in(node: ast.AST) -> str:
-    """The names and texts in an expression, as far as it is of a usual size."""
+    """Return the names and texts in an expression, as far as it is of a usual size."""
     found: list[str] = []
     pending = [node]
     for _ in range(_WORDS):

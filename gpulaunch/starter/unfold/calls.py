@@ -37,7 +37,7 @@ class Arguments:
                 raise Untranslatable(f"is called with {text}, the words of its caller")
 
     def inside(self, number: int) -> str:
-        """A word as it would stand between double quotes."""
+        """Return a word as it would stand between double quotes."""
         text = self._typed(number)
         parts = re.findall(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|[^'\"]+", text, re.DOTALL)
         out = ""
@@ -49,7 +49,7 @@ class Arguments:
         return out
 
     def bare(self, number: int) -> str:
-        """A word where it is not quoted, and would fall into several at its blanks."""
+        """Return a word where it is not quoted, and would fall into several at its blanks."""
         text = self.inside(number)
         if _SAFE.fullmatch(text) or lone(text):
             return text or "''"
@@ -62,7 +62,7 @@ class Arguments:
 
 
 def called(body: str, given: Arguments) -> str:
-    """The body with the words filled in, fit to stand between ( and ). Raises Untranslatable."""
+    """Fill the words into the body, to stand between ( and ). Raises Untranslatable."""
     script = Script(body)
     edits: list[tuple[int, int, str]] = []
     shifts = sorted(_shifts(script))

@@ -31,19 +31,19 @@ class ItemSource:
     within: bool = False
 
     def loop(self, variable: str, body: str) -> str:
-        """A loop in which the variable is each item."""
+        """Return a loop in which the variable is each item."""
         if self.file:
             return f"while read -r {variable}; do {body}\ndone < {self.file}"
         variable, body = self._named(variable, body)
         return f"for {variable} in {self.words}; do {body}\ndone"
 
     def group(self, variable: str, body: str) -> str:
-        """A loop of which each turn is a process of its own."""
+        """Return a loop of which each turn is a process of its own."""
         variable, body = self._named(variable, body)
         return replace(self, within=False).loop(variable, f"( {body}\n)")
 
     def _named(self, variable: str, body: str) -> tuple[str, str]:
-        """The variable of the loop and its body, in which names stand for paths."""
+        """Return the variable of the loop and its body, in which names stand for paths."""
         if not self.within:
             return variable, body
         path = f"{variable}_path"
@@ -51,7 +51,7 @@ class ItemSource:
 
 
 def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> ItemSource:
-    """What the stages before the last print, an item a line; a word, too, where not `lines`.
+    """Return what the stages before the last print, an item a line; a word, too, where not `lines`.
 
     Raises Untranslatable.
     """
@@ -92,7 +92,7 @@ def _of_listing(text: str, paths: Sequence[str]) -> ItemSource:
 
 
 def of_redirect(script: Script, redirects: Sequence[Node]) -> ItemSource | None:
-    """The lines of the file that standard input comes from."""
+    """Return the lines of the file that standard input comes from."""
     for redirect in redirects:
         text = script.text(redirect)
         target = redirect.child_by_field_name("destination")

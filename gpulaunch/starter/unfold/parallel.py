@@ -81,7 +81,7 @@ class ParallelLine:
 
 
 def read_line(script: Script, words: Sequence[Node]) -> ParallelLine:
-    """The words behind `parallel`. Raises Untranslatable for options that change what is run."""
+    """Read the words behind `parallel`. Raises Untranslatable for options we cannot follow."""
     line, at = ParallelLine(), 0
     while at < len(words) and re.match("-.", script.text(words[at])):
         at += _option(script, line, words, at)
@@ -125,7 +125,7 @@ def _option(script: Script, line: ParallelLine, words: Sequence[Node], at: int) 
 
 
 def unfolded(script: Script, line: ParallelLine, given: ItemSource | None, variable: str) -> str:
-    """The loops. `given` are the items of standard input; `variable` a name that is free.
+    """Return the loops. `given` are the items of standard input; `variable` a name that is free.
 
     Raises Untranslatable.
     """
@@ -181,7 +181,7 @@ def _body(script: Script, line: ParallelLine, names: Sequence[str]) -> str:
 
 
 def _slot(match: re.Match[str], names: Sequence[str]) -> Piece:
-    """A replacement string as an expansion."""
+    """Return a replacement string as an expansion."""
     found = match.groupdict()
     if match.group() == "{=":
         raise Untranslatable("parallel {= =} is a program in Perl")

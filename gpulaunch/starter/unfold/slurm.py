@@ -47,7 +47,7 @@ class BatchOptions:
         return BatchOptions({**self.options, **other}, self.told)
 
     def gpus(self) -> int:
-        """How many cards. Raises Untranslatable."""
+        """Return how many cards. Raises Untranslatable."""
         for name in _GPUS:
             value = self.options.get(name, "")
             if name == "--gres" and not value.startswith("gpu"):
@@ -77,12 +77,12 @@ class BatchOptions:
         return out
 
     def tasks(self) -> list[str]:
-        """The array's numbers; none without an array. Raises Untranslatable."""
+        """Return the array's numbers; none without an array. Raises Untranslatable."""
         return list(_tasks(self.options.get("--array", "").partition("%")[0]))
 
 
 def mask_of(gpus: int) -> str:
-    """A mask of so many cards: the translator counts them and cuts it."""
+    """Return a mask of so many cards: the translator counts them and cuts it."""
     return f"{MASK}=" + ",".join(map(str, range(gpus)))
 
 
@@ -113,7 +113,7 @@ def asked(words: list[str]) -> tuple[BatchOptions, list[str]]:
 
 
 def _unsaid(name: str, value: str) -> Iterator[str]:
-    """What of the cards that are asked for a job file does not say."""
+    """Return what of the cards that are asked for a job file does not say."""
     first, *others = value.split(",")
     kind, *parts = first.split(":") if name == "--gres" else ["gpu", *first.split(":")]
     if kind != "gpu":
@@ -130,7 +130,7 @@ def _unsaid(name: str, value: str) -> Iterator[str]:
 
 
 def header(source: str) -> tuple[BatchOptions, list[tuple[int, str, str]]]:
-    """The `#SBATCH` lines of a script, and (line, text, why) of what is not taken over."""
+    """Return the `#SBATCH` lines of a script, and (line, text, why) of what is not taken over."""
     found: dict[str, str] = {}
     told: list[tuple[int, str, str]] = []
     for number, line in enumerate(source.splitlines(), 1):
@@ -178,7 +178,7 @@ def seconds_of(time: str) -> int | None:
 
 
 def spelt(seconds: int) -> str:
-    """A time as the job file has it."""
+    """Return a time as the job file has it."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds and seconds % size == 0:
             return f"{seconds // size}{unit}"

@@ -35,7 +35,7 @@ _OF_SLURM = re.compile(
 
 
 def behind(script: Script, words: Sequence[Node]) -> int:
-    """How many words stand before a command's own program."""
+    """Count the words before a command's own program."""
     return wrappers_of([script.text(word) for word in words])
 
 
@@ -69,14 +69,14 @@ def of_shell(script: Script, node: Node) -> str | None:
 
 
 def _assigned(script: Script, node: Node, words: Sequence[str]) -> str:
-    """What stood before the shell as variables of its environment."""
+    """Return what stood before the shell as variables of its environment."""
     before = [script.text(one) for one in node.children if one.type == "variable_assignment"]
     before += [word for word in words if re.match(r"[A-Za-z_]\w*=", word)]
     return f"export {' '.join(before)}; " if before else ""
 
 
 def _hoisted(script: Script, node: Node, string: Node) -> str:
-    """The mask of the string in front of the whole command: `timeout 2h bash -c 'MASK=0 x'`."""
+    """Move a string's mask in front of the command: `timeout 2h bash -c 'MASK=0 x'`."""
     text = script.text(string)
     found = list(_TYPED_MASK.finditer(text))
     if len(found) != 1 or text.count(f"{MASK}=") != 1:
@@ -99,7 +99,7 @@ def of_eval(script: Script, node: Node) -> str | None:
 
 
 def _known(script: Script, node: Node, pieces: list[Piece]) -> list[Piece]:
-    """A lone variable as the text that was assigned to it."""
+    """Return a lone variable as the text that was assigned to it."""
     outers = [piece for piece in pieces if piece != ""]
     if len(outers) != 1 or not isinstance(outers[0], Outer):
         return pieces
@@ -166,7 +166,7 @@ def _wrapped(script: Script, words: Sequence[Node]) -> str | None:
 
 
 def _of_file(path: str, options: slurm.BatchOptions, read: Read) -> slurm.BatchOptions:
-    """The script's own options under those of the command line. Raises Untranslatable."""
+    """Return the script's own options under those of the command line. Raises Untranslatable."""
     text = None if "$" in path else read(path)
     if text is None:
         raise Untranslatable(f"hands {path} to Slurm, and {path} cannot be read here")

@@ -36,7 +36,7 @@ class Unfolded:
 
 
 def unfold(source: str, read: Read) -> Unfolded:
-    """The script spelt out; `read` gives the text of a file it names. Raises Untranslatable."""
+    """Spell the script out; `read` gives the text of a file it names. Raises Untranslatable."""
     script = Script(source)
     asked, told = slurm.header(source)
     ntasks = asked.options.get("--ntasks", "1")
@@ -49,7 +49,7 @@ def unfold(source: str, read: Read) -> Unfolded:
 
 
 def _batch(script: Script, asked: slurm.BatchOptions) -> Script:
-    """A batch script with what its `#SBATCH` lines ask for as its first words."""
+    """Return a batch script with what its `#SBATCH` lines ask for as its first words."""
     if not asked.options:
         return script
     options = {**asked.options, "--ntasks": "1"}
@@ -106,7 +106,7 @@ class _Unfolder:
         self.remarks([(line, text, why) for text, why in told])
 
     def _of(self, script: Script, node: Node) -> str | None:
-        """What a statement stands for; None for what stays."""
+        """Return what a statement stands for; None for what stays."""
         if node.type == "variable_assignment":
             return self._assigned(script, node)
         if node.type == "command" and (new := self._command(script, node)) is not None:
@@ -211,7 +211,7 @@ class _Unfolder:
 
 
 def _statements(root: Node) -> Iterator[Node]:
-    """What may be spelt out, outermost first; nothing inside of functions and `$(...)`."""
+    """Return what may be spelt out, outermost first; nothing inside of functions and `$(...)`."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -250,7 +250,7 @@ def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
 
 
 def _stages(node: Node) -> tuple[list[Node], list[Node]]:
-    """The stages of a pipe, and their redirections."""
+    """Return the stages of a pipe, and their redirections."""
     if node.type == "redirected_statement":
         bare, redirects = _stages(node.children[0])
         return bare, [one for one in node.children[1:] if one.type.endswith("redirect")] + redirects
@@ -269,7 +269,7 @@ def _program(script: Script, stage: Node) -> str:
 
 
 def _behind(script: Script, command: Node) -> list[Node]:
-    """The words behind the program's name."""
+    """Return the words behind the program's name."""
     names = [word.rpartition("/")[2] for word in script.words(command)]
     at = next(at for at, name in enumerate(names) if name in _RUNNERS)
     return words_of(command)[at + 1 :]

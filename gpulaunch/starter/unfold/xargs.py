@@ -51,12 +51,12 @@ class XargsLine:
         return self.options["-I"].strip("'\"") or "{}"
 
     def per_item(self) -> bool:
-        """Whether it starts a process for each item, as against one for all."""
+        """Tell whether a process is started for each item, as against one for all."""
         return "-I" in self.options or {self.options.get("-n"), self.options.get("-L")} >= {"1"}
 
 
 def read_line(script: Script, words: Sequence[Node]) -> XargsLine:
-    """The words behind `xargs`. Raises Untranslatable for options that change what is run."""
+    """Read the words behind `xargs`. Raises Untranslatable for options we cannot follow."""
     line, at = XargsLine(), 0
     while at < len(words) and script.text(words[at]).startswith("-"):
         text = script.text(words[at])
@@ -78,7 +78,7 @@ def read_line(script: Script, words: Sequence[Node]) -> XargsLine:
 
 
 def starts_jobs(script: Script, line: XargsLine) -> bool:
-    """Whether its processes may need a card: not for `xargs rm`, nor one process for all items.
+    """Tell whether the processes may need a card: not `xargs rm`, nor one process for all.
 
     Raises Untranslatable where each takes several items.
     """
@@ -93,7 +93,7 @@ def starts_jobs(script: Script, line: XargsLine) -> bool:
 
 
 def unfolded(script: Script, line: XargsLine, given: ItemSource | None, variable: str) -> str:
-    """The loop. Raises Untranslatable."""
+    """Return the loop. Raises Untranslatable."""
     if file := line.options.get("-a"):
         given = ItemSource(file=file)
     if given is None:
