@@ -22,7 +22,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.reasons import CardReason, JobReason, PlacementChange, RunReason
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The version of the form in which facts are written. Another one cannot be read."""
 
 
@@ -47,7 +47,7 @@ class RunOpened:
     simulated: bool = False
     limit: int | None = None
     engine: str = field(default="local", metadata=SPARSE)
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
