@@ -23,7 +23,7 @@ from gpulaunch.loop import Loop
 TIMEOUT = 10.0
 
 
-class ProbeClient:
+class ProbeClient(DriverHelper):
     """Looks at cards: in a loop without ever waiting for the driver, or with `looks`, blocking.
 
     A second question about a card before the answer to the first is dropped: both get that answer.
@@ -35,29 +35,20 @@ class ProbeClient:
         limit: float = TIMEOUT,
         loop: Loop | None = None,
     ) -> None:
-        self.helper = DriverHelper(environ, limit, loop)
+        super().__init__(environ, limit, loop)
         self._waiting: dict[str, list[LookCallback]] = {}
-
-    def __enter__(self) -> ProbeClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def look(self, gpu: Gpu, then: LookCallback) -> None:
         """Look at a card; the loop calls `then`. A card whose call hangs is sick, no other."""
         waiting = self._waiting.setdefault(gpu.uuid, [])
         waiting.append(then)
         if len(waiting) == 1:
-            self.helper.ask(_look_at(gpu), self._answered)
+            self.ask(_look_at(gpu), self._answered)
 
     def _answered(self, answer: Mapping[str, Any]) -> None:
         reading = parse.look(answer)
         for then in self._waiting.pop(reading.uuid, ()):
             then(reading)
-
-    def close(self) -> None:
-        self.helper.close()
 
 
 def find(
@@ -66,10 +57,10 @@ def find(
     """Return the machine's usable cards and MIG instances, and what is wrong with the others.
 
     `timeout` in seconds for each card. Raises nothing: a machine without a card is a Machine with
-    a Fault that says why. A `client`'s helper is used, and stays for later looks.
+    a Fault that says why. A `client` is used, and stays for later looks.
     """
     with ExitStack() as stack:
-        helper = client.helper if client else stack.enter_context(DriverHelper(environ, timeout))
+        helper = client or stack.enter_context(DriverHelper(environ, timeout))
         (answer,) = helper.run([{"ask": "machine"}])
         if fault := parse.machine_fault(answer):
             return Machine(faults=(hinted(fault, environ),))
@@ -79,7 +70,7 @@ def find(
 
 def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, CardReading]:
     """Return readings of these cards, by UUID. Blocks up to the client's limit per card."""
-    answers = client.helper.run(map(_look_at, gpus))
+    answers = client.run(map(_look_at, gpus))
     return {look.uuid: look for look in map(parse.look, answers)}
 
 

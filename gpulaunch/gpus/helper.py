@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
@@ -20,6 +20,7 @@ from gpulaunch.loop import Loop
 Request: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = dict[str, Any]
 Then: TypeAlias = Callable[[Answer], object]
+H = TypeVar("H", bound="DriverHelper")
 
 START_LIMIT = 60.0
 """Seconds that the start of the process may take."""
@@ -54,7 +55,7 @@ class DriverHelper:
         self._scarce = ""
         self._ready = False
 
-    def __enter__(self) -> DriverHelper:
+    def __enter__(self: H) -> H:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,7 +8,7 @@ Sizes in bytes. None means that the driver did not answer; nothing unknown becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -111,10 +111,8 @@ def memory_free(gpu: Gpu, look: CardReading) -> int:
     return look.free if look.free is not None else gpu.memory - (look.used or 0)
 
 
-def is_free(
-    look: CardReading, share_busy: bool = False, own: Collection[int] = frozenset()
-) -> Occupied | Sick | None:
-    """Return why no job may start on the card; None if one may. `own` PIDs are not foreign.
+def is_free(look: CardReading, share_busy: bool = False) -> Occupied | Sick | None:
+    """Return why no job may start on the card; None if one may.
 
     `share_busy` accepts strangers' processes and memory, never a sick card.
     """
@@ -124,7 +122,7 @@ def is_free(
         return Occupied(look.unasked)
     if share_busy:
         return None
-    if strangers := tuple(entry for entry in computing(look) if entry.pid not in own):
+    if strangers := computing(look):
         return Occupied("; ".join(str(entry) for entry in strangers))
     if look.used is None or look.total is None:
         return None

@@ -406,7 +406,7 @@ def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
     with Looking(fake_driver.environ, limit=1.0) as looking:
         looking.look(gpus[0])
         looking.readings(1)
-        first = looking.client.helper.pid
+        first = looking.client.pid
         fake_driver.card(0, hang="memory")
         for gpu in gpus:
             looking.look(gpu)
@@ -414,7 +414,7 @@ def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
         assert stuck.uuid == gpus[0].uuid
         assert stuck.sick == "the driver did not answer for it within 1 s"
         assert [look.uuid for look in others] == [gpu.uuid for gpu in gpus[1:]]
-        assert looking.client.helper.pid != first
+        assert looking.client.pid != first
 
 
 def test_a_helper_that_dies_answers_for_the_card_it_was_asked_about(
@@ -434,8 +434,8 @@ def test_a_helper_that_somebody_kills_says_nothing_about_the_card(
 ) -> None:
     fake_driver.card(0, hang="memory")
     looking.look(gpu)
-    assert looking.client.helper.pid is not None
-    os.kill(looking.client.helper.pid, signal.SIGKILL)
+    assert looking.client.pid is not None
+    os.kill(looking.client.pid, signal.SIGKILL)
     (look,) = looking.readings(1)
     assert look.sick is None
     assert isinstance(is_free(look, share_busy=True), Occupied)
@@ -479,9 +479,9 @@ def test_an_idle_helper_that_is_killed_is_replaced(
 ) -> None:
     looking.look(gpu)
     looking.readings(1)
-    assert looking.client.helper.pid is not None
-    os.kill(looking.client.helper.pid, 9)
-    while looking.client.helper.pid is not None:
+    assert looking.client.pid is not None
+    os.kill(looking.client.pid, 9)
+    while looking.client.pid is not None:
         looking.loop.turn()
     looking.look(gpu)
     assert looking.readings(1)[0].sick is None
@@ -491,8 +491,8 @@ def test_closing_leaves_no_process_and_no_descriptor(fake_driver: FakeDriver) ->
     fake_driver.card(0, hang="open")
     before = os.listdir("/proc/self/fd")
     client = ProbeClient(fake_driver.environ)
-    client.helper.ask({"ask": "card", "index": 0}, print)
-    pid = client.helper.pid
+    client.ask({"ask": "card", "index": 0}, print)
+    pid = client.pid
     client.close()
     client.close()
     assert os.listdir("/proc/self/fd") == before
@@ -507,9 +507,9 @@ def test_a_helper_stuck_in_the_driver_does_not_outlive_a_killed_client(
 import os
 from gpulaunch.gpus.discover import ProbeClient
 client = ProbeClient(os.environ)
-client.helper.run([{"ask": "machine"}])
-client.helper.ask({"ask": "card", "index": 0}, print)
-print(client.helper.pid, flush=True)
+client.run([{"ask": "machine"}])
+client.ask({"ask": "card", "index": 0}, print)
+print(client.pid, flush=True)
 input()
 """
     with subprocess.Popen(

@@ -50,10 +50,6 @@ def test_memory_that_no_process_accounts_for(total: int, used: int, free: bool) 
     assert (is_free(card(used=used, total=total)) is None) is free
 
 
-def test_our_own_processes_are_no_strangers() -> None:
-    assert is_free(card(ALICE, used=41 * GIB), own={4242}) is None
-
-
 def test_share_busy_accepts_strangers_and_never_a_sick_card() -> None:
     assert is_free(card(ALICE, used=41 * GIB), share_busy=True) is None
     assert is_free(CardReading("GPU-0", sick="GPU is lost"), share_busy=True) == Sick("GPU is lost")

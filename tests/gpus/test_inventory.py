@@ -82,7 +82,7 @@ def test_pretend_cards_are_rows_that_say_so(fake_driver: FakeDriver) -> None:
     gpus = simulated(2, "run")
     with ProbeClient(fake_driver.environ) as client, take(gpus[1].key):
         first, second = inventory(Machine(gpus), client)
-        assert client.helper.pid is None
+        assert client.pid is None
     assert (first.simulated, first.name, first.health, first.holder) == (
         True,
         "simulated",
