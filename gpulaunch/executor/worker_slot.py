@@ -22,8 +22,9 @@ from gpulaunch.executor.channel import ChannelMessage
 from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker import START
 from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
+from gpulaunch.farside.ports import PortLease
 from gpulaunch.files import regular
-from gpulaunch.gpus.port import PortLease, reserve_port
+from gpulaunch.gpus.port import reserve_port
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.command import Command
 

@@ -14,24 +14,28 @@ FIRST, LAST = 20_000, 65_535
 BACKLOG = 8
 
 
-def reserve_port(among: Sequence[int] = ()) -> tuple[int, socket.socket]:
-    """Reserve a port that no launcher has and nobody listens on; return it and its reservation.
+class PortLease(socket.socket):
+    """A reserved port, free again once every descriptor of this socket is closed."""
 
-    The port is free again once every descriptor of the socket is closed. Raises OSError.
-    """
+    port = 0
+
+
+def reserve_port(among: Sequence[int] = ()) -> PortLease:
+    """Reserve a port that no launcher has and nobody listens on. Raises OSError."""
     ports = among or port_range()
     start = int.from_bytes(os.urandom(4), "little") % len(ports)
     for port in itertools.chain(ports[start:], ports[:start]):
-        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        lease = PortLease(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            name.bind(b"\0gpulaunch/1/port/%d" % port)
-            name.listen(BACKLOG)
+            lease.bind(b"\0gpulaunch/1/port/%d" % port)
+            lease.listen(BACKLOG)
         except OSError:
-            name.close()
+            lease.close()
             continue
         if is_unused(port):
-            return port, name
-        name.close()
+            lease.port = port
+            return lease
+        lease.close()
     raise OSError(f"no free TCP port from {ports[0]} to {ports[-1]}")
 
 

@@ -30,7 +30,8 @@ from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers, close
 from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.port import PortLease, reserve_port
+from gpulaunch.farside.ports import PortLease
+from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair

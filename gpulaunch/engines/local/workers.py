@@ -12,7 +12,7 @@ from gpulaunch.core.events import EndWorker, WorkerEnded
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.port import PortLease
+from gpulaunch.farside.ports import PortLease
 from gpulaunch.process.client import Pair
 
 

@@ -230,8 +230,7 @@ def cpus_granted(environ: Mapping[bytes, bytes]) -> int:
 
 def port_for(stack: contextlib.ExitStack) -> int:
     try:
-        port, reservation = reserve_port()
+        lease = stack.enter_context(reserve_port())
     except OSError as problem:
         raise Problem(str(problem)) from None
-    stack.callback(reservation.close)
-    return port
+    return lease.port
