@@ -1,11 +1,14 @@
-"""`gpulaunch gpus`, `ps` and `doctor`: what is on this machine, and what is wrong with it."""
+"""`gpulaunch gpus`, `ps` and `doctor`: what is on this machine, and what is wrong with it.
+
+Each imports for itself what the others do without.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from datetime import datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -19,19 +22,13 @@ from gpulaunch.contracts import (
     MachineCard,
     MachineFinding,
 )
-from gpulaunch.control.client import RunInfo, live_runs
 from gpulaunch.core.model import JobState
 from gpulaunch.digest.runs import RunRow, runs_json
-from gpulaunch.engines import strict
-from gpulaunch.engines.slurm import health
 from gpulaunch.errors import UsageError
-from gpulaunch.gpus.discover import ProbeClient, find
-from gpulaunch.gpus.doctor import examine
-from gpulaunch.gpus.inventory import InventoryRow, inventory
-from gpulaunch.gpus.lease import scope_of
-from gpulaunch.gpus.mask import pool
-from gpulaunch.journal.codec import now
-from gpulaunch.journal.rundir import RunDir
+
+if TYPE_CHECKING:
+    from gpulaunch.control.client import RunInfo
+    from gpulaunch.gpus.inventory import InventoryRow
 
 
 @click.command("gpus")
@@ -44,6 +41,11 @@ def gpus(as_json: bool) -> None:
     \b
     gpulaunch gpus
     """
+    from gpulaunch.gpus.discover import ProbeClient, find
+    from gpulaunch.gpus.inventory import inventory
+    from gpulaunch.gpus.lease import scope_of
+    from gpulaunch.gpus.mask import pool
+
     with ProbeClient(os.environ) as client:
         machine = find(os.environ, client=client)
         try:
@@ -91,6 +93,9 @@ def ps(as_json: bool) -> None:
     \b
     gpulaunch ps
     """
+    from gpulaunch.control.client import live_runs
+    from gpulaunch.journal.codec import now
+
     rows = [_run_of(info) for info in live_runs()]
     if as_json:
         print_json(runs_json(rows))
@@ -101,6 +106,8 @@ def ps(as_json: bool) -> None:
 
 
 def _run_of(info: RunInfo) -> RunRow:
+    from gpulaunch.journal.rundir import RunDir
+
     row = RunRow(info.id, info.pid, info.user)
     if info.dir is None:
         return replace(row, silent=info.own)
@@ -130,6 +137,10 @@ def doctor(as_json: bool) -> int:
     \b
     gpulaunch doctor
     """
+    from gpulaunch.engines import strict
+    from gpulaunch.engines.slurm import health
+    from gpulaunch.gpus.doctor import examine
+
     findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
     if as_json:
         told = [

@@ -1,4 +1,7 @@
-"""`gpulaunch run`, `resume` and `retry`: start a run, and go on with it."""
+"""`gpulaunch run`, `resume` and `retry`: start a run, and go on with it.
+
+What carries a run out is imported once the command line is understood.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import Any, TypeVar
 
 import click
 
-from gpulaunch.app import resuming, starting
-from gpulaunch.app.lookup import directory, jobs_of, runs_here
 from gpulaunch.cli.options import (
     engine_options,
     job_file,
@@ -24,8 +25,6 @@ from gpulaunch.cli.options import (
 )
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.errors import OF_A_RUN, UsageError
-from gpulaunch.journal.finding import find, typed, working_directory
-from gpulaunch.journal.read import replay
 
 Found = TypeVar("Found")
 
@@ -62,6 +61,8 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
         )
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
+    from gpulaunch.app import starting
+
     new = new or options["dry_run"]
     asked, terminal = run_options_of(options), Terminal(options)
     return starting.run(
@@ -92,6 +93,8 @@ def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **op
     gpulaunch resume
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
+    from gpulaunch.app import resuming
+
     asked, terminal = run_options_of(options), Terminal(options)
     return resuming.resume(
         run, asked, terminal, changed=changed, recorded=recorded, take_over=take_over
@@ -118,6 +121,8 @@ def retry(run: str | None, words: tuple[str, ...], recorded: bool, **options: An
     gpulaunch retry 'fold-x*'
     gpulaunch retry -r nanobodies-20261120-074215 fold-x2
     """
+    from gpulaunch.app import resuming
+
     terminal = Terminal(options)
     one, jobs = _told_apart(run, words, terminal)
     return resuming.retry(one, jobs, run_options_of(options), terminal, recorded=recorded).status
@@ -130,6 +135,9 @@ def _told_apart(
 
     Raises UsageError if the first word names both a run and a job, or neither.
     """
+    from gpulaunch.app.lookup import directory, jobs_of, runs_here
+    from gpulaunch.journal.finding import find, typed, working_directory
+    from gpulaunch.journal.read import replay
 
     def found(look: Callable[[], Found]) -> Found | None:
         try:
