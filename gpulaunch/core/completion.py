@@ -227,7 +227,7 @@ def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
 
 
 def _recorded(decision: retry.Decision, seen: Failure | None) -> Failure | None:
-    """The failure that goes on record: what was seen, where the job fails by that class."""
+    """Return the failure that goes on record: what was seen, where the job fails by that class."""
     if decision.failure is None:
         return None
     return seen if seen and seen.kind == decision.failure else Failure(decision.failure)

@@ -109,7 +109,7 @@ def _text(pattern: str) -> Schema:
 
 
 def _or_filled(schema: Schema) -> Schema:
-    """The schema of a part that a placeholder may stand for."""
+    """Return the schema of a part that a placeholder may stand for."""
     return any_of(schema, PLACEHOLDER)
 
 

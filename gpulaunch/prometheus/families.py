@@ -237,7 +237,7 @@ def _oldest(attempts: Iterable[AttemptRecord], ledger: Ledger) -> float | None:
 
 
 def _label(card: GpuRecord) -> list[str]:
-    """Return the index is what people know a card by; parts of one card (MIG) share it."""
+    """Return the index, which people know a card by (MIG parts share it), and the UUID."""
     return [str(card.gpu.index), visible(card.gpu.uuid)]
 
 

@@ -152,7 +152,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Return a client that went away or took too long is no error of ours."""
+        """Ignore a client that went away or took too long: that is no error of ours."""
 
     def _drop(self, until: float) -> None:
         """End those that came until then: their threads wake up, and close them."""

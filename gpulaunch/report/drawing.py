@@ -59,7 +59,7 @@ def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Per
 
 
 def _rows(attempts: Sequence[AttemptRecord], when: Period) -> tuple[int, ...]:
-    """The lowest row that is free, for each."""
+    """Return the lowest row that is free, for each."""
     rows: list[int] = []
     free: list[int] = []
     taken: list[tuple[float, int]] = []

@@ -85,7 +85,7 @@ def skipped(ledger: Ledger) -> Counter[str]:
 def slowest(
     history: RunHistory, when: Period, uses: Mapping[AttemptId, AttemptUse]
 ) -> tuple[Slow, ...]:
-    """Attempts by their time, services left out: they end when told."""
+    """Return the longest attempts, services left out: they end when told."""
     jobs = history.ledger.jobs
     attempts = [a for a in history.attempts() if not jobs[a.id.job].definition.service]
     length = {a.id: finish(a, when) - begin(a) for a in attempts}

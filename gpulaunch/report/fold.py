@@ -39,7 +39,7 @@ class RunHistory:
     starts: list[float] = field(default_factory=list)
 
     def see(self, fact: f.Fact, at: Instant, where: str = "the journal") -> None:
-        """Raises DamagedJournalError where the fact fits nothing before it."""
+        """Fold a fact. Raises DamagedJournalError where it fits nothing before it."""
         fold(self.ledger, fact, at, where)
         self.times.see(fact, at, self.ledger)
         match fact:
@@ -78,7 +78,7 @@ class RunHistory:
 
 
 def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> RunHistory:
-    """Raises DamagedJournalError where a fact fits nothing before it."""
+    """Fold a journal. Raises DamagedJournalError where a fact fits nothing before it."""
     history = RunHistory()
     for number, (fact, at) in enumerate(facts, 1):
         history.see(fact, at, f"{where}: line {number}")
@@ -104,8 +104,11 @@ class Period:
 
 
 def period(history: RunHistory, state: RunState, now: float, seen: float | None = None) -> Period:
-    """A run that lives ends now; one whose supervisor is gone, with the last that is known of it:
-    a fact, or when it was last `seen` alive."""
+    """Return the time that a report is about: of a run that lives, up to now.
+
+    One whose supervisor is gone ends with the last that is known of it: a fact, or when it was last
+    `seen` alive.
+    """
     ledger = history.ledger
     state = ledger.state if ledger.closed else state  # it has ended since its caller looked
     start = history.times.began or now
@@ -171,7 +174,7 @@ def finish(attempt: AttemptRecord, when: Period) -> float:
 
 
 def cut_off(attempt: AttemptRecord, when: Period) -> bool:
-    """It was running when the run was cut off: nobody knows how it ended.
+    """Tell whether it was running when the run was cut off: nobody knows how it ended.
 
     What an engine's queue started goes on without a supervisor.
     """

@@ -22,7 +22,7 @@ def headline(
     rows: Sequence[CardRow],
     failures: Sequence[FailureGroup],
 ) -> tuple[str, ...]:
-    """A few sentences, the most important first."""
+    """Return a few sentences, the most important first."""
     said = [_counts(history.ledger, when)]
     busy = None if history.on_nodes else busy_share(rows)
     if busy is not None:
@@ -76,7 +76,7 @@ def _counts(ledger: Ledger, when: Period) -> str:
 def tiles(
     history: RunHistory, when: Period, rows: Sequence[CardRow], measures: Measures
 ) -> tuple[Tile, ...]:
-    """The numbers beneath them."""
+    """Return the numbers beneath them."""
     ledger = history.ledger
     attempts = history.attempts()
     starts = len(history.starts)

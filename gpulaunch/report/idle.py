@@ -127,8 +127,11 @@ class CardTimes:
         }
 
     def _take_up(self, fact: f.RunOpened, before: float, ledger: Ledger) -> None:
-        """A supervisor comes. Between the last one's last word and now nobody used the cards, but
-        the jobs that were on them then: when those ended is still to be heard."""
+        """Go on with a new supervisor.
+
+        Since the last one's last word nobody used the cards but the jobs that were on them then:
+        when those ended is still to be heard.
+        """
         assert self.began is not None
         self._limit = fact.limit
         known = [*self._open]
@@ -145,7 +148,7 @@ class CardTimes:
         self._look(self._open, ledger)
 
     def _end(self, fact: f.AttemptEnded, ledger: Ledger) -> None:
-        """A job left its cards when its keeper says, and not when the run came to hear of it."""
+        """Free a job's cards when its keeper says, not when the run came to hear of it."""
         by_keeper = fact.end.ended
         ended = by_keeper.utc if by_keeper else self._now
         for gpu in ledger.attempt(fact.attempt).gpus:
@@ -159,7 +162,7 @@ class CardTimes:
                 self._turn(gpu, min(self._left[gpu], self._now), self._cause(gpu, ledger))
 
     def _mend(self, gpu: str, ended: float) -> None:
-        """A job that was cut off was on the card until then, although no supervisor was."""
+        """Count a job that was cut off until then, although no supervisor was there."""
         spans = self._spans[gpu]
         at = next((n for n in reversed(range(len(spans))) if spans[n].cause == "away"), None)
         if at is not None and spans[at].start < ended:

@@ -37,7 +37,7 @@ def page(
     manifest: Sequence[tuple[str, str]],
     next_command: str | None = None,
 ) -> Page:
-    """`logs`: the addresses of those that are there."""
+    """Return the page. `logs`: the addresses of those that are there."""
     ledger = history.ledger
     rows = tuple(_card_row(history.cards[uuid], spans[uuid]) for uuid in spans)
     shown = [cause for cause in CAUSES if any(p.cause == cause for row in rows for p in row.parts)]

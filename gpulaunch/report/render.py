@@ -61,5 +61,5 @@ def _text(name: str) -> str:
 
 
 def _source(text: str) -> str:
-    """What a content security policy calls an inline script by."""
+    """Return what a content security policy calls an inline script by."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -101,7 +101,7 @@ def report(
     zone: timezone | None = None,
     faults: list[Fault] | None = None,
 ) -> str:
-    """The page. `at`: now, in seconds since 1970 (UTC); `beside`: the directory it will lie in."""
+    """Return the page. `at`: now, seconds since 1970 (UTC); `beside`: where it will lie."""
     history = read_history(run, faults)
     with ExitStack() as stack:
         reader = open_metrics(run.metrics)
@@ -144,7 +144,7 @@ def _measures(reader: MetricsReader | None, history: RunHistory, when: Period) -
 
 
 def _zone(utc: float) -> timezone:
-    """This machine's at that moment, for all of the report: one run, one clock."""
+    """Return this machine's at that moment, for all of the report: one run, one clock."""
     offset = datetime.fromtimestamp(utc).astimezone().utcoffset() or timedelta()
     return timezone(offset)
 
@@ -155,7 +155,7 @@ def _address(logs: Path, beside: Path) -> str:
 
 
 def manifest_rows(run: RunDir, history: RunHistory) -> list[tuple[str, str]]:
-    """What the run was made of; of one whose manifest is lost, what the journal knows."""
+    """Return what the run was made of; without a manifest, what the journal knows."""
     ledger = history.ledger
     cards = [_card(gpu) for gpu in history.cards.values()]
     rows = [("Run", ledger.run), ("Directory", os.fspath(run.path))]
@@ -198,7 +198,7 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Raises UsageError where it cannot be written; nothing of a half-written one is left."""
+    """Write it whole or not at all. Raises UsageError where it cannot be written."""
     try:
         replace_file(target, data)
     except OSError as error:

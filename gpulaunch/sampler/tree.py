@@ -75,7 +75,7 @@ class Trees:
         return known
 
     def _children(self, pid: int) -> list[int]:
-        """Return the kernel lists them by the thread that forked them. A gone process has none."""
+        """Return a process's children, none of a gone one. The kernel lists them by thread."""
         try:
             if self._looks % EVERY_THREAD == 0 or pid not in self._forked:
                 threads: Sequence[str] = os.listdir(f"/proc/{pid}/task")

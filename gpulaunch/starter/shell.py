@@ -92,7 +92,7 @@ class Script:
 
 
 def _numbers(old: str, numbers: Sequence[int], new: str) -> list[int]:
-    """Number all lines of `new` but the first, by the numbers that the lines of `old` have."""
+    """Set the numbers of all lines of `new` but the first, by those of the lines of `old`."""
     before = [line.strip(" \t;") for line in old.split("\n")]
     at, found = 0, []
     for line in new.split("\n")[1:]:

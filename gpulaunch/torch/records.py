@@ -168,7 +168,7 @@ def _one(op: _Op, moves: Moves) -> bytes:
 
 
 def _fake(text: str, moves: Moves) -> str:
-    """Return a fake tensor's metadata is a JSON document inside the pickle."""
+    """Return a fake tensor's metadata, a JSON document inside the pickle, with devices moved."""
     if '"device"' not in text:
         return text
     try:

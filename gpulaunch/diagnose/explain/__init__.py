@@ -20,7 +20,7 @@ INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
 def environment(
     base: Mapping[str, str], own: Mapping[str, str | None], folder: str = INJECT
 ) -> dict[str, str]:
-    """The variables to set, so that Python programs of a job explain their device errors.
+    """Return the variables to set, so that Python programs of a job explain their device errors.
 
     `base` is what the job inherits, `own` what it sets (None: removes). PYTHONPATH is what the job
     would have had, in its order, after one entry of ours. Empty where the path of that entry cannot

@@ -75,7 +75,7 @@ def _words(hint: Hint | DisksFull | MemoryUse | Quoted) -> str:
 
 
 def _memory(use: MemoryUse) -> str:
-    """`It asked for 2 GiB more; the card has 23.7 GiB; 20.8 GiB were its own.`"""
+    """Return `It asked for 2 GiB more; the card has 23.7 GiB; 20.8 GiB were its own.`"""
     parts = []
     if use.asked is not None:
         parts.append(f"it asked for {size(use.asked)} more")

@@ -54,7 +54,7 @@ def counters(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Counters:
 
 
 def rooms(paths: Iterable[str]) -> tuple[Room, ...]:
-    """The room of each path's file system, one entry a file system; nothing for an absent path."""
+    """Return the room of each file system that a path is on; nothing for an absent path."""
     found: dict[int, Room] = {}
     for path in paths:
         try:
@@ -100,7 +100,7 @@ def _text(path: Path) -> str:
 
 
 def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
-    """The log's last `window` bytes as text; empty where there is no file or it cannot be read.
+    """Return the log's last `window` bytes as text; empty where it cannot be read.
 
     A file cut out of its middle reads as NULs there; they are left out.
     """

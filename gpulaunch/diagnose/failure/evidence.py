@@ -83,7 +83,7 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> Failure | None:
-    """What the attempt failed of, where that is certain; None: its status says all.
+    """Return what the attempt failed of, where that is certain; None: its status says all.
 
     None for successes, for what the launcher ended, and for attempts that nobody saw ending.
     A timeout is a timeout, whatever the log says, unless the card itself was lost.
@@ -196,7 +196,7 @@ def advice_on_signal(evidence: Evidence) -> Advice:
 
 
 def _signal(outcome: Outcome) -> int | None:
-    """The signal that ended it: its own, or one that a shell's status tells of."""
+    """Return the signal that ended it: its own, or one that a shell's status tells of."""
     match outcome:
         case Signaled(signal):
             return signal
@@ -248,7 +248,10 @@ def advice_on_modules(evidence: Evidence) -> Advice:
 
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
-    """A full disk takes the log's last words as well; torch only says that it could not write."""
+    """Blame a full disk, which takes the log's last words as well.
+
+    torch only says that it could not write.
+    """
     full = [path for path in _full(evidence) if path != "/dev/shm"]
     error = verdict.error
     if not full or (error is not None and not _speaks_of_writing(error)):

@@ -54,7 +54,7 @@ def judge(text: str) -> Verdict:
 
 
 def classify(error: Error) -> FailureEvidence | None:
-    """The error's class: `secondary` and WRAPPER included, None where nothing is known of it."""
+    """Return the error's class, `secondary` and WRAPPER included; None where it is unknown."""
     if error.shape == "line":
         return FailureEvidence(error.kind, error.text)
     if error.shape == "vague":
@@ -93,7 +93,7 @@ def _of_exception(raised: Raised) -> FailureEvidence | None:
 
 
 def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
-    """The errors at the end; empty where the log goes on after the last."""
+    """Return the errors at the end; empty where the log goes on after the last."""
     owned = {at for error in errors for at in range(error.start, error.end + 1)}
     rest = [line for line in lines if line.at not in owned]
     cluster: list[Error] = []
@@ -182,7 +182,7 @@ def _explains(
 
 
 def of_status(text: str, code: int) -> FailureEvidence | None:
-    """What the last lines say of the status that they came with."""
+    """Return what the last lines say of the status that they came with."""
     for line in reversed(last_lines(text)):
         for codes, pattern in patterns.STATUSES:
             if code in codes and pattern.text.match(line):
@@ -196,7 +196,7 @@ def last_lines(text: str) -> list[str]:
 
 
 def _child(lines: Sequence[LogLine]) -> int | None:
-    """The first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
+    """Return the first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
     for line in lines[-2 * TRAILER :]:
         found = shapes.CHILD_SIGNAL.search(line.text)
         if found is not None:

@@ -51,7 +51,7 @@ def numbers_of(message: str) -> MemoryUse:
 
 
 def _left_over(message: str, total: int | None) -> int | None:
-    """What the old message leaves unexplained: neither free, nor torch's, nor a context's."""
+    """Return what the old message leaves over: neither free, nor torch's, nor a context's."""
     old = _OLD.search(message)
     if old is None or total is None:
         return None

@@ -66,7 +66,7 @@ class Error:
 
 
 def lines_of(text: str) -> tuple[LogLine, ...]:
-    """The log's lines as a terminal shows them, their prefixes taken off."""
+    """Return the log's lines as a terminal shows them, their prefixes taken off."""
     raw = text[-MAX_TEXT_CHARACTERS:].replace("\0", "").split("\n")[-MAX_LINES:]
     return tuple(_line(at, line) for at, line in enumerate(raw))
 
@@ -123,7 +123,7 @@ class _Parser:
                 yield error
 
     def _traceback(self) -> Error:
-        """A traceback and those chained to it."""
+        """Read a traceback and those chained to it."""
         first = self._at
         # Another traceback's last line announces nothing.
         announced = first > 0 and first - 1 != self._told
@@ -161,7 +161,7 @@ class _Parser:
         return Raised(found["type"], "\n".join([found["message"] or "", *self._body()]))
 
     def _body(self) -> list[str]:
-        """The lines that may belong to the message just read. They stay to be read as lines."""
+        """Return the lines that may belong to the message just read; they are read again."""
         body = []
         for line in self._lines[self._at : self._at + BODY]:
             text = line.text
@@ -249,7 +249,7 @@ def _is_frame(text: str) -> bool:
 
 
 def _shape(before: LogLine) -> str:
-    """What the line before a traceback makes of it."""
+    """Return what the line before a traceback makes of it."""
     if p.IGNORED.match(before.text):
         return "ignored"
     if before.level == "W" and (p.SURVIVED.search(before.text) or p.WENT_WRONG.search(before.text)):

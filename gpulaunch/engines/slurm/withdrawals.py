@@ -201,7 +201,7 @@ def say(state: SlurmState) -> bool:
 
 
 def gives_up(state: SlurmState) -> bool:
-    """True once a run that is to end at once has waited long enough for Slurm's answer."""
+    """Tell whether a run that is to end at once has waited long enough for Slurm's answer."""
     followed = state.attempts.values()
     if not (state.outage.why and followed and all(one.at_once for one in followed)):
         return False

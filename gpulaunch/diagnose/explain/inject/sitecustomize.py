@@ -60,7 +60,7 @@ waiting = []  # type: list[bool]  # Whether a process of multiprocessing is watc
 
 def step_aside():
     # type: () -> list[str]
-    """Out of everything that the program can see; returns the path's entries before ours."""
+    """Leave everything that the program can see; return the path's entries before ours."""
     sys.path_importer_cache.pop(FOLDER, None)
     before = sys.path[: sys.path.index(FOLDER)] if FOLDER in sys.path else []
     sys.path[:] = [entry for entry in sys.path if entry != FOLDER]
@@ -145,7 +145,7 @@ def loaded():
 
 def last():
     # type: () -> Any
-    """The uncaught error that the interpreter remembers."""
+    """Return the uncaught error that the interpreter remembers."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
@@ -180,7 +180,7 @@ def thread_hooked(original):
 
 def alike(original, replacement):
     # type: (Any, Any) -> Any
-    """The replacement under the original's name, module and docstring."""
+    """Return the replacement under the original's name, module and docstring."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(replacement, name, getattr(original, name, None))
     return replacement

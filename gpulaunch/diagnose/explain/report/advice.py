@@ -72,7 +72,7 @@ class Advice:
         yield from self.mend_next()
 
     def mend_next(self) -> Iterator[str]:
-        """What else in that frame is elsewhere: the next line may meet it."""
+        """Name what else in that frame is elsewhere: the next line may meet it."""
         odd = {t.key for t in self.found.odd}
         look = self.found.looks[id(self.found.where.frame)] if self.found.where else None
         rest = [
@@ -159,7 +159,7 @@ class Advice:
         yield f"  or {self.here()}: {tensor.path}.to({self.target()})"
 
     def mend_plain(self, tensor: NamedTensor) -> Iterator[str]:
-        """A variable: where it was made, in the outermost of the user's frames that has it."""
+        """Say where a variable was made, in the outermost of the user's frames that has it."""
         target = self.target()
         step, path = self.origin(tensor)
         if step is not None and self.found.users and step not in self.found.users:
@@ -199,7 +199,7 @@ class Advice:
         return self.found.where, tensor.path
 
     def target(self) -> str:
-        """The device as an expression of the line: a neighbour's `.device`, else its name."""
+        """Return the device as the line may say it: a neighbour's `.device`, else its name."""
         line = self.found.line.tensors if self.found.line else []
         frame = self.found.looks[id(self.found.where.frame)].tensors if self.found.where else []
         near = [

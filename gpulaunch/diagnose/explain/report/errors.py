@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def recognised(
     exc: BaseException | None, tb: TracebackType | None
 ) -> tuple[str, BaseException, list[TracebackStep]] | None:
-    """The device error among an exception, its causes, contexts and members, and its frames."""
+    """Return the device error among an exception, its causes and members, and its frames."""
     if exc is None or type(exc).__module__ == "gpulaunch.torch.errors":
         return None  # the latter say all of it themselves
     # (exception, frames from the outermost one)
@@ -65,7 +65,7 @@ RECORD = re.compile(r'"type": ?"(cuda|hip|xpu|npu|hpu)", ?"index": ?(\d{1,4})\b'
 
 
 def baked_in(way: list[TracebackStep]) -> tuple[str, list[str]]:
-    """The file that torch.export.load was given, and the cards in it that are not here."""
+    """Return the file that torch.export.load was given, and its cards that are not here."""
     for step in way:
         if step.frame.f_globals.get("__name__") == "torch.export" and step.function == "load":
             file = step.frame.f_locals.get("f")

@@ -30,7 +30,7 @@ class TracebackStep(NamedTuple):
 
 
 def steps(tb: TracebackType | None) -> list[TracebackStep]:
-    """A traceback's frames, outermost first; of very deep ones, both ends."""
+    """Return a traceback's frames, outermost first; of very deep ones, both ends."""
     found: list[TracebackStep] = []
     while tb is not None and len(found) < 20_000:
         found.append(TracebackStep(tb.tb_frame, tb.tb_lineno, tb.tb_lasti))
@@ -39,9 +39,10 @@ def steps(tb: TracebackType | None) -> list[TracebackStep]:
 
 
 def continued(outer: list[TracebackStep], inner: list[TracebackStep]) -> list[TracebackStep]:
-    """An inner exception's traceback begins where it was caught: its callers are the outer's.
+    """Return an inner exception's frames after its callers, which are the outer's.
 
-    Where both share no frame (torch.compile, another thread), the outer's still lead there.
+    Its traceback begins where it was caught. Where both share no frame (torch.compile, another
+    thread), the outer's still lead there.
     """
     if inner:
         for at, step in enumerate(outer):
@@ -72,7 +73,7 @@ def is_users(step: TracebackStep, program: str | None) -> bool:
 
 
 def installed_program(way: list[TracebackStep]) -> list[TracebackStep]:
-    """The frames of the installed package that a console entry point started."""
+    """Return the frames of the installed package that a console entry point started."""
     for step in way:
         found = list(INSTALLED.finditer(step.file))
         if found and not is_torch(step):
@@ -90,7 +91,7 @@ def is_torch(step: TracebackStep) -> bool:
 
 
 def variables(step: TracebackStep) -> list[tuple[str, Any]]:
-    """A frame's variables: at module level, all but what is code."""
+    """Return a frame's variables: at module level, all but what is code."""
     try:
         names = list(itertools.islice(step.frame.f_locals.items(), 2000))
     except Exception:
@@ -99,7 +100,7 @@ def variables(step: TracebackStep) -> list[tuple[str, Any]]:
 
 
 def short(file: str) -> str:
-    """A path as people would say it: from the working directory, or its end in site-packages."""
+    """Return a path as people say it: from the working directory, or from site-packages."""
     installed = list(INSTALLED.finditer(file))
     if installed:
         return file[installed[-1].end() :]

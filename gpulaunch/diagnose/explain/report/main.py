@@ -21,7 +21,7 @@ def report(
     *,
     program: str | None = None,
 ) -> str:
-    """The report on an error, ending in a new line; '' when it is no device error.
+    """Return the report on an error, ending in a new line; '' when it is no device error.
 
     `program` is a directory whose files count as the user's own, wherever it lies; otherwise what
     is installed (site-packages, the standard library) does not. Never raises; takes about two

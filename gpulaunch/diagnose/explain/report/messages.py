@@ -63,7 +63,7 @@ INPUT_AND = re.compile(r"Input type \((.*?)\) and (?:weight|bias) type \((.*?)\)
 
 
 def kind_of(text: str) -> str | None:
-    """What a message is about; None when it is about no device."""
+    """Return what a message is about; None when it is about no device."""
     for kind, pattern in KINDS:
         if re.search(pattern, text):
             halves = INPUT_AND.search(text)
@@ -79,12 +79,12 @@ def accelerated(type_name: str) -> bool:
 
 
 def message(exc: BaseException) -> str:
-    """What it was raised with, bounded. Not str(): of several arguments that is their repr."""
+    """Return what it was raised with, bounded. str() of several arguments is their repr."""
     return "\n".join(arg for arg in exc.args if str in mro(type(arg)))[:200_000]
 
 
 def summary(text: str) -> str:
-    """The recognised line of a message, which may hold a whole traceback."""
+    """Return the recognised line of a message, which may hold a whole traceback."""
     for line in reversed(text.splitlines()):
         if kind_of(line):
             return line.strip()

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 def mro(kind: type) -> tuple[type, ...]:
-    """A type's bases, past any metaclass of the program's."""
+    """Return a type's bases, past any metaclass of the program's."""
     found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
     return found
 
 
 def of(kind: type, name: str) -> Any:
-    """A type's own attribute, past any metaclass of the program's."""
+    """Return a type's own attribute, past any metaclass of the program's."""
     return type.__getattribute__(kind, name)
 
 
 def attributes(obj: Any) -> dict[str, Any]:
-    """The instance's own attributes, past any `__getattr__` and property of the program's."""
+    """Return the instance's own attributes, past the program's `__getattr__` and properties."""
     try:
         found = object.__getattribute__(obj, "__dict__")
     except Exception:

@@ -69,7 +69,7 @@ class FrameSearch:
         self.sorts: dict[int, str] = {}
 
     def sort(self, kind: type) -> str:
-        """What objects of a type are to a look; types are compared by identity alone."""
+        """Return what objects of a type are to a look; types are compared by identity alone."""
         known = self.sorts.get(id(kind))
         if known is None:
             known = self.sorts[id(kind)] = self.torch.sort(kind) or sort_of(kind)
@@ -148,7 +148,7 @@ class FrameSearch:
         )
 
     def open(self, obj: Any, path: str, sort: str) -> Iterator[tuple[str, Any]]:
-        """What is in an object, by the expression that reaches it."""
+        """Yield what is in an object, by the expression that reaches it."""
         if sort == "dict":
             for n, (k, v) in self.first(dict.items(obj)):
                 yield f"{path}[{key(k, n)}]", v
@@ -170,7 +170,7 @@ class FrameSearch:
                     yield f"{path}.{name}", value
 
     def first(self, items: Iterable[Any], most: int = PER_CONTAINER) -> list[tuple[int, Any]]:
-        """The first ones, taken in one step: another thread's change cannot come between."""
+        """Return the first ones, in one step: another thread's change cannot come between."""
         found = list(enumerate(itertools.islice(items, most + 1)))
         self.cut = self.cut or len(found) > most
         return found[:most]
@@ -193,7 +193,7 @@ class FrameSearch:
 
 
 def sort_of(kind: type) -> str:
-    """What objects of a type that is not torch's are to a look."""
+    """Return what objects of a type that is not torch's are to a look."""
     bases = mro(kind)
     for base in bases:
         for sort, other in SORTS:

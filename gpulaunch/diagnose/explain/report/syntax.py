@@ -37,7 +37,7 @@ class SourceFile:
         return self.trees[file]
 
     def failing(self, step: TracebackStep) -> list[ast.AST]:
-        """The expression that failed (Python 3.11 knows which), else what its statement holds."""
+        """Return the expression that failed (from Python 3.11 on), else its statement's parts."""
         tree = self.tree(step.file, step.frame.f_globals)
         if tree is None:
             return []
@@ -60,7 +60,7 @@ class SourceFile:
         return header(statement) if statement is not None else []
 
     def assignment(self, step: TracebackStep, name: str) -> tuple[int, ast.expr] | None:
-        """The last plain assignment to a variable before a line, in the same function."""
+        """Return the last plain assignment to a variable before a line of the same function."""
         tree = self.tree(step.file, step.frame.f_globals)
         if tree is None:
             return None
@@ -121,7 +121,7 @@ def position(step: TracebackStep) -> tuple[int | None, int | None, int | None, i
 
 
 def header(statement: ast.stmt) -> list[ast.AST]:
-    """A statement without the statements inside it."""
+    """Return a statement without the statements inside it."""
     return [
         node
         for node in ast.iter_child_nodes(statement)
@@ -130,7 +130,7 @@ def header(statement: ast.stmt) -> list[ast.AST]:
 
 
 def chains(node: ast.AST) -> Iterator[ast.expr]:
-    """The longest names, attributes and subscripts in an expression, left to right."""
+    """Yield the longest names, attributes and subscripts in an expression, left to right."""
     if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         root: ast.expr = node
         inside: list[ast.AST] = []
@@ -167,7 +167,7 @@ def factory(node: ast.expr) -> bool:
 
 
 def unparse(node: ast.expr) -> str:
-    """The expression's text, from Python 3.9 on; '' where it is long."""
+    """Return the expression's text, from Python 3.9 on; '' where it is long."""
     write = getattr(ast, "unparse", None)
     text = write(node) if write else ""
     return text if len(text) <= 80 else ""
@@ -177,7 +177,7 @@ NOTHING = object()
 
 
 def resolve(node: ast.expr, step: TracebackStep) -> tuple[str, Any]:
-    """What a chain stands for, by look-ups that run nothing: (its text, the object).
+    """Return what a chain stands for, by look-ups that run nothing: (its text, the object).
 
     A method's name stands for its object (`x.float` for x), except on `self`, whose methods are
     about anything; NOTHING where a look-up would have to run the program.
@@ -210,7 +210,7 @@ def resolve(node: ast.expr, step: TracebackStep) -> tuple[str, Any]:
 
 
 def constant(node: ast.AST, step: TracebackStep) -> Any:
-    """A subscript's value where it is a plain string or number."""
+    """Return a subscript's value where it is a plain string or number."""
     if isinstance(node, ast.Name):
         value = step.frame.f_locals.get(node.id, NOTHING)
     else:

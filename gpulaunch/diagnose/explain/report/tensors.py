@@ -60,7 +60,7 @@ class Torch:
         self.quietly: Callable[[], Any] | None = core.get("DisableTorchFunction")
 
     def sort(self, kind: type) -> str:
-        """What objects of a type are to a look; '' where torch does not say."""
+        """Return what objects of a type are to a look; '' where torch does not say."""
         sorts = {
             "tensor": self.tensor,
             "module": self.module,

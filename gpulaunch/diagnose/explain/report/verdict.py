@@ -82,7 +82,7 @@ class DeviceErrorEvidence:
         return look
 
     def read(self, step: TracebackStep | None) -> FailingLine | None:
-        """The tensors and device names that a frame's failing expression mentions."""
+        """Return the tensors and device names that a frame's failing expression mentions."""
         if step is None:
             return None
         roots: dict[str, Any] = {}
@@ -108,7 +108,7 @@ class DeviceErrorEvidence:
     # ── Which is odd ────────────────────────────────────────────────────────────────────────────
 
     def verdict(self) -> tuple[str, list[NamedTensor]]:
-        """(the device where things should be, the tensors that are elsewhere)."""
+        """Return the device where things should be, and the tensors that are elsewhere."""
         if self.kind != MIXED:
             return "", []
         candidates = [
@@ -156,7 +156,7 @@ class FailingPlace(NamedTuple):
 
 
 def told_elsewhere(error: BaseException, whole: str) -> FailingPlace | None:
-    """The innermost line of a traceback in an error's text, the user's own if there is one."""
+    """Return the innermost line of a traceback in an error's text, the user's own if any."""
     texts = [whole, message(error)]
     cause = error.__cause__
     if cause is not None and type(cause).__name__ == "_RemoteTraceback":

@@ -87,7 +87,7 @@ class ReportLines:
                 yield f"      ... and {len(shown) - PER_FRAME:,} more of {root}"
 
     def others(self) -> Iterator[str]:
-        """What every frame held, the user's first; of a library's, what was not shown before."""
+        """Yield what every frame held, the user's first; of a library's, what is new."""
         told: list[tuple[TracebackStep, list[NamedTensor]]] = []
         met: set[int] = set()
         for step in self.found.users[::-1] + [
