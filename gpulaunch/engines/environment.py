@@ -7,7 +7,7 @@ is set and what is removed there, so that the caller's values are written nowher
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -89,16 +89,14 @@ class AttemptPlace:
     @property
     def card(self) -> str:
         """The cards' UUIDs as part of a file's name, or their placeholder; empty without cards."""
-        return self.slots.card if self.slots else _file_name(gpu.uuid for gpu in self.gpus)
+        if self.slots:
+            return self.slots.card
+        return "+".join(gpu.uuid for gpu in self.gpus).replace("/", "_")
 
     @property
     def mask(self) -> Mapping[str, str]:
         """The variables that let a program see these cards and no others."""
         return {} if self.slots and self.slots.gpus else visible(self.gpus, self.style)
-
-
-def _file_name(uuids: Iterable[str]) -> str:
-    return "+".join(uuids).replace("/", "_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from gpulaunch.core import events
 from gpulaunch.core.causes import Because
-from gpulaunch.core.events import (
-    Asked,
-    Cancel,
-    Ended,
-    Instruction,
-    Launch,
-    Pause,
-    Retry,
-    StopAttempt,
-    Submitted,
-)
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.model import (
     AttemptId,
@@ -98,10 +88,10 @@ class Crew(LeaseUser):
         # The run has all its jobs now, and all are cancelled: none waits for a card yet.
         demand = Demand(gpus=1, per_gpu=plan.per_gpu, cpus=plan.cpus)
         jobs = tuple(Job(f"worker-{n + 1}", (), demand=demand) for n in range(work.most))
-        self._driver.post(Asked(Pause(Because("no_items"))))
-        self._driver.post(Submitted(jobs))
-        self._driver.post(Asked(Cancel(None)))
-        self._driver.post(Asked(Pause(None)))
+        self._driver.post(events.Asked(events.Pause(Because("no_items"))))
+        self._driver.post(events.Submitted(jobs))
+        self._driver.post(events.Asked(events.Cancel(None)))
+        self._driver.post(events.Asked(events.Pause(None)))
 
     def turn(self) -> None:
         """Handle what threads and cards have reported, then adjust the number of workers."""
@@ -153,9 +143,9 @@ class Crew(LeaseUser):
         if more > 0:
             names = tuple(self._free.pop() for _ in range(more))
             self._asked.extend(names)
-            self._driver.post(Asked(Retry(names)))
+            self._driver.post(events.Asked(events.Retry(names)))
         elif more < 0:
-            self._driver.post(Asked(Cancel(tuple(self._asked[more:]))))
+            self._driver.post(events.Asked(events.Cancel(tuple(self._asked[more:]))))
 
     def _give_up(self) -> None:
         assert self._failure is not None
@@ -176,13 +166,13 @@ class Crew(LeaseUser):
                 if fact.state == "failed" and not self._slots:
                     self._work.fail(NoCardsForExecutorError(job_reason(fact.reason)))
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: events.Instruction) -> None:
         """Start workers, and take and release cards."""
         match instruction:
-            case Launch():
+            case events.Launch():
                 self._asked.remove(instruction.attempt.job)
                 self._launch(instruction)
-            case StopAttempt():
+            case events.StopAttempt():
                 pass  # for a worker that is known to be gone
             case _:
                 self._cards.carry_out(instruction)
@@ -207,7 +197,7 @@ class Crew(LeaseUser):
 
     # ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: events.Launch) -> None:
         if self._work.done:
             self._free_again(launch.attempt)
             return
@@ -327,8 +317,8 @@ class Crew(LeaseUser):
 
     def _free_again(self, attempt: AttemptId) -> None:
         """Settle the worker's job without using up a retry, so that it can be asked for again."""
-        self._driver.post(Asked(Cancel((attempt.job,))))
-        self._driver.post(Ended(attempt, End(Interrupted(Because("executor")))))
+        self._driver.post(events.Asked(events.Cancel((attempt.job,))))
+        self._driver.post(events.Ended(attempt, End(Interrupted(Because("executor")))))
 
     def _note_gpus(self) -> None:
         found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._slots.values()}

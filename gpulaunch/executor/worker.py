@@ -76,14 +76,10 @@ def _failure(kind: bytes, error: BaseException) -> ChannelMessage:
     try:
         # A pickle of its own: if it cannot be read at the other end, the texts still can.
         inner = transfer.message(kind, error, to_worker=False)
-        parts = (*texts, bytes(inner.pickle), _copied(inner))
+        parts = (*texts, bytes(inner.pickle), [bytearray(one) for one in inner.buffers])
         return transfer.message(kind, parts, to_worker=False)
     except BaseException:
         return transfer.message(kind, (*texts, None, ()), to_worker=False)
-
-
-def _copied(message: ChannelMessage) -> list[bytearray]:
-    return [bytearray(buffer) for buffer in message.buffers]
 
 
 def _trimmed(trace: types.TracebackType | None) -> types.TracebackType | None:

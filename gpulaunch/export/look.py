@@ -74,8 +74,9 @@ def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
     looking = _ExportScan(plan, target)
     left_out = looking.left_out()
     jobs = tuple(job for job in plan.jobs if job.name not in left_out)
+    of_target = _in_slurm if target == "slurm" else _in_hyperqueue
     for job in jobs:
-        for name, text in _differences(job, target):
+        for name, text in (*_everywhere(job), *of_target(job)):
             looking.note(job, name, text)
         if left := next((name for name in job.after if name in left_out), ""):
             looking.note(job, "after", f"not of {left}, which is left out")
@@ -188,13 +189,8 @@ def levels_of(jobs: tuple[Job, ...]) -> dict[str, int]:
     return levels
 
 
-def _differences(job: Job, target: Target) -> Iterator[tuple[str, str]]:
-    """(field, what is different) of one job."""
-    yield from _everywhere(job)
-    yield from _in_slurm(job) if target == "slurm" else _in_hyperqueue(job)
-
-
 def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
+    """(field, what is different) of one job."""
     if job.idle_timeout is not None:
         yield "idle_timeout", "silence does not end the job"
     if job.retry.times and job.retry.on:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.errors import JobFileError, Mistake
@@ -68,6 +68,13 @@ class ErrorCollector:
         except ValueError as error:
             self.bads.append(as_field_error(error).under(*path))
         return default
+
+    def part(
+        self, given: Mapping[str, Any], key: str, convert: Callable[[Any], Any], default: Any = None
+    ) -> Any:
+        """Return the converted value of a key; the default if it is not given, or wrong."""
+        value = given.get(key)
+        return default if value is None else self.take((key,), convert, value, default)
 
     def done(self) -> None:
         if self.bads:

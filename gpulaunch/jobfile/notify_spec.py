@@ -6,10 +6,8 @@ An address is a secret, wherever it stands: no message here, and no `repr`, hold
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from gpulaunch.jobfile import values as v
@@ -116,17 +114,14 @@ def _target(path: Path, value: Plain) -> Target:
     elif not ("to" in given or "run" in given):
         gather.bads.append(FieldError("to: (an address) or run: (a command) is missing"))
 
-    def part(key: str, convert: Callable[[Plain], Any], default: Any = None) -> Any:
-        return gather.take((key,), convert, given[key]) if key in given else default
-
     made = Target(
         path,
-        part("to", _address),
-        part("run", _command),
-        part("on", _occasions, frozenset(OCCASIONS)),
-        part("every", integer(1, "after how many failed jobs: 1, 2 ...")),
+        gather.part(given, "to", _address),
+        gather.part(given, "run", _command),
+        gather.part(given, "on", _occasions, frozenset(OCCASIONS)),
+        gather.part(given, "every", integer(1, "after how many failed jobs: 1, 2 ...")),
     )
-    if made.on is not None and not made.on and "every" not in given:
+    if not made.on and "every" not in given:
         why = f"expected at least one of {', '.join(OCCASIONS)}, or every: N beside it"
         gather.bads.append(FieldError(why, ("on",)))
     gather.done()

@@ -10,31 +10,14 @@ from textwrap import indent
 from typing import Any
 
 from gpulaunch.errors import UsageError
-from gpulaunch.jobfile.fields import (
-    COUNT,
-    DEFAULT_FIELDS,
-    DEFAULTS,
-    ENGINE,
-    FIELDS,
-    JOB,
-    LIST,
-    NULL,
-    SCALAR,
-    SOME,
-    TEXT,
-    Kind,
-    Schema,
-    any_of,
-    array,
-    with_on,
-)
+from gpulaunch.jobfile import fields as f
 from gpulaunch.jobfile.notify_spec import OCCASIONS
 from gpulaunch.jobfile.suggest import did_you_mean_key, shorten
 
 ID = "https://json-schema.org/draft/2020-12/schema"
-_NO_SERVICE: Schema = {"properties": {"service": NULL}}
-_ON: Schema = {"enum": list(OCCASIONS)}
-_TARGET: Schema = {
+_NO_SERVICE: f.Schema = {"properties": {"service": f.NULL}}
+_ON: f.Schema = {"enum": list(OCCASIONS)}
+_TARGET: f.Schema = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
@@ -45,19 +28,19 @@ _TARGET: Schema = {
         },
         "run": {
             "description": "A command: the title is its last argument, a JSON summary its input.",
-            **any_of(TEXT, array(SCALAR)),
+            **f.any_of(f.TEXT, f.array(f.SCALAR)),
         },
         "on": {
             "description": "When: finish, first_failure, paused (all of them).",
-            **any_of(_ON, {"type": "array", "items": _ON}),
+            **f.any_of(_ON, {"type": "array", "items": _ON}),
         },
-        "every": {"description": "Also after every so many failed jobs.", **SOME},
+        "every": {"description": "Also after every so many failed jobs.", **f.SOME},
     },
     "oneOf": [{"required": ["to"]}, {"required": ["run"]}],
 }
 
 
-TARGET = with_on(_TARGET)
+TARGET = f.with_on(_TARGET)
 
 
 def schema() -> dict[str, Any]:
@@ -69,33 +52,33 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["jobs"],
         "properties": {
-            "name": _described(any_of(TEXT, NULL), "name"),
-            "gpus": _described(any_of(LIST, COUNT, NULL), "pool"),
-            "per_gpu": _described(any_of(SOME, NULL), "per_gpu"),
+            "name": _described(f.any_of(f.TEXT, f.NULL), "name"),
+            "gpus": _described(f.any_of(f.LIST, f.COUNT, f.NULL), "pool"),
+            "per_gpu": _described(f.any_of(f.SOME, f.NULL), "per_gpu"),
             "limits": _described(
-                {"type": ["object", "null"], "additionalProperties": SOME}, "limits"
+                {"type": ["object", "null"], "additionalProperties": f.SOME}, "limits"
             ),
-            "notify": _described(any_of(TARGET, array(TARGET), NULL), "notify"),
-            "engine": _described(any_of(ENGINE, NULL), "engine"),
-            "defaults": any_of(_fields(DEFAULTS), NULL),
-            "jobs": array(_fields(JOB)),
+            "notify": _described(f.any_of(TARGET, f.array(TARGET), f.NULL), "notify"),
+            "engine": _described(f.any_of(f.ENGINE, f.NULL), "engine"),
+            "defaults": f.any_of(_fields(f.DEFAULTS), f.NULL),
+            "jobs": f.array(_fields(f.JOB)),
         },
     }
 
 
-def _fields(kinds: Mapping[str, Kind]) -> Schema:
+def _fields(kinds: Mapping[str, f.Kind]) -> f.Schema:
     """Return the schemas of a job's fields; null means that the field is not given."""
     properties = {}
     for name, kind in kinds.items():
-        own = kind.schema if name == "run" else any_of(kind.schema, NULL)
+        own = kind.schema if name == "run" else f.any_of(kind.schema, f.NULL)
         properties[name] = _described(own, name)
-    found: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    found: f.Schema = {"type": "object", "additionalProperties": False, "properties": properties}
     if "run" in properties:
         found["oneOf"] = [{"required": ["run"]}, {"required": ["worker"], **_NO_SERVICE}]
     return found
 
 
-def _described(found: Schema, name: str) -> Schema:
+def _described(found: f.Schema, name: str) -> f.Schema:
     return {"description": DESCRIPTIONS[name], **found}
 
 
@@ -206,14 +189,14 @@ def explained(field: str) -> str:
         text = "\n".join(filter(None, (OF_FILE[name], "jobs:", f"  - {_COMMAND}")))
         told.append(f"{name}, of the file: {words}\n\n{indent(text, '    ')}\n")
     if name in OF_JOB:
-        of = "of a job, or of all in defaults" if name in DEFAULT_FIELDS else "of a job"
+        of = "of a job, or of all in defaults" if name in f.DEFAULT_FIELDS else "of a job"
         lines = OF_JOB[name]
         if "run:" not in lines and "worker:" not in lines:
             lines += f"\n{_COMMAND}"
         text = f"jobs:\n  - {indent(lines, '    ').strip()}"
         told.append(f"{name}, {of}: {DESCRIPTIONS[name]}\n\n{indent(text, '    ')}\n")
     if not told:
-        known = {*OF_FILE, *FIELDS}
+        known = {*OF_FILE, *f.FIELDS}
         near = did_you_mean_key(name, known) or f"; there are {', '.join(sorted(known))}"
         raise UsageError(f"a job file has no field {shorten(name)!r}{near}")
     return "\n".join(told)

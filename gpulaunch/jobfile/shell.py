@@ -234,7 +234,7 @@ class _Scanner:
             self.at += 1
         elif kind != "brace":
             self._lose("after a ' inside arithmetic")
-        elif self._inside_double():
+        elif "double" in self._around():  # there a ' may or may not be a quote
             self._lose('after a \' inside "${...}"')
         else:
             self._open("single", 1)
@@ -397,10 +397,6 @@ class _Scanner:
     def _lose(self, why: str) -> None:
         self.lost = self.lost or why
         self.at += 1
-
-    def _inside_double(self) -> bool:
-        """Whether "..." is around: then a ' may or may not be a quote."""
-        return "double" in self._around()
 
     def _around(self) -> Iterator[str]:
         """Yield the kinds of the frames around, from the inside out, up to the nearest `$(`."""

@@ -14,7 +14,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from gpulaunch.core.model import Job, Worker
 from gpulaunch.core.template import Template
@@ -44,11 +45,7 @@ def worker(value: Plain) -> Worker:
     gather = ErrorCollector()
     keys(value, _KEYS, gather)
     gather.take((), _one_of_them, value)
-
-    def part(name: str, convert: Any, default: Any) -> Any:
-        plain = value.get(name)
-        return default if plain is None else gather.take((name,), convert, plain, default)
-
+    part = partial(gather.part, value)
     made = Worker(
         function=part("function", _function, ""),
         load=part("load", _function, ""),

@@ -24,22 +24,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.events import (
-    Acquire,
-    Drain,
-    Drained,
-    Freed,
-    Granted,
-    Instruction,
-    LeaseLost,
-    Occupied,
-    Refusal,
-    Refused,
-    Release,
-    ReserveGang,
-    Sick,
-    Wanted,
-)
+from gpulaunch.core import events
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, News
 from gpulaunch.engines.pool import CardPool
@@ -126,20 +111,20 @@ class CardLeases:
         self._entrusted = EntrustedLeases(loop, self._user.entrusts)
         self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
-            case Acquire(gpu):
+            case events.Acquire(gpu):
                 try:
                     self.acquire(gpu)
                 except OSError as error:  # too few descriptors, an unfit lock: the core asks again
                     self._asked.discard(gpu)
-                    self._post(Refused(gpu, _untakable(error)))
-            case Release(gpu):
+                    self._post(events.Refused(gpu, _untakable(error)))
+            case events.Release(gpu):
                 if self.holds(gpu):  # else it was given back already, with its Refused(Sick)
                     self.release(gpu)
-            case Drain(gpu):
+            case events.Drain(gpu):
                 self.drain(gpu)
-            case ReserveGang(on):
+            case events.ReserveGang(on):
                 if on:
                     self._gang.ask()
                 else:
@@ -163,7 +148,7 @@ class CardLeases:
                 self._returning.add(uuid)
             else:
                 self._asked.discard(uuid)
-                self._post(Refused(uuid, self._holders.report(uuid, lease.holder)))
+                self._post(events.Refused(uuid, self._holders.report(uuid, lease.holder)))
             return
         self._given_back.discard(uuid)
         self._have(uuid, lease)
@@ -176,7 +161,7 @@ class CardLeases:
         self._leases[uuid] = lease
         self._entrusted.give(
             lease,
-            lambda wanted: self._post(Wanted(uuid, wanted)),
+            lambda wanted: self._post(events.Wanted(uuid, wanted)),
             lambda: self._let_go(uuid, lease),
         )
 
@@ -200,9 +185,9 @@ class CardLeases:
         if uuid in self._asked:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
-            self._post(Granted(uuid, memory_free(self._gpus[uuid], look)))
+            self._post(events.Granted(uuid, memory_free(self._gpus[uuid], look)))
             if self._entrusted.is_wanted(lease):
-                self._post(Wanted(uuid, True))
+                self._post(events.Wanted(uuid, True))
         else:
             self._watch(uuid, lease)
             self._is_back(uuid)
@@ -212,10 +197,10 @@ class CardLeases:
         if lease not in self._entrusted and not lease.closed:
             self._loop.watch(lease.fileno(), lambda: self._visited(uuid, lease))
 
-    def _refuse(self, uuid: str, why: Refusal) -> None:
+    def _refuse(self, uuid: str, why: events.Refusal) -> None:
         known = uuid in self._asked or uuid in self._draining
         self.release(uuid)
-        self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
+        self._post(events.Refused(uuid, why) if known else events.LeaseLost(uuid, why))
         self._user.settled()
 
     def release(self, uuid: str) -> None:
@@ -273,7 +258,7 @@ class CardLeases:
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
-            self._post(Wanted(uuid, lease.wanted))
+            self._post(events.Wanted(uuid, lease.wanted))
 
     # ── Regaining ───────────────────────────────────────────────────────────────────────────────
 
@@ -328,13 +313,13 @@ class CardLeases:
             self.drain(uuid)
         self._user.settled()
 
-    def _lose(self, uuid: str, why: Refusal) -> None:
+    def _lose(self, uuid: str, why: events.Refusal) -> None:
         """Post that a lease could not be regained. Freed follows once its holder gives it back."""
         known = uuid in self._asked or uuid in self._draining
         self._away.pop(uuid)
         self._forget(uuid)
         self.say_want()
-        self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
+        self._post(events.Refused(uuid, why) if known else events.LeaseLost(uuid, why))
         self._user.settled()
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
@@ -343,7 +328,7 @@ class CardLeases:
         try:
             self._take_up(uuid, news, before)
         except OSError:  # the core answers Freed with Acquire, which reports the error
-            self._post(Freed(uuid))
+            self._post(events.Freed(uuid))
 
     def _take_up(self, uuid: str, news: News, before: Identity | None) -> None:
         if uuid in self._away:
@@ -369,13 +354,13 @@ class CardLeases:
         elif self._holders.is_still_held(uuid, before):
             self._holders.look(uuid)
         else:
-            self._post(Freed(uuid))
+            self._post(events.Freed(uuid))
 
     def _hand_in(self, uuid: str, lease: Lease) -> None:
         self._handed[uuid] = lease
         # The core takes it with Acquire while it handles Freed, or has no use for it.
         self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
-        self._post(Freed(uuid))
+        self._post(events.Freed(uuid))
 
     def _drop_handed(self, uuid: str) -> None:
         if lease := self._handed.pop(uuid, None):
@@ -405,13 +390,13 @@ class CardLeases:
         if self._leases.get(uuid) is not lease or uuid in self._away:
             return
         if look.sick:
-            self._refuse(uuid, Sick(look.sick))
+            self._refuse(uuid, events.Sick(look.sick))
         elif drained(self._before[uuid], look):
             self._draining.discard(uuid)
-            self._post(Drained(uuid, memory_free(self._gpus[uuid], look)))
+            self._post(events.Drained(uuid, memory_free(self._gpus[uuid], look)))
         elif self._loop.now() >= until:
             why = f"its memory was not given back within {DRAIN_TIMEOUT:.0f} s of its last job"
-            self._refuse(uuid, Sick(why))
+            self._refuse(uuid, events.Sick(why))
         else:
             self._loop.call_after(
                 "drain:" + uuid, DRAIN_PAUSE, lambda: self._look_again(uuid, lease, until)
@@ -439,5 +424,5 @@ class CardLeases:
         self._entrusted.close()
 
 
-def _untakable(error: OSError) -> Occupied:
-    return Occupied(f"its lease cannot be taken now: {error.strerror or error}")
+def _untakable(error: OSError) -> events.Occupied:
+    return events.Occupied(f"its lease cannot be taken now: {error.strerror or error}")

@@ -88,18 +88,15 @@ class Local(LeaseUser):
         Their keepers end them by themselves, now that their supervisor is gone.
         """
         self._adopted = list(attempts)
+        owners = os.geteuid(), os.stat(self._context.run.path).st_uid
         for name in self._old_keepers if attempts else ():
             waiter = Waiter.connect(name)
-            if waiter and waiter.holder and waiter.holder[1] not in self._owners():
+            if waiter and waiter.holder and waiter.holder[1] not in owners:
                 waiter.close()  # another user's process took the name: no keeper of this run
             elif waiter:
                 self._keepers[name] = waiter
                 self._loop.watch(waiter.fileno(), partial(self._keeper_news, name))
         self._settle_adopted()
-
-    def _owners(self) -> tuple[int, ...]:
-        """Return the ids of the users who may own an earlier supervisor's keepers."""
-        return os.geteuid(), os.stat(self._context.run.path).st_uid
 
     def _keeper_news(self, name: str) -> None:
         if self._keepers[name].on_readable() == "still":

@@ -24,22 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias, TypeVar
 
-from gpulaunch.engines.slurm.reading import (
-    RETRYING,
-    QueueRow,
-    is_full,
-    is_over_already,
-    is_plain_no,
-    is_unconfigured,
-    is_unknown,
-    is_unreachable,
-    one_line,
-    queue_format,
-    read_id,
-    read_queue,
-    read_setting,
-    read_shown,
-)
+from gpulaunch.engines.slurm import reading
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.reasons import is_mixed
 from gpulaunch.loop import Loop
 
@@ -229,7 +215,7 @@ class Slurm:
         """
 
         def read(end: _End) -> str:
-            return end.text if end.code and is_unconfigured(end.said) else ""
+            return end.text if end.code and reading.is_unconfigured(end.said) else ""
 
         self._ask("scontrol", ["show", "hostnames", "n1"], read, done)
 
@@ -245,12 +231,12 @@ class Slurm:
 
     def _squeue(self, which: Sequence[str], done: Callable[[QueueAnswer], object]) -> None:
         separator = f"|{secrets.token_hex(6)}|"
-        form = f"--Format={queue_format(separator)}"
+        form = f"--Format={reading.queue_format(separator)}"
 
         def read(end: _End) -> QueueAnswer:
             if end.code or end.late:
                 return Unreachable(end.text)
-            return QueueListing(read_queue(end.out, separator))
+            return QueueListing(reading.read_queue(end.out, separator))
 
         self._ask("squeue", ["--all", "--noheader", "--states=all", form, *which], read, done)
 
@@ -290,20 +276,20 @@ def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _submitted(end: _End) -> SubmitAnswer:
-    if end.code == 0 and (id := read_id(end.out)):
+    if end.code == 0 and (id := reading.read_id(end.out)):
         return SubmissionAccepted(id)
-    if end.code and not end.is_lost and is_full(end.said):
+    if end.code and not end.is_lost and reading.is_full(end.said):
         return Full(end.text)
     # Killed by a signal, or no number printed: the controller may have the job.
     if end.is_lost or not end.code or end.code < 0:
         return Unreachable(end.text)
-    return SubmissionRefused(end.text, bool(is_plain_no(end.said)))
+    return SubmissionRefused(end.text, bool(reading.is_plain_no(end.said)))
 
 
 def _shown(end: _End) -> ShowAnswer:
-    if not end.is_lost and end.code and is_unknown(end.out + end.said):
+    if not end.is_lost and end.code and reading.is_unknown(end.out + end.said):
         return Unknown()
-    rows = () if end.is_lost or end.code else read_shown(end.out)
+    rows = () if end.is_lost or end.code else reading.read_shown(end.out)
     return QueueListing(rows) if rows else Unreachable(end.text)
 
 
@@ -311,25 +297,25 @@ def _cancelled(end: _End) -> CancelAnswer:
     # Not by its status: 22.05 exits with 229 where all went well.
     if end.is_lost:
         return Unreachable(end.text)
-    return Done() if is_over_already(end.said) else SubmissionRefused(end.text)
+    return Done() if reading.is_over_already(end.said) else SubmissionRefused(end.text)
 
 
 def _held(end: _End) -> CancelAnswer:
     if end.is_lost:
         return Unreachable(end.text)
-    over = is_over_already(end.out + end.said)
+    over = reading.is_over_already(end.out + end.said)
     return Done() if end.code == 0 or over else SubmissionRefused(end.text)
 
 
 def _config(end: _End) -> ConfigAnswer:
     if end.code or end.late:
         return Unreachable(end.text)
-    version = read_setting(end.out, "SLURM_VERSION")
+    version = reading.read_setting(end.out, "SLURM_VERSION")
     if not version:
         return Unreachable("scontrol show config: no version in its answer")
-    size = read_setting(end.out, "MaxArraySize")
+    size = reading.read_setting(end.out, "MaxArraySize")
     array = int(size) if size.isdigit() else 0
-    parameters = read_setting(end.out, "SchedulerParameters")
+    parameters = reading.read_setting(end.out, "SchedulerParameters")
     if tasks := re.search(r"\bmax_array_tasks=(\d+)", parameters):
         array = min(array, int(tasks[1]))
     return Config(version, array)
@@ -351,12 +337,13 @@ class _End:
     @property
     def is_lost(self) -> bool:
         """True where it got no answer from the controller."""
-        return bool(self.late or is_unreachable(self.said))
+        return bool(self.late or reading.is_unreachable(self.said))
 
     @property
     def text(self) -> str:
         """The failure in one line for people."""
-        said = one_line(self.said) or one_line(self.out if self.code and self.code > 0 else "")
+        out = self.out if self.code and self.code > 0 else ""
+        said = reading.one_line(self.said) or reading.one_line(out)
         if not said and not self.late:
             said = f"exit status {self.code}"
         return f"{self.program}: " + "; ".join(filter(None, (said, self.late)))
@@ -406,7 +393,7 @@ class _Call:
             if all(stream.closed for stream, _ in self._read.values()):
                 self._ended()
             return
-        if RETRYING in so_far and self._process and stream is self._process.stderr:
+        if reading.RETRYING in so_far and self._process and stream is self._process.stderr:
             # sbatch now sleeps for longer and longer; the caller decides when to try again.
             self._finish()
 

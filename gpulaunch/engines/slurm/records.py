@@ -16,16 +16,10 @@ from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
+from gpulaunch.process import nodeside
 from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.ends import EndRecord, cause_of, read_end
-from gpulaunch.process.nodeside import (
-    NodeStart,
-    Withdrawn,
-    last_beat,
-    read_start,
-    withdraw,
-    write_stop,
-)
+from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
 
 class DiskRecords:
@@ -45,7 +39,7 @@ class DiskRecords:
 
     def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None:
         with suppress(OSError):
-            return read_start(self._run.start(attempt))
+            return nodeside.read_start(self._run.start(attempt))
         return None
 
     def end(self, attempt: AttemptId) -> EndRecord | None:
@@ -54,7 +48,7 @@ class DiskRecords:
         return None
 
     def beat(self, attempt: AttemptId) -> float | None:
-        return last_beat(self._run.start(attempt))
+        return nodeside.last_beat(self._run.start(attempt))
 
     def said(self, id: str) -> str:
         return script.said(self._run, id)
@@ -90,7 +84,7 @@ class DiskRecords:
         for why, attempts in groups.items():
             with suppress(OSError):
                 paths = [self._run.start(attempt) for attempt in attempts]
-                ours = withdraw(paths, why.reason, why.by)
+                ours = nodeside.withdraw(paths, why.reason, why.by)
                 for attempt, mine in zip(attempts, ours, strict=True):
                     (won if mine else lost).add(attempt)
         return frozenset(won), frozenset(lost)
@@ -98,7 +92,7 @@ class DiskRecords:
     def write_stop(self, attempt: AttemptId, why: Withdrawn, now: bool) -> bool:
         """Write the stop file; return False if that failed."""
         try:
-            write_stop(self._run.stop(attempt), why.reason, why.by, now)
+            nodeside.write_stop(self._run.stop(attempt), why.reason, why.by, now)
         except OSError:
             return False
         return True

@@ -14,19 +14,8 @@ import socket
 import sys
 
 from ..wire import KeeperChannel, own_environment, receive
+from . import kernel
 from .host import opened, run_keeper
-from .kernel import (
-    PR_SET_CHILD_SUBREAPER,
-    Waker,
-    become_keeper,
-    children,
-    close_all_but,
-    lift,
-    prctl,
-    rename,
-    send_signal,
-    started_at,
-)
 from .monitor import Monitor
 from .start import Station, fork_patiently
 from .sweep import Sweep
@@ -37,7 +26,7 @@ class PairHandle:
 
     def __init__(self, monitor: int, fds: list[int]) -> None:
         self.monitor = monitor
-        self.monitor_start = started_at(monitor) if monitor else -1
+        self.monitor_start = kernel.started_at(monitor) if monitor else -1
         self.fds = fds
 
     def close(self) -> None:
@@ -78,7 +67,7 @@ class SpawnServer:
     def __init__(self, control: int) -> None:
         self.control: KeeperChannel | None = KeeperChannel(control)
         self.environment = own_environment()
-        self.waker = Waker()
+        self.waker = kernel.Waker()
         self.pairs: dict[int, PairHandle] = {}
         self.broken: list[PairHandle] = []
         self.awaited: dict[int, AwaitedPair] = {}
@@ -159,7 +148,7 @@ class SpawnServer:
             if pid == 0:
                 break
             if os.WIFSTOPPED(status):
-                send_signal(pid, signal.SIGCONT)
+                kernel.send_signal(pid, signal.SIGCONT)
             elif pid in self.pairs:
                 pair = self.pairs.pop(pid)
                 if status == 0:  # the guardian proved that nothing is left
@@ -170,18 +159,18 @@ class SpawnServer:
             self.sweep()
 
     def sweep(self) -> None:
-        mine = [pid for pid in children() if pid not in self.pairs]
+        mine = [pid for pid in kernel.children() if pid not in self.pairs]
         monitors = {
             pair.monitor
             for pair in self.broken
-            if pair.monitor in mine and started_at(pair.monitor) == pair.monitor_start
+            if pair.monitor in mine and kernel.started_at(pair.monitor) == pair.monitor_start
         }
         for pid in monitors:
             # It may be stopped, and its guardian, which would have continued it, is dead.
-            send_signal(pid, signal.SIGCONT)
+            kernel.send_signal(pid, signal.SIGCONT)
         strangers = [pid for pid in mine if pid not in monitors]
         for pid in strangers:
-            send_signal(pid, signal.SIGKILL)
+            kernel.send_signal(pid, signal.SIGKILL)
         if strangers:
             self.nap = min((self.nap or 0.0005) * 2, 1.0)
             return
@@ -194,7 +183,7 @@ class SpawnServer:
 
 def run(control: int) -> None:
     """Turn this process into the spawner, with the socket `control`; return when it may exit."""
-    become_keeper("keeper-spawner", {control})
+    kernel.become_keeper("keeper-spawner", {control})
     os.chdir("/")
     spawner = SpawnServer(control)
     gc.collect()
@@ -208,11 +197,11 @@ def guardian(
     """Run the guardian: fork the monitor, hold its descriptors, wait for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    close_all_but({0, 1, 2, forked, *fds} | opened)
+    kernel.close_all_but({0, 1, 2, forked, *fds} | opened)
     os.setsid()
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     channel = KeeperChannel(fds[0])
-    leases = [lift(fd) for fd in fds[2 if alive else 1 :]]
+    leases = [kernel.lift(fd) for fd in fds[2 if alive else 1 :]]
     watch, watched = os.pipe()  # the monitor reads: end of file when the guardian is gone
     monitor = fork_patiently()
     if monitor == 0:
@@ -226,7 +215,7 @@ def guardian(
     os.close(watch)
     os.write(forked, b"%d" % monitor)
     os.close(forked)
-    rename("keeper-guardian")
+    kernel.rename("keeper-guardian")
     wait_for(monitor)
     Sweep(channel).to_the_end()
     os._exit(0)
@@ -236,6 +225,6 @@ def wait_for(monitor: int) -> None:
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if os.WIFSTOPPED(status):
-            send_signal(pid, signal.SIGCONT)  # a stopped monitor would keep no time limit
+            kernel.send_signal(pid, signal.SIGCONT)  # a stopped monitor would keep no time limit
         elif pid == monitor:
             return

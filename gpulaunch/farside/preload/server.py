@@ -12,16 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from ..keeper import host, start
-from ..keeper.kernel import (
-    HEARD_SIGNALS,
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_PDEATHSIG,
-    children,
-    close_all_but,
-    prctl,
-    rename,
-)
+from ..keeper import host, kernel, start
 from ..keeper.spawner import SpawnServer
 from ..keeper.start import Station, settle_in
 from ..wire import Any, coded, decoded, raw, raw_all, raw_dict, read_spec
@@ -184,7 +175,7 @@ class Server:
                     f"the script itself sets {name}, which imports read: set it in env:"
                 )
         host.opened.update(set(safety.descriptors()) - before)
-        if children():
+        if kernel.children():
             raise PreloadRefused("an import left a process running")
         os.write(self.report, FORKING)
         self.hooks.before()
@@ -212,13 +203,13 @@ class Server:
         """
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             self.handlers[number] = signal.getsignal(number)
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - kernel.HEARD_SIGNALS)
         for number, handler in self.handlers.items():
             if handler not in (None, signal.SIG_DFL):  # None: the interpreter's own (faulthandler)
                 signal.signal(number, signal.SIG_DFL)
         os.chdir("/")
-        rename("keeper-preload")
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        kernel.rename("keeper-preload")
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         start.go_on_as_job = self.go_on_as_job
         host.fork = quiet_fork()
         host.at_fork = self.hooks.after_in_child
@@ -231,7 +222,7 @@ class Server:
 
     def tell(self, **words: object) -> None:
         """Report to the guard that the server serves, which ends its watch."""
-        prctl(PR_SET_PDEATHSIG, 0)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)
         os.write(self.report, json.dumps(words).encode() + b"\n")
         os.close(self.report)
 
@@ -277,7 +268,7 @@ class Server:
         station.channel.socket.detach()
         if self.spawner.control:
             self.spawner.control.socket.detach()
-        close_all_but({0, 1, 2, *station.leases} | host.opened)
+        kernel.close_all_but({0, 1, 2, *station.leases} | host.opened)
         self.hooks.give_back()
         raise host.ContinueInChild
 
