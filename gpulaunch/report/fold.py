@@ -66,10 +66,6 @@ class RunHistory:
         """Its cards are a cluster's: what they do but for the run's jobs is not known."""
         return any(gpu.node for gpu in self.cards.values())
 
-    @property
-    def simulated(self) -> bool:
-        return self.ledger.simulated
-
     def attempts(self) -> list[AttemptRecord]:
         """In the order of their beginnings. What waits in an engine's queue has not begun."""
         every = [attempt for job in self.ledger.jobs.values() for attempt in job.attempts]

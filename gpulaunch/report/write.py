@@ -30,7 +30,7 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.metrics.read import MetricsReader, open_metrics
+from gpulaunch.metrics.read import open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
@@ -110,7 +110,9 @@ def report(
         if state == "interrupted":
             mark_last_seen(run, history.ledger)
         when = period(history, state, at, reader.last_seen() if reader else None)
-        measures = _measures(reader, history, when)
+        measures = Measures({}, {})
+        if reader is not None:
+            measures = Measures(reader.uses(), curves(reader, history.cards, when))
     attempts = history.attempts()
     zone = zone or _zone(when.start)
     address = _address(run.logs, beside or run.path)
@@ -135,12 +137,6 @@ def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]
         return read_tail(run.log(who), lines, window)
     except ValueError:
         return ()
-
-
-def _measures(reader: MetricsReader | None, history: RunHistory, when: Period) -> Measures:
-    if reader is None:
-        return Measures({}, {})
-    return Measures(reader.uses(), curves(reader, history.cards, when))
 
 
 def _zone(utc: float) -> timezone:
