@@ -253,7 +253,7 @@ class Top(App[None]):
     def _arrange(self) -> None:
         """Give each list its rows."""
         cards, waiting, ended = self._lists.values()
-        some_ended = bool(ended.rows is not None and len(ended.rows)) or self._all_ended
+        some_ended = self._all_ended or len(ended.rows) > 0
         if self._pane == "ended" and not some_ended:
             self._pane = "cards"
             if ended.has_focus:  # do not take the focus from the filter while a person types
@@ -286,12 +286,8 @@ class Top(App[None]):
     def action_pane(self, by: int) -> None:
         if len(self.screen_stack) > 1 or self.query_one("#filter", Input).display:
             return
-        ended = self._lists["ended"].rows
-        open_ = [
-            name
-            for name in self._lists
-            if name != "ended" or self._all_ended or (ended is not None and len(ended))
-        ]
+        shows_ended = self._all_ended or len(self._lists["ended"].rows) > 0
+        open_ = [name for name in self._lists if name != "ended" or shows_ended]
         here = open_.index(self._pane) if self._pane in open_ else 0
         self._pane = open_[(here + by) % len(open_)]
         self._arrange()

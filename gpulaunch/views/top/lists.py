@@ -16,7 +16,7 @@ from textual.reactive import var
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpulaunch.views.top.rows import Rows
+from gpulaunch.views.top.rows import LineRows, Rows
 
 LOOKED = 64
 """Rows that are searched for a first job to put the cursor on."""
@@ -63,19 +63,13 @@ class RowList(ScrollView, can_focus=True):
 
     def __init__(self, id: str, nothing: str) -> None:
         super().__init__(id=id)
-        self._rows: Rows | None = None
+        self.rows: Rows = LineRows()
         self._nothing = nothing
-
-    @property
-    def rows(self) -> Rows | None:
-        return self._rows
 
     @property
     def job(self) -> str | None:
         """The job under the cursor."""
-        if self._rows is None or not len(self._rows):
-            return None
-        return self._rows.job(self.cursor)
+        return self.rows.job(self.cursor) if len(self.rows) else None
 
     @property
     def needed(self) -> int:
@@ -84,12 +78,12 @@ class RowList(ScrollView, can_focus=True):
 
     @property
     def _lines(self) -> int:
-        return 0 if self._rows is None else len(self._rows) * self._rows.height
+        return len(self.rows) * self.rows.height
 
     def put(self, rows: Rows) -> None:
         """Show these rows, with the cursor on the same job."""
-        job, top, before = self.job, self._from_top(), self._rows
-        self._rows = rows
+        job, top, before = self.job, self._from_top(), self.rows
+        self.rows = rows
         self.border_title = Text(rows.title)
         found = rows.find(job) if job is not None else None
         kind = type(before) is type(rows)
@@ -108,8 +102,8 @@ class RowList(ScrollView, can_focus=True):
 
     def seek(self) -> None:
         """Put the cursor on the first job, unless it is on one."""
-        rows = self._rows
-        if rows is not None and self.job is None:
+        rows = self.rows
+        if self.job is None:
             self.cursor = next((n for n in range(min(LOOKED, len(rows))) if rows.job(n)), 0)
             self.refresh()
 
@@ -123,8 +117,8 @@ class RowList(ScrollView, can_focus=True):
         return Strip(text.render(self.app.console), width)
 
     def _line(self, line: int, width: int) -> tuple[Text, bool]:
-        rows = self._rows
-        if rows is None or not len(rows):
+        rows = self.rows
+        if not len(rows):
             return Text(self._nothing if line == 0 else "", "dim"), False
         item, part = divmod(line, rows.height)
         if item >= len(rows):
@@ -137,8 +131,7 @@ class RowList(ScrollView, can_focus=True):
         self._go(self.cursor + by)
 
     def action_page(self, pages: int) -> None:
-        height = self._rows.height if self._rows is not None else 1
-        self._go(self.cursor + pages * max(1, self.size.height // height - 1))
+        self._go(self.cursor + pages * max(1, self.size.height // self.rows.height - 1))
 
     def action_edge(self, end: int) -> None:
         self._go(self._lines if end > 0 else 0)
@@ -148,29 +141,25 @@ class RowList(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self.job))
 
     def on_click(self, event: events.Click) -> None:
-        rows = self._rows
-        line = self.scroll_offset.y + event.y - 1
-        if rows is None or event.y < 1 or line // rows.height >= len(rows):
+        item = (self.scroll_offset.y + event.y - 1) // self.rows.height
+        if event.y < 1 or item >= len(self.rows):
             return
-        again = line // rows.height == self.cursor and self.has_focus and event.chain > 1
-        self._go(line // rows.height)
+        again = item == self.cursor and self.has_focus and event.chain > 1
+        self._go(item)
         if again:
             self.action_choose()
 
     def _go(self, item: int) -> None:
         self.cursor = self._within(item)
-        if self._rows is not None:
-            height = self._rows.height
-            region = Region(0, self.cursor * height, 1, height)
-            self.scroll_to_region(region, animate=False, force=True)
+        height = self.rows.height
+        region = Region(0, self.cursor * height, 1, height)
+        self.scroll_to_region(region, animate=False, force=True)
         self.refresh()
 
     def _within(self, item: int) -> int:
-        return max(0, min(item, (len(self._rows) if self._rows is not None else 0) - 1))
+        return max(0, min(item, len(self.rows) - 1))
 
     def _from_top(self) -> int | None:
         """Return the lines from the visible top to the cursor's row; None if it is out of sight."""
-        if self._rows is None:
-            return None
-        distance = self.cursor * self._rows.height - self.scroll_offset.y
+        distance = self.cursor * self.rows.height - self.scroll_offset.y
         return distance if 0 <= distance < max(1, self.size.height) else None

@@ -52,6 +52,28 @@ class Rows(Protocol):
         """Return an item's `height` lines, which may be longer than `width`: the list cuts them."""
 
 
+class LineRows:
+    """Lines that are of no job, as rows."""
+
+    height = 1
+
+    def __init__(self, title: str = "", lines: Sequence[str] = ()) -> None:
+        self.title = title
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def job(self, item: int) -> str | None:
+        return None
+
+    def find(self, job: str) -> int | None:
+        return None
+
+    def lines(self, item: int, width: int) -> list[Text]:
+        return [Text(self._lines[item])]
+
+
 class Filter:
     """Picks jobs that have all its words in their name, state, failure class or values."""
 

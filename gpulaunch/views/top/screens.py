@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from os import PathLike
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from gpulaunch.text import clock, size
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.log import LogTail
+from gpulaunch.views.top.rows import LineRows
 
 KEYS = """\
  ↑ ↓ PgUp PgDn Home End   move            Tab Shift+Tab   next list
@@ -36,28 +37,6 @@ KEYS = """\
  n     back to now
 
  ?   these keys           q   quit; the run goes on"""
-
-
-class LogRows:
-    """A log's lines as rows."""
-
-    height = 1
-
-    def __init__(self, title: str, lines: Sequence[str]) -> None:
-        self.title = title
-        self._lines = lines
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def job(self, item: int) -> str | None:
-        return None
-
-    def find(self, job: str) -> int | None:
-        return None
-
-    def lines(self, item: int, width: int) -> list[Text]:
-        return [Text(self._lines[item])]
 
 
 class LogScreen(Screen[None]):
@@ -114,36 +93,32 @@ class LogScreen(Screen[None]):
         attempt = self._attempt(board)
         self.query_one("#about", Static).update(self._about(board, attempt))
         if attempt is None:
-            self.query_one(RowList).put(LogRows("Log", ["it has not been started yet"]))
+            self.query_one(RowList).put(LineRows("Log", ["it has not been started yet"]))
             return
         if attempt.id != self._shown:
             self._close()
             try:
                 path = self._log_of(attempt.id)
             except ValueError as error:
-                self.query_one(RowList).put(LogRows("Log", [words.visible(str(error))]))
+                self.query_one(RowList).put(LineRows("Log", [words.visible(str(error))]))
                 return
             self._shown, self._tail = attempt.id, LogTail(path)
-            self.query_one(RowList).put(LogRows("Log", []))
+            self.query_one(RowList).put(LineRows("Log", []))
         self._take_in(attempt)
 
     def _take_in(self, attempt: AttemptRecord) -> None:
         log, tail = self.query_one(RowList), self._tail
         assert tail is not None
-        rows = log.rows
-        before = len(rows) if rows is not None else 0
-        if before and log.cursor < before - 1:
-            self._follows = False
-        elif before:
-            self._follows = True
-        if not tail.look() and isinstance(rows, LogRows) and rows.title == self._title(attempt):
+        if before := len(log.rows):
+            self._follows = log.cursor >= before - 1
+        if not tail.look() and log.rows.title == self._title(attempt):
             return
         lines = ["… its beginning is in the file"] if tail.cut else []
         lines += [*tail.lines, *([tail.rest] if tail.rest else [])]
         if tail.absent:
             lines = ["there is no log (any more)" if attempt.ended else "there is no log yet"]
         follows = self._follows
-        log.put(LogRows(self._title(attempt), lines))
+        log.put(LineRows(self._title(attempt), lines))
         if follows:
             # Only after the list knows its new length.
             log.call_after_refresh(log.action_edge, 1)
