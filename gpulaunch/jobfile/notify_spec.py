@@ -6,6 +6,7 @@ An address is a secret, wherever it stands: no message here, and no `repr`, hold
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
@@ -52,6 +53,10 @@ class Target:
         """The variable that holds the address."""
         named = self.to is not None and self.to.startswith(FROM_ENV)
         return self.to.removeprefix(FROM_ENV) if named and self.to else None
+
+    def address(self, environ: Mapping[str, str]) -> str | None:
+        """Return the address to tell; None for a command, and for a variable that is not set."""
+        return environ.get(self.variable) if self.variable else self.to
 
     @property
     def name(self) -> str:

@@ -100,11 +100,8 @@ class Delivery:
 
     def close(self) -> None:
         """End all messages under way without a callback. Idempotent."""
-        for fd, sending in list(self._sending.items()):
-            self._loop.forget(f"notify:{fd}")
-            self._loop.unwatch(fd)
-            end(sending.process)
-        self._sending.clear()
+        for sending in list(self._sending.values()):
+            self._drop(sending)
 
     def _hear(self, sending: _Sending) -> None:
         try:
@@ -129,9 +126,12 @@ class Delivery:
         return "the process that was to send it died"
 
     def _finish(self, sending: _Sending, why: str) -> None:
+        self._drop(sending)
+        sending.done(why)
+
+    def _drop(self, sending: _Sending) -> None:
         fd = sending.fd
         self._loop.forget(f"notify:{fd}")
         self._loop.unwatch(fd)
         del self._sending[fd]
         end(sending.process)
-        sending.done(why)

@@ -121,7 +121,7 @@ class Notifier:
         request: dict[str, Any]
         if target.run is not None:
             request = {"cwd": self._base}
-        elif address := self._address(target):
+        elif address := target.address(self._environ):
             request = {"to": address}
         else:
             done(f"{target.variable} is not set in this environment, or empty")
@@ -132,9 +132,6 @@ class Notifier:
             request["run"] = arguments(target.run, message.title)
             request["variables"] = message.variables
         self._delivery.send(number, request, done)
-
-    def _address(self, target: Target) -> str | None:
-        return self._environ.get(target.variable) if target.variable else target.to
 
     def _done(self, number: int, why: str) -> None:
         """Warn of a target's first failure, not of later ones."""

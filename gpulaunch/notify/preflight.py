@@ -46,7 +46,7 @@ class Looking:
         self._addresses = {
             number: address
             for number, target in enumerate(targets)
-            if (address := self._address(target))
+            if (address := target.address(environ))
         }
         self._process: subprocess.Popen[bytes] | None = None
         if self._addresses and not self._lack:
@@ -68,9 +68,6 @@ class Looking:
             for number, target in enumerate(self._targets)
             for concern in self._of(target, *looks.get(number, ("", False)))
         ]
-
-    def _address(self, target: Target) -> str | None:
-        return self._environ.get(target.variable) if target.variable else target.to
 
     def _looks(self) -> dict[int, tuple[str, bool]]:
         """Return for each checked address why it would fail, and whether the address is wrong."""

@@ -181,17 +181,12 @@ def _cards(tally: Tally) -> Iterator[Metric]:
     states = StateSetMetricFamily(
         "gpulaunch_gpu_state", "What the run does with the card.", labels=_CARD
     )
-    given_back = GaugeMetricFamily(
-        "gpulaunch_gpu_drained", "1 for a card given back by gpulaunch drain.", labels=_CARD
-    )
-    attempts = GaugeMetricFamily(
-        "gpulaunch_gpu_attempts_running", "Attempts under way on the card.", labels=_CARD
-    )
-    oldest = GaugeMetricFamily(
+    given_back = _of_card("gpulaunch_gpu_drained", "1 for a card given back by gpulaunch drain.")
+    attempts = _of_card("gpulaunch_gpu_attempts_running", "Attempts under way on the card.")
+    oldest = _of_card(
         "gpulaunch_gpu_oldest_start_timestamp",
         "When the card's longest running attempt started, services left out.",
-        labels=_CARD,
-        unit="seconds",
+        "seconds",
     )
     for state in get_args(GpuState):
         counted.add_metric([state], sum(card.state == state for card in cards))
@@ -241,7 +236,7 @@ def _label(card: GpuRecord) -> list[str]:
     return [str(card.gpu.index), visible(card.gpu.uuid)]
 
 
-def _of_card(name: str, text: str, unit: str) -> GaugeMetricFamily:
+def _of_card(name: str, text: str, unit: str = "") -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=_CARD, unit=unit)
 
 

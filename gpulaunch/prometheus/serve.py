@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import open_metrics
-from gpulaunch.prometheus.source import LatestSamples, RunCollector
+from gpulaunch.prometheus.source import RunCollector
 
 CONNECTIONS = 16
 SECONDS = 5.0
@@ -50,8 +51,8 @@ def main() -> None:
     with open(int(sys.argv[4]), encoding="utf-8") as file:
         earlier = json.load(file)
     run = RunDir(Path(sys.argv[5]))
-    samples = LatestSamples(run.metrics, open_metrics)
-    with closing(RunCollector(run.events, samples, earlier)) as source:
+    open_samples = partial(open_metrics, run.metrics)
+    with closing(RunCollector(run.events, open_samples, earlier)) as source:
         # What is read stays: looking through it for garbage would double the time that it takes.
         gc.disable()
         source.refresh()

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client.core import Metric
 
@@ -20,56 +19,30 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.read import DamagedJournalError, Follower
 from gpulaunch.metrics.model import CardSample
+from gpulaunch.metrics.read import MetricsReader
 from gpulaunch.prometheus.families import Tally, families, names
 
 GAP = 1.0
 """Seconds between two looks at the journal, at least: scrapes in between see the same snapshot."""
 
 
-class SamplesReader(Protocol):
-    def latest(self) -> dict[str, CardSample]: ...
-    def close(self) -> None: ...
-
-
-Open = Callable[[Path], "SamplesReader | None"]
-
-
-class LatestSamples:
-    """The cards' newest samples; nothing while there is no store, or none that can be read."""
-
-    def __init__(self, path: Path, open_metrics: Open) -> None:
-        self._path = path
-        self._open = open_metrics
-        self._reader: SamplesReader | None = None
-
-    def latest(self) -> Mapping[str, CardSample]:
-        try:
-            self._reader = self._reader or self._open(self._path)
-            return self._reader.latest() if self._reader else {}
-        except (sqlite3.Error, OSError):
-            self.close()
-            return {}
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            with suppress(sqlite3.Error, OSError):
-                reader.close()
-
-
 class RunCollector:
-    """A collector for the client library's registry. Close it."""
+    """A collector for the client library's registry. Close it.
+
+    `open_samples` is asked for the store of samples until there is one that can be read.
+    """
 
     def __init__(
         self,
         journal: Path,
-        samples: LatestSamples,
+        open_samples: Callable[[], MetricsReader | None],
         earlier: Mapping[str, float] | None = None,
         clock: Callable[[], Instant] = now,
     ) -> None:
         """`earlier` as for Tally. Raises UsageError where there is no journal."""
         self._follower = Follower(journal)
-        self._samples = samples
+        self._open_samples = open_samples
+        self._samples: MetricsReader | None = None
         self._clock = clock
         self._tally = Tally(earlier)
         self._snapshot: tuple[Metric, ...] = ()
@@ -89,7 +62,7 @@ class RunCollector:
             self._error = GpulaunchError(f"the journal cannot be read: {error.strerror}")
         except GpulaunchError as error:
             self._error = error
-        self._snapshot = families(self._tally, self._samples.latest(), self._clock())
+        self._snapshot = families(self._tally, self._latest(), self._clock())
         self._next = time.monotonic() + GAP
 
     def collect(self) -> tuple[Metric, ...]:
@@ -107,4 +80,18 @@ class RunCollector:
 
     def close(self) -> None:
         with closing(self._follower):
-            self._samples.close()
+            self._close_samples()
+
+    def _latest(self) -> Mapping[str, CardSample]:
+        try:
+            self._samples = self._samples or self._open_samples()
+            return self._samples.latest() if self._samples else {}
+        except (sqlite3.Error, OSError):
+            self._close_samples()
+            return {}
+
+    def _close_samples(self) -> None:
+        reader, self._samples = self._samples, None
+        if reader is not None:
+            with suppress(sqlite3.Error, OSError):
+                reader.close()

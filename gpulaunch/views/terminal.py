@@ -86,13 +86,7 @@ class SafeStream:
 
     def writable_now(self) -> bool:
         """Whether the stream takes text; not after Ctrl-S, when a write would freeze the run."""
-        try:
-            poll = select.poll()
-            poll.register(self._stream.fileno(), select.POLLOUT)
-            events = poll.poll(0)
-        except (OSError, ValueError, AttributeError):
-            return True
-        return bool(events)
+        return _polled(self._stream, select.POLLOUT) != 0
 
     def _encodable(self, text: str) -> str:
         try:
@@ -111,13 +105,18 @@ def is_terminal(stream: TextIO) -> bool:
 
 def is_gone(stream: TextIO) -> bool:
     """Whether the terminal was closed, so that it cannot be read or written any more."""
+    state = _polled(stream, 0)  # poll always reports a hang-up
+    return state is None or bool(state & (select.POLLHUP | select.POLLERR | select.POLLNVAL))
+
+
+def _polled(stream: TextIO, wanted: int) -> int | None:
+    """Return what poll tells of a stream at once, 0 for nothing; None for one without a file."""
     try:
         poll = select.poll()
-        poll.register(stream.fileno(), 0)  # poll always reports a hang-up
-        events = poll.poll(0)
+        poll.register(stream.fileno(), wanted)
+        return sum(event for _, event in poll.poll(0))
     except (OSError, ValueError, AttributeError):
-        return True
-    return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in events)
+        return None
 
 
 def is_smart(stream: TextIO, environ: Mapping[str, str]) -> bool:

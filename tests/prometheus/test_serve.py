@@ -22,7 +22,7 @@ from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus import serve as serving
 from gpulaunch.prometheus import source as sources
 from gpulaunch.prometheus.serve import CONNECTIONS, serve
-from gpulaunch.prometheus.source import LatestSamples, RunCollector
+from gpulaunch.prometheus.source import RunCollector
 from tests.helpers import wait_until
 from tests.prometheus.support import OPENMETRICS, asked, record, scrape
 from tests.views.history import History
@@ -37,7 +37,7 @@ class Store:
         self.there = there
         self.opened = 0
 
-    def open(self, path: Path) -> Store | None:
+    def open(self) -> Store | None:
         self.opened += self.there
         return self if self.there else None
 
@@ -88,8 +88,7 @@ def served(
         return history.now
 
     def work() -> None:
-        samples = LatestSamples(path / "metrics.db", store.open)
-        with closing(RunCollector(journal, samples, clock=clock)) as source:
+        with closing(RunCollector(journal, store.open, clock=clock)) as source:
             source.refresh()
             begun.set()
             serve(listener, read, source, seconds)

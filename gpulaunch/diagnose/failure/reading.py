@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpulaunch.diagnose.failure import patterns
 from gpulaunch.diagnose.failure import shapes as p
@@ -158,7 +159,10 @@ class _Parser:
         self._at += 1
         if found is None:
             return Raised("", "")
-        return Raised(found["type"], "\n".join([found["message"] or "", *self._body()]))
+        return self._raised(found["type"], found["message"] or "")
+
+    def _raised(self, kind: str, head: str) -> Raised:
+        return Raised(kind, "\n".join([head, *self._body()]))
 
     def _body(self) -> list[str]:
         """Return the lines that may belong to the message just read; they are read again."""
@@ -181,57 +185,47 @@ class _Parser:
             text = self._lines[ahead].text
             found = p.LINK.match(text)
             if found:
-                following = self._next_header(ahead + 1)
-                if following is None:
-                    return None
-                self._at = following
-                return found["cause"] is not None
+                following = range(ahead + 1, min(ahead + 4, len(self._lines)))
+                for at in following:
+                    if _is_header(self._lines[at].text):
+                        self._at = at
+                        return found["cause"] is not None
+                return None
             if _is_header(text) or p.EXCEPTION.match(text):
                 return None
-        return None
-
-    def _next_header(self, start: int) -> int | None:
-        for ahead in range(start, min(start + 3, len(self._lines))):
-            if _is_header(self._lines[ahead].text):
-                return ahead
         return None
 
     def _abort(self) -> Error:
         first = self._lines[self._at]
         found = p.TERMINATE.match(first.text)
         self._at += 1
-        message = ""
+        raised = Raised(found["type"] if found else "", "")
         if self._at < len(self._lines):
             what = p.WHAT.match(self._lines[self._at].text)
             if what:
                 self._at += 1
-                message = "\n".join([what["message"], *self._body()])
+                raised = self._raised(raised.type, what["message"])
         end = self._lines[self._at - 1]
-        raised = Raised(found["type"] if found else "", message)
         return Error(first.at, end.at, "abort", (raised,), (), first.stream, text=end.text)
 
     def _single(self, line: LogLine) -> Error | None:
         self._at += 1
         if line.level in ("W", "I", "D") or not line.text:
             return None
-        place = line.at
+        single = partial(Error, line.at, line.at, stream=line.stream, text=line.text)
         known = patterns.ANY_LINE.match(line.text) is not None
         for pattern in patterns.LINES if known else ():
             if pattern.text.match(line.text):
-                return Error(
-                    place, place, "line", stream=line.stream, kind=pattern.kind, text=line.text
-                )
+                return single("line", kind=pattern.kind)
         if p.NOISE.match(line.text):
             return None
         found = p.EXCEPTION.match(line.text)
         if found is not None:
-            raised = Raised(found["type"], "\n".join([found["message"] or "", *self._body()]))
-            return Error(place, place, "bare", (raised,), (), line.stream, text=line.text)
+            return single("bare", (self._raised(found["type"], found["message"] or ""),))
         if line.level == "F":
-            raised = Raised("Fatal", "\n".join([line.text, *self._body()]))
-            return Error(place, place, "abort", (raised,), (), line.stream, text=line.text)
+            return single("abort", (self._raised("Fatal", line.text),))
         if line.level in ("E", "C") or p.VAGUE.match(line.text):
-            return Error(place, place, "vague", stream=line.stream, text=line.text)
+            return single("vague")
         return None
 
 

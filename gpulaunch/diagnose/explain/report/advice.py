@@ -165,21 +165,18 @@ class Advice:
         if step is not None and self.found.users and step not in self.found.users:
             yield (
                 f"{self.here()}: one of the operands has no name there: {tensor.shape} on "
-                f"{tensor.device}, {path} in {short(step.file)}:{step.line}"
+                f"{tensor.device}, {path} in {step.at}"
             )
             return
         root = re.split(r"[.\[]", path, maxsplit=1)[0]
         made = (
             self.found.source.assignment(step, root) if step is not None and root == path else None
         )
-        at = f"{short(step.file)}:{step.line}" if step is not None else self.here()
+        at = step.at if step is not None else self.here()
         if step is not None and made is not None and factory(made[1]):
             call = unparse(made[1])
-            given = (
-                f"{call[:-1]}, device={self.found.home!r})"
-                if call
-                else f"device={self.found.home!r}"
-            )
+            given = f"device={self.found.home!r}"
+            given = f"{call[:-1]}, {given})" if call else given
             yield f"{short(step.file)}:{made[0]}: {root} is made on the CPU: {given}"
             at = f"  or {at}"
         elif made is not None and step is not None:
@@ -211,11 +208,7 @@ class Advice:
         return f"{near[0].path}.device" if near else repr(self.found.home or "cuda:0")
 
     def here(self) -> str:
-        return (
-            f"{short(self.found.where.file)}:{self.found.where.line}"
-            if self.found.where
-            else "there"
-        )
+        return self.found.where.at if self.found.where else "there"
 
     def mend_ordinal(self) -> Iterator[str]:
         yield (

@@ -28,6 +28,10 @@ class TracebackStep(NamedTuple):
     def function(self) -> str:
         return self.frame.f_code.co_name
 
+    @property
+    def at(self) -> str:
+        return f"{short(self.file)}:{self.line}"
+
 
 def steps(tb: TracebackType | None) -> list[TracebackStep]:
     """Return a traceback's frames, outermost first; of very deep ones, both ends."""

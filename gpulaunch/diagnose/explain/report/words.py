@@ -55,7 +55,7 @@ class ReportLines:
         yield f"    {short(place.file)}:{place.line}, in {place.function}: {place.source}"
 
     def place(self, step: TracebackStep, line: FailingLine | None, word: str) -> Iterator[str]:
-        yield f"  {word}: {short(step.file)}:{step.line}, in {step.function}"
+        yield f"  {word}: {step.at}, in {step.function}"
         text = self.found.source.text(step)
         if text:
             yield f"      {text}"
@@ -102,7 +102,7 @@ class ReportLines:
         if told:
             yield "  every frame's tensors, from the innermost out, the libraries' last:"
         for step, tensors in told[:FRAMES]:
-            yield f"    {short(step.file)}:{step.line}, in {step.function}"
+            yield f"    {step.at}, in {step.function}"
             yield from self.table(tensors)
         if len(told) > FRAMES:
             yield f"    ... and {len(told) - FRAMES} frames more"
