@@ -124,7 +124,7 @@ class Cards:
             at = max(at, card.look.until)
         if at > now and card.look.timer != at:
             card.look.timer = at
-            self._effects.emit(ev.SetTimer(ev.CardRecheck(card.gpu.uuid), at))
+            self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), at))
 
     # ── What happened to a card ─────────────────────────────────────────────────────────────────
 
@@ -190,7 +190,7 @@ class Cards:
         card.tenure.since = now
         self._change(card, _HANDED)
         card.look.timer = now + HANDED_OVER
-        self._effects.emit(ev.SetTimer(ev.CardRecheck(card.gpu.uuid), card.look.timer))
+        self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), card.look.timer))
 
     def _change(self, card: Card, state: CardState) -> None:
         card.become(state)

@@ -14,7 +14,7 @@ from gpulaunch.core import graph, why
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.card import Away, Card, Free, InUse
 from gpulaunch.core.causes import Because, RoomFor
-from gpulaunch.core.events import DeadlockCheck, SetTimer
+from gpulaunch.core.events import SetTimer, Timer
 from gpulaunch.core.graph import closure
 from gpulaunch.core.model import Demand
 from gpulaunch.core.reasons import NeverStarts
@@ -137,7 +137,7 @@ def _patience_is_over(state: State) -> bool:
         due = state.standstill.since + GIVING_WAY
     if now < due != state.standstill.due:
         state.standstill.due = due
-        state.effects.emit(SetTimer(DeadlockCheck(), due))
+        state.effects.emit(SetTimer(Timer("deadlock"), due))
     return now >= due
 
 

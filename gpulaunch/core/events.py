@@ -17,48 +17,22 @@ from gpulaunch.core.reasons import RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
 
-
-@dataclass(frozen=True, slots=True)
-class RetryDue:
-    """The job's delay before its next attempt is over."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class HoldOutOver:
-    """The job has waited HOLD_OUT seconds for a card that it does not avoid."""
-
-    job: str
+TimerKind: TypeAlias = Literal[
+    "retry",  # the job's delay before its next attempt is over
+    "hold_out",  # the job has waited HOLD_OUT seconds for a card that it does not avoid
+    "card",  # what was last seen of the card is out of date: look at it again
+    "gang",  # the gang reservation, or the pause after one, has reached its time limit
+    "deadlock",  # the time to look for a deadlock again has come
+    "worker",  # the idle worker has waited LINGER seconds for another attempt
+]
 
 
 @dataclass(frozen=True, slots=True)
-class CardRecheck:
-    """What was last seen of the card is out of date: look at the card again."""
+class Timer:
+    """What a timer is for. `of`: the job, the card's UUID or the worker; empty for the run."""
 
-    gpu: str
-
-
-@dataclass(frozen=True, slots=True)
-class GangTimeout:
-    """The gang reservation, or the pause after one, has reached its time limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlockCheck:
-    """The time to look for a deadlock again has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdleTimeout:
-    """The idle worker has waited LINGER seconds for another attempt."""
-
-    worker: AttemptId
-
-
-Timer: TypeAlias = (
-    RetryDue | HoldOutOver | CardRecheck | GangTimeout | DeadlockCheck | WorkerIdleTimeout
-)
+    kind: TimerKind
+    of: str = ""
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from typing import Literal
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import GangTimeout, ReserveGang, SetTimer
+from gpulaunch.core.events import ReserveGang, SetTimer, Timer
 
 GANG_TIMEOUT = 45.0
 """Seconds that the reservation waits for the next card, at least."""
@@ -87,8 +87,8 @@ class GangReservation:
         self._in_vain += 1
         extra = GANG_PAUSE_JITTER * self._effects.jitter(f"pause {self._in_vain}")
         self._not_before = self._effects.now.mono + GANG_PAUSE + extra
-        self._effects.emit(SetTimer(GangTimeout(), self._not_before))
+        self._effects.emit(SetTimer(Timer("gang"), self._not_before))
 
     def _wait(self, seconds: float) -> None:
         self._until = self._effects.now.mono + seconds
-        self._effects.emit(SetTimer(GangTimeout(), self._until))
+        self._effects.emit(SetTimer(Timer("gang"), self._until))

@@ -13,7 +13,7 @@ from typing import Literal, TypeGuard
 
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.causes import Because, EndCause
-from gpulaunch.core.events import HoldOutOver, RetryDue, SetTimer, StopAttempt, StopReason
+from gpulaunch.core.events import SetTimer, StopAttempt, StopReason, Timer
 from gpulaunch.core.facts import JobRequeued, JobSettled
 from gpulaunch.core.model import BAD_STATES, Demand, JobState
 from gpulaunch.core.reasons import JobReason, NeededBy, NeedUnmet
@@ -91,7 +91,7 @@ def _advance(state: State, node: Node) -> None:
     if not_before is not None and not_before > state.now.mono:
         node.become(Delayed(not_before))
         state.jobs.delayed += 1
-        state.effects.emit(SetTimer(RetryDue(node.name), not_before))
+        state.effects.emit(SetTimer(Timer("retry", node.name), not_before))
         return
     if node.job.service and node.links.dependants and not node.serving.waiters:
         node.become(IDLE)
@@ -238,7 +238,7 @@ def redemand(state: State, node: Node, demand: Demand) -> None:
 def hold_out(state: State, node: Node, delay: float = 0.0) -> None:
     """Set the timer until which the job waits for a card that it does not avoid."""
     at = state.now.mono + delay + HOLD_OUT
-    state.effects.emit(SetTimer(HoldOutOver(node.name), at))
+    state.effects.emit(SetTimer(Timer("hold_out", node.name), at))
 
 
 def forget_avoided(state: State, node: Node) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import EndWorker, SetTimer, WorkerIdleTimeout
+from gpulaunch.core.events import EndWorker, SetTimer, Timer
 from gpulaunch.core.facts import WorkerGone, WorkerLeft
 from gpulaunch.core.model import AttemptId, Demand
 
@@ -115,7 +115,7 @@ class IdleWorkers:
     def _linger(self, resident: IdleWorker) -> None:
         if not resident.lingers:
             resident.lingers = True
-            self._effects.emit(SetTimer(WorkerIdleTimeout(resident.id), resident.until))
+            self._effects.emit(SetTimer(Timer("worker", str(resident.id)), resident.until))
 
     def gone(self, worker: AttemptId) -> tuple[Card, ...]:
         """Remove a worker that is gone, and return its cards; none for an unknown worker."""

@@ -10,7 +10,6 @@ nothing) are ignored. This module asks no clock and touches nothing outside.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 from gpulaunch.core import (
     admission,
@@ -215,22 +214,18 @@ def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:
 
 
 def _timer_fired(state: State, timer: ev.Timer) -> None:
-    match timer:
-        case ev.RetryDue(job):
-            graph.retry_due(state, job)
-        case ev.HoldOutOver(job):
-            on_cards.hold_out_over(state, job)
-        case ev.CardRecheck(gpu):
-            card = state.cards.get(gpu)
-            if card is not None:
+    match timer.kind:
+        case "retry":
+            graph.retry_due(state, timer.of)
+        case "hold_out":
+            on_cards.hold_out_over(state, timer.of)
+        case "card":
+            if (card := state.cards.get(timer.of)) is not None:
                 state.cards.recheck(card)
-        case ev.GangTimeout():
+        case "gang":
             on_cards.gang_timeout(state)
-        case ev.DeadlockCheck() | ev.WorkerIdleTimeout():
+        case "deadlock" | "worker":
             pass  # what is due then is looked at after every event (`_settle_down`)
-        case _:
-            never: NoReturn = timer
-            raise AssertionError(never)
 
 
 def _submit(state: State, event: ev.Submitted) -> None:
@@ -254,7 +249,7 @@ def _settle_down(state: State) -> None:
             break
         admission.admit(state)
     else:
-        state.effects.emit(ev.SetTimer(ev.DeadlockCheck(), state.now.mono + 0.001))
+        state.effects.emit(ev.SetTimer(ev.Timer("deadlock"), state.now.mono + 0.001))
     if state.halted or state.health.breaker.tripped:
         _withdraw(state)
     if state.halted and all(live.service for live in state.attempts):

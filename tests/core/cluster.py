@@ -19,15 +19,12 @@ from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
     Cancel,
-    DeadlockCheck,
     DrainGpus,
     Ended,
     Event,
     GangGranted,
-    GangTimeout,
     GoOn,
     Granted,
-    HoldOutOver,
     HoldQueue,
     Instruction,
     Launch,
@@ -36,7 +33,6 @@ from gpulaunch.core.events import (
     Queued,
     Request,
     Retry,
-    RetryDue,
     SetTimer,
     Started,
     Stop,
@@ -487,10 +483,10 @@ class Cluster:
             WorkerEnded(nobody),
             GangGranted(),
             Granted(self.cards[0].uuid, 1),
-            TimerFired(RetryDue(nobody.job)),
-            TimerFired(HoldOutOver(nobody.job)),
-            TimerFired(GangTimeout()),
-            TimerFired(DeadlockCheck()),
+            TimerFired(Timer("retry", nobody.job)),
+            TimerFired(Timer("hold_out", nobody.job)),
+            TimerFired(Timer("gang")),
+            TimerFired(Timer("deadlock")),
         ]
         running = [entry.attempt for entry in self.entries.values() if entry.runs]
         if running and self.rng.random() < 0.1:

@@ -15,7 +15,7 @@ from gpulaunch.core.events import (
     Misplaced,
     Pause,
     Retry,
-    RetryDue,
+    Timer,
     TimerFired,
 )
 from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
@@ -584,4 +584,4 @@ def test_a_later_retry_waits_for_its_turn() -> None:
     assert "at 30 job/a" in lines
     table.drained(0)
     table.now += 30
-    assert table.on(TimerFired(RetryDue("a"))) == ["acquire 0"]
+    assert table.on(TimerFired(Timer("retry", "a"))) == ["acquire 0"]

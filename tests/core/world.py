@@ -23,8 +23,6 @@ from gpulaunch.core.events import (
     Asked,
     BecameReady,
     Cancel,
-    CardRecheck,
-    DeadlockCheck,
     Drain,
     Drained,
     DrainGpus,
@@ -34,7 +32,6 @@ from gpulaunch.core.events import (
     Event,
     Freed,
     GangGranted,
-    GangTimeout,
     GoOn,
     GpuEvent,
     Granted,
@@ -49,7 +46,6 @@ from gpulaunch.core.events import (
     Release,
     ReserveGang,
     Retry,
-    RetryDue,
     SetTimer,
     Sick,
     Started,
@@ -338,7 +334,7 @@ class World:
     def _check_elsewhere(self, side: Side) -> None:
         """What is said of a card that is elsewhere is what was told last, and its end is too."""
         for uuid, record in side.run.ledger.gpus.items():
-            if record.state == "elsewhere" and CardRecheck(uuid) not in side.timers:
+            if record.state == "elsewhere" and Timer("card", uuid) not in side.timers:
                 told = side.words.get(uuid)
                 assert card_reason(record.why) == told, (
                     f"{uuid} is held by {told}, recorded {record.why}"
@@ -913,10 +909,10 @@ class World:
         uuid = self.rng.choice(list(self.cards))
         attempt = AttemptId(self.rng.choice(side.jobs).name, 99)
         events: list[Event] = [
-            TimerFired(CardRecheck("nothing")),
-            TimerFired(RetryDue(attempt.job)),
-            TimerFired(GangTimeout()),
-            TimerFired(DeadlockCheck()),
+            TimerFired(Timer("card", "nothing")),
+            TimerFired(Timer("retry", attempt.job)),
+            TimerFired(Timer("gang")),
+            TimerFired(Timer("deadlock")),
             Started(attempt, 1),
             Ended(attempt, End(Exited(0))),
             WorkerEnded(attempt),
