@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -33,17 +33,17 @@ from gpulaunch.core.events import Submitted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.files import regular
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan, load
 from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
-from gpulaunch.journal.append import Journal
+from gpulaunch.journal.append import Journal, lock
 from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.finding import counts, newest_around, newest_of, typed, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
-from gpulaunch.journal.unstarted import make_way
 
 
 def run(
@@ -105,7 +105,7 @@ def start(
     setup_of(pool.engine).require_here(pool, os.environ)
     with Metrics(options, observer) as metrics, held_signals():
         if run_dir is not None:
-            make_way(RunDir(run_dir))
+            _make_way(RunDir(run_dir))
         kept = RunDir.create(working_directory(), plan.name, when, run_dir)
         for text in filter(None, beside):
             observer.note(text)
@@ -121,6 +121,24 @@ def start(
         with ControlServer(run_id) as server, closing(Journal.create(kept)) as journal:
             _describe(session, job_file)
             return run_to_its_end(session, server, journal, metrics, observer)
+
+
+def _make_way(run: RunDir) -> None:
+    """Empty the journal of a run that counts as none (see `finding`); any other stays as it is.
+
+    Removes nothing: what else lies in the directory may be the user's.
+    """
+    if not run.holds_run or counts(run):
+        return
+    with suppress(OSError):  # not to be written, or being written: the run stays, and is refused
+        fd = regular(run.events, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            lock(fd)
+            # A launcher that was quicker may have begun its run in between.
+            if not counts(run):
+                os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
 
 
 def _describe(session: Session, job_file: Path | None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gpulaunch.core import events as ev
 from gpulaunch.core.causes import Because, Quoted, RecordingFailed, SignalCaught
@@ -23,6 +23,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
+from gpulaunch.journal.recorder import Recorder
 from gpulaunch.loop import Loop
 from gpulaunch.views.terminal import View
 from gpulaunch.wording import job_reason
@@ -39,20 +40,6 @@ STOPPING = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "the terminal closed",
 }
-
-
-class FactWriter(Protocol):
-    """Records facts. `append` and `retry` return whether all facts so far are written."""
-
-    def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
-    def retry(self) -> bool: ...
-    def sync(self) -> bool: ...
-
-    @property
-    def failure(self) -> str: ...
-
-    @property
-    def unrecoverable(self) -> bool: ...
 
 
 BeforeClose: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
@@ -73,7 +60,7 @@ class Supervisor:
     def __init__(
         self,
         run: Run,
-        record: FactWriter,
+        record: Recorder,
         view: View,
         loop: Loop,
         clock: Callable[[], Instant],

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.contracts import SCHEMA, PlanDocument, PlanJob, PlanWorker
 from gpulaunch.core.model import Gpu, Job, Worker
-from gpulaunch.core.template import Text, slots
+from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
 from gpulaunch.text import unescaped
 
@@ -70,7 +70,7 @@ def _job_json(job: Job) -> PlanJob:
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,
         "retries": job.retry.times,
-        "outputs": [unescaped(_shown(text)) for text in job.outputs],
+        "outputs": [unescaped(shown(text)) for text in job.outputs],
         "service": job.service is not None,
         "engine": {
             name: {key: list(told) for key, told in given.items()}
@@ -94,16 +94,7 @@ def _worker_json(worker: Worker, key: str) -> PlanWorker:
 def command(run: Text | tuple[Text, ...]) -> str:
     """Return a command as a person would type it; a list is quoted for a shell, slots are not."""
     if not isinstance(run, tuple):
-        return _shown(run)
+        return shown(run)
     return " ".join(
-        _shown(part) if any(True for _ in slots(part)) else shlex.quote(_shown(part))
-        for part in run
-    )
-
-
-def _shown(text: Text) -> str:
-    if isinstance(text, str):
-        return text
-    return "".join(
-        part if isinstance(part, str) else "{{" + part.name + "}}" for part in text.parts
+        shown(part) if any(True for _ in slots(part)) else shlex.quote(shown(part)) for part in run
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Job, exit_code_of, signal_of
-from gpulaunch.core.template import Text
+from gpulaunch.core.template import Text, shown
 from gpulaunch.files import regular, replace
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
@@ -118,14 +118,8 @@ def what_runs(job: Job) -> Text | tuple[Text, ...]:
 def command_line(run: Text | tuple[Text, ...]) -> str:
     """Return a job's `run` on one line; placeholders filled at its start stay `{{name}}`."""
     if isinstance(run, tuple):
-        return shlex.join(_shown(part) for part in run)
-    return _shown(run)
-
-
-def _shown(text: Text) -> str:
-    if isinstance(text, str):
-        return text
-    return "".join(p if isinstance(p, str) else "{{" + p.name + "}}" for p in text.parts)
+        return shlex.join(shown(part) for part in run)
+    return shown(run)
 
 
 def _status(attempt: AttemptRecord) -> tuple[int, int]:
