@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.journal.earlier import RUNS, durations_of
+from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.finding import runs_of, working_directory
 from gpulaunch.notify.preflight import Looking
 
@@ -36,8 +35,8 @@ WARNINGS = 20
 def foreseen(plan: Plan, job_file: Path | None) -> tuple[Plan, Mapping[str, float]]:
     """Return the plan with how long its jobs took in earlier runs of the file, and that by name."""
     digests = {job.name: job.digest for job in plan.jobs}
-    runs = islice(runs_of(job_file, working_directory()), RUNS) if job_file else ()
-    earlier = durations_of(list(runs), digests)
+    runs = runs_of(job_file, working_directory()) if job_file else ()
+    earlier = durations_of(runs, digests)
     return replace(plan, jobs=expect(plan.jobs, earlier)), earlier
 
 

@@ -29,7 +29,7 @@ from gpulaunch.app.lookup import directory, jobs_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
 from gpulaunch.app.rereading import filed_of, plan_again
-from gpulaunch.app.session import Metrics, Session, run_to_its_end
+from gpulaunch.app.session import Session, metrics_port, run_to_its_end
 from gpulaunch.control.client import call
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
@@ -141,7 +141,7 @@ def _go_on(
     observer.created(run)
     # The lock comes first: after it nobody changes what is read, and an error names the live run
     # itself rather than the metrics port that it holds.
-    with ControlServer(own_id(run)) as server, Metrics(options, observer) as metrics:
+    with ControlServer(own_id(run)) as server, metrics_port(options) as exporter:
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
@@ -189,7 +189,7 @@ def _go_on(
             None if recorded else filed_of(manifest, options),
         )
         with closing(Journal.reopen(run)) as journal:
-            return run_to_its_end(session, server, journal, metrics, observer)
+            return run_to_its_end(session, server, journal, exporter, observer)
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:

@@ -87,47 +87,26 @@ def held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Metrics:
-    """The port that `metrics_port` asks for, taken at once, and served until `close`.
+@contextmanager
+def metrics_port(options: RunOptions) -> Iterator[Exporter | None]:
+    """Take the port that `--metrics-port` names, and hold it; None where none is asked for.
 
-    Does nothing where none is asked for. Making one raises UsageError where the port cannot be
-    had, or what serves it is not installed. A context manager.
+    Raises UsageError where the port cannot be had, or what serves it is not installed.
     """
-
-    def __init__(self, options: RunOptions, observer: Observer) -> None:
-        self._observer = observer
-        self._port = options.metrics_port
-        if self._port is not None:
-            require("prometheus", "--metrics-port")
-        self._exporter = None if self._port is None else Exporter(self._port)
-
-    def announce(self) -> None:
-        if self._exporter is not None:
-            # Nobody can know a port that we chose.
-            self._observer.note(f"metrics at {self._exporter.address}", urgent=self._port == 0)
-
-    def start(self, session: Session) -> None:
-        """Serve a run that has a journal; a failure to serve does not stop the run."""
-        if self._exporter is None:
-            return
-        try:
-            self._exporter.start(session.run, session.earlier)
-        except OSError as error:
-            self._observer.note(f"the metrics are not served: {error.strerror or error}")
-
-    def __enter__(self) -> Metrics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._exporter is not None:
-            self._exporter.close()
+    if options.metrics_port is None:
+        yield None
+        return
+    require("prometheus", "--metrics-port")
+    with Exporter(options.metrics_port) as exporter:
+        yield exporter
 
 
 def run_to_its_end(
-    session: Session, server: ControlServer, journal: Journal, metrics: Metrics, observer: Observer
+    session: Session,
+    server: ControlServer,
+    journal: Journal,
+    exporter: Exporter | None,
+    observer: Observer,
 ) -> RunEnd:
     """Drive the run to its end, have its report written, and return what it came to.
 
@@ -139,14 +118,19 @@ def run_to_its_end(
 
     def begun() -> None:
         observer.begun()
-        metrics.start(session)
+        if exporter is not None:
+            _serve(exporter, session, observer)
 
-    metrics.announce()
+    if exporter is not None:
+        # Nobody can know a port that we chose.
+        urgent = session.options.metrics_port == 0
+        observer.note(f"metrics at {exporter.address}", urgent=urgent)
     try:
         unrecorded = supervise(session, server, journal, observer, begun)
     finally:
         observer.close(ledger)
-        metrics.close()
+        if exporter is not None:
+            exporter.close()
     with attended(server, session.run, ledger):
         _reported(ledger, session.run, observer)
     if ledger.exit_status == NO_CARDS:
@@ -157,6 +141,14 @@ def run_to_its_end(
             f"the run could not be recorded ({unrecorded}) and was stopped; {what_now}"
         )
     return RunEnd(session.run, ledger, ledger.exit_status)
+
+
+def _serve(exporter: Exporter, session: Session, observer: Observer) -> None:
+    """Serve the metrics of a run that has a journal; a failure to serve does not stop the run."""
+    try:
+        exporter.start(session.run, session.earlier)
+    except OSError as error:
+        observer.note(f"the metrics are not served: {error.strerror or error}")
 
 
 def _reported(ledger: Ledger, run: RunDir, observer: Observer) -> None:

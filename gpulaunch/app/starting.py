@@ -27,7 +27,7 @@ from gpulaunch.app.lookup import alive_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
 from gpulaunch.app.rereading import Filed
-from gpulaunch.app.session import Metrics, Session, held_signals, run_to_its_end
+from gpulaunch.app.session import Session, held_signals, metrics_port, run_to_its_end
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.ledger import Ledger
@@ -103,7 +103,7 @@ def start(
         )
     observer.planned(Preview(plan, jobs, pool, found))
     setup_of(pool.engine).require_here(pool, os.environ)
-    with Metrics(options, observer) as metrics, held_signals():
+    with metrics_port(options) as exporter, held_signals():
         if run_dir is not None:
             _make_way(RunDir(run_dir))
         kept = RunDir.create(working_directory(), plan.name, when, run_dir)
@@ -120,7 +120,7 @@ def start(
         observer.created(kept)
         with ControlServer(run_id) as server, closing(Journal.create(kept)) as journal:
             _describe(session, job_file)
-            return run_to_its_end(session, server, journal, metrics, observer)
+            return run_to_its_end(session, server, journal, exporter, observer)
 
 
 def _make_way(run: RunDir) -> None:

@@ -21,9 +21,7 @@ RUNS = 3
 """Earlier runs that are read at most: the newest may have been stopped before it had begun."""
 
 
-def durations_of(
-    runs: Iterable[RunDir], digests: Mapping[str, str] | None = None
-) -> dict[str, float]:
+def durations_of(runs: Iterable[RunDir], digests: Mapping[str, str]) -> dict[str, float]:
     """Return the seconds of each job's last success in these runs, which come newest first.
 
     Reads as many of them as are small enough together. `digests` as for `durations`.

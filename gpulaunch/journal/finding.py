@@ -140,13 +140,8 @@ def before(run: RunDir) -> RunDir | None:
     this = manifest_of(run)
     if this is None or not this.job_file:
         return None
-    wanted = os.path.realpath(this.job_file)
-    for other in runs(Path(this.cwd)):
-        manifest = manifest_of(other)
-        older = manifest is not None and manifest.started < this.started
-        if older and is_of(other, wanted) and counts(other):
-            return other
-    return None
+    begun_there = runs_of(Path(this.job_file), Path(this.cwd))
+    return next((other for other in begun_there if _age(other)[0] < this.started), None)
 
 
 def names_of(run: RunDir) -> tuple[str, ...]:
