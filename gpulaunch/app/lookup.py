@@ -17,6 +17,7 @@ from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
+from gpulaunch.core.reached import reached
 from gpulaunch.core.reasons import InQueue, NeedsOthers, NothingStarts, RunOver, WaitReason
 from gpulaunch.digest.words import ON_ITS_OWN
 from gpulaunch.errors import UsageError
@@ -211,17 +212,12 @@ def with_needs(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> 
     if not patterns:
         return list(jobs)
     by_name = {job.name: job for job in jobs}
-    todo = [n for n in by_name if any(fnmatchcase(n, pattern) for pattern in patterns)]
-    if not todo:
+    named = [n for n in by_name if any(fnmatchcase(n, pattern) for pattern in patterns)]
+    if not named:
         raise UsageError(f"--only {patterns[0]}: no job of the file has such a name")
-    chosen = set(todo)
-    while todo:
-        for need in by_name[todo.pop()].needs:
-            known = ledger.jobs.get(need)
-            if need not in chosen and not (known and known.state == "succeeded"):
-                chosen.add(need)
-                todo.append(need)
-    there = chosen | ledger.jobs.keys()
+    done = {record.name for record in ledger.jobs.values() if record.state == "succeeded"}
+    chosen = reached(named, lambda name: [n for n in by_name[name].needs if n not in done])
+    there = chosen.keys() | ledger.jobs.keys()
     return [
         replace(job, after=tuple(n for n in job.after if n in there))
         for job in jobs

@@ -16,6 +16,7 @@ from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import SetTimer, StopAttempt, StopReason, Timer
 from gpulaunch.core.facts import JobRequeued, JobSettled
 from gpulaunch.core.model import BAD_STATES, Demand, JobState
+from gpulaunch.core.reached import reached
 from gpulaunch.core.reasons import JobReason, NeededBy, NeedUnmet
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import (
@@ -301,24 +302,16 @@ def to_retry(state: State, names: tuple[str, ...] | None) -> list[Node]:
         asked = [node for node in state.jobs if state.record(node).state == "failed"]
     else:
         asked = [state.jobs.nodes[name] for name in names if name in state.jobs.nodes]
-    found: dict[Node, None] = {}
-    up = [node for node in asked if isinstance(node.state, Delayed) or is_bad(state, node)]
-    down = list(up)
-    while up:
-        node = up.pop()
-        found[node] = None
-        if state.record(node).state == "skipped":
-            more = [n for n in node.links.required if is_bad(state, n)]
-            up += [n for n in more if n not in found]
-    down += found
-    while down:
-        node = down.pop()
-        found[node] = None
-        down += [
-            n
-            for n in node.links.dependants
-            if n not in found and state.record(n).state == "skipped"
-        ]
+
+    def skipped(node: Node) -> bool:
+        return state.record(node).state == "skipped"
+
+    def obstacles(node: Node) -> list[Node]:
+        return [n for n in node.links.required if skipped(node) and is_bad(state, n)]
+
+    over = [node for node in asked if isinstance(node.state, Delayed) or is_bad(state, node)]
+    above = reached(over, obstacles)
+    found = reached(above, lambda node: filter(skipped, node.links.dependants))
     there = (node for node in found if not state.record(node).vanished)
     return sorted(there, key=lambda node: node.order)
 
@@ -357,14 +350,7 @@ def stop(
 
 def closure(node: Node) -> list[Node]:
     """Return the services that must run beside this job: its own, and those that they need."""
-    found: dict[Node, None] = dict.fromkeys(node.links.services)
-    todo = list(found)
-    while todo:
-        for service in todo.pop().links.services:
-            if service not in found:
-                found[service] = None
-                todo.append(service)
-    return list(found)
+    return list(reached(node.links.services, lambda service: service.links.services))
 
 
 def demands_beside(services: Iterable[Node]) -> set[Demand]:

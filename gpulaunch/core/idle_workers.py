@@ -84,8 +84,10 @@ class IdleWorkers:
         return min(found, key=_place, default=None)
 
     def take(self, resident: IdleWorker) -> None:
-        """Remove the worker, as an attempt starts in it."""
-        self._forget(resident)
+        """Remove the worker, as an attempt starts in it, or nothing is left of it."""
+        del self._by_id[resident.id]
+        for card in resident.cards:
+            del card.idle_workers[resident.id]
 
     def end(self, resident: IdleWorker, now: bool = False) -> None:
         if not resident.ending:
@@ -122,15 +124,10 @@ class IdleWorkers:
         resident = self._by_id.get(worker)
         if resident is None:
             return ()
-        self._forget(resident)
+        self.take(resident)
         if resident.ending:
             self._effects.fact(WorkerGone(resident.id, resident.gpus))
         return resident.cards
-
-    def _forget(self, resident: IdleWorker) -> None:
-        del self._by_id[resident.id]
-        for card in resident.cards:
-            del card.idle_workers[resident.id]
 
 
 def _is_ready(card: Card) -> bool:

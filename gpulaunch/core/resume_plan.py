@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core import submission
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import BAD_STATES, Job
+from gpulaunch.core.reached import reached
 from gpulaunch.core.state import State
 
 
@@ -147,14 +148,5 @@ def retried(
     for job in skipped:
         for need in job.needs:
             dependants.setdefault(need, []).append(job.name)
-    found = _reached(found, needs)
-    return frozenset(_reached(found, dependants))
-
-
-def _reached(start: Collection[str], onward: Mapping[str, Sequence[str]]) -> set[str]:
-    found, todo = set(start), list(start)
-    while todo:
-        more = [name for name in onward.get(todo.pop(), ()) if name not in found]
-        found.update(more)
-        todo += more
-    return found
+    below = reached(found, lambda name: needs.get(name, ()))
+    return frozenset(reached(below, lambda name: dependants.get(name, ())))

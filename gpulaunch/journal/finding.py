@@ -91,16 +91,12 @@ def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
     return None
 
 
-def find(run: str | None, cwd: Path) -> RunDir:
-    """Return the run that a directory, a name, an id or a job file means; None: the newest here.
+def find(run: str, cwd: Path) -> RunDir:
+    """Return the run that a directory, a name, an id or a job file means.
 
-    Of several runs of one name or job file it is the newest. Raises UsageError (NoSuchRunError for
-    what was typed), saying what was looked for and where.
+    Of several runs of one name or job file it is the newest. Raises NoSuchRunError, saying what was
+    looked for and where.
     """
-    if run is None:
-        if near := here(cwd):
-            return near.runs[0]
-        raise UsageError(f"{nothing_under(cwd)}: name a run's directory")
     path = _path(run, cwd)
     if path is not None and RunDir(path).holds_run:
         return RunDir(path)

@@ -10,10 +10,25 @@ from gpulaunch.core.facts import RunClosed
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.finding import Here, before, find, here, make_latest, newest_of, runs
+from gpulaunch.journal.finding import (
+    Here,
+    before,
+    find,
+    here,
+    make_latest,
+    newest_of,
+    nothing_under,
+    runs,
+)
 from gpulaunch.journal.rundir import RUNS, RunDir
 from tests.journal.facts import opened
 from tests.journal.made import NOTHING_STARTED, STARTED, WHEN, made
+
+
+def _newest(cwd: Path) -> RunDir:
+    near = here(cwd)
+    assert near is not None
+    return near.runs[0]
 
 
 def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> None:
@@ -31,7 +46,7 @@ def test_a_run_whose_manifest_was_lost_is_found_all_the_same(tmp_path: Path) -> 
     assert find(new.path.name, tmp_path) == new
 
 
-@pytest.mark.parametrize("how", ["name", "id", "directory name", "path", "relative", "none"])
+@pytest.mark.parametrize("how", ["name", "id", "directory name", "path", "relative"])
 def test_a_run_is_found_however_it_is_named(tmp_path: Path, how: str) -> None:
     made(tmp_path, seconds=0)
     made(tmp_path, "other", seconds=1)
@@ -42,9 +57,9 @@ def test_a_run_is_found_however_it_is_named(tmp_path: Path, how: str) -> None:
         "directory name": run.path.name,
         "path": str(run.path),
         "relative": f"gpulaunch-runs/{run.path.name}/",
-        "none": None,
     }[how]
     assert find(named, tmp_path) == run
+    assert _newest(tmp_path) == run
 
 
 def test_the_link_to_the_newest_leads_to_the_run_itself(tmp_path: Path) -> None:
@@ -63,8 +78,8 @@ def test_a_run_in_a_named_directory_is_found_by_its_path(tmp_path: Path) -> None
 
 
 def test_what_is_not_found_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"there is no run under {tmp_path / RUNS}"):
-        find(None, tmp_path)
+    assert here(tmp_path) is None
+    assert nothing_under(tmp_path).startswith(f"there is no run under {tmp_path / RUNS}")
     with pytest.raises(UsageError, match=r"none is there"):
         find("fold", tmp_path)
     made(tmp_path)
@@ -96,18 +111,18 @@ def test_runs_of_a_parent_are_found_from_below_and_the_nearest_counts(tmp_path: 
     below.mkdir(parents=True)
     top, near = made(tmp_path, seconds=9), made(tmp_path / "proj", seconds=1)
     assert here(below) == Here(tmp_path / "proj", (near,))
-    assert find(None, below) == near
+    assert _newest(below) == near
     assert find("latest", below) == near
     assert find(top.path.name, below) == top
     own = made(below, seconds=0)
-    assert find(None, below) == own
+    assert _newest(below) == own
 
 
 def test_a_run_s_own_directory_means_that_run_and_so_does_what_is_below_it(tmp_path: Path) -> None:
     run, newer = made(tmp_path), made(tmp_path, seconds=5)
-    assert find(None, run.path) == run
-    assert find(None, run.logs) == run
-    assert find(None, tmp_path / RUNS) == newer
+    assert _newest(run.path) == run
+    assert _newest(run.logs) == run
+    assert _newest(tmp_path / RUNS) == newer
 
 
 def test_a_run_of_somebody_else_above_is_not_taken_up(
@@ -121,7 +136,7 @@ def test_a_run_of_somebody_else_above_is_not_taken_up(
     with pytest.raises(UsageError):
         find("fold", below)
     assert find(str(run.path), below) == run, "named by its directory it is looked at all the same"
-    assert find(None, tmp_path) == run
+    assert _newest(tmp_path) == run
 
 
 def test_runs_begun_here_in_directories_of_their_own_are_of_here(tmp_path: Path) -> None:
@@ -216,10 +231,10 @@ def test_a_directory_with_runs_is_answered_with_the_newest_of_them(tmp_path: Pat
 
 def test_a_run_in_which_nothing_was_started_counts_as_none(tmp_path: Path) -> None:
     nothing = made(tmp_path, seconds=5, facts=NOTHING_STARTED)
-    with pytest.raises(UsageError, match=f"nothing was started in {nothing.path}"):
-        find(None, tmp_path)
+    assert here(tmp_path) is None
+    assert f"nothing was started in {nothing.path}" in nothing_under(tmp_path)
     started = made(tmp_path, seconds=1)
-    assert find(None, tmp_path) == started
+    assert _newest(tmp_path) == started
     assert find("latest", tmp_path) == started
     assert find("fold", tmp_path) == started
     assert find("jobs.yaml", tmp_path) == started
@@ -239,7 +254,7 @@ def test_a_run_in_which_nothing_was_started_is_before_none(
 
 def test_a_run_that_only_waited_in_its_last_turn_counts(tmp_path: Path) -> None:
     run = made(tmp_path, facts=(*STARTED, RunClosed("stopped", Quoted("no card came free"), 3)))
-    assert find(None, tmp_path) == run
+    assert _newest(tmp_path) == run
 
 
 def test_the_words_of_a_job_do_not_make_its_run_one_that_started(tmp_path: Path) -> None:
