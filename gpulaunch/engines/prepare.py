@@ -17,9 +17,11 @@ from hashlib import blake2s
 from pathlib import Path
 from uuid import uuid4
 
+from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.core.template import Template, render, slots
 from gpulaunch.engines import strict
+from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import (
     AttemptPlace,
     Delta,
@@ -40,22 +42,15 @@ class NotPreparedError(GpulaunchError):
     """The attempt cannot be started as the job says; the text is one line."""
 
 
-def prepare(
-    job: Job,
-    attempt: AttemptId,
-    place: AttemptPlace,
-    machine: MachineLimits,
-    base: Mapping[str, str],
-    run: RunDir,
-    outs: OutputDirs,
-) -> Command:
+def prepare(launch: Launch, place: AttemptPlace, context: RunContext, outs: OutputDirs) -> Command:
     """Make what the attempt needs on disk, and return the command to execute."""
+    job, attempt, run, base = launch.job, launch.attempt, context.run, context.base
     place = strict.placed(job, place)
     log, end = str(run.log(attempt)), str(run.end(attempt))
     _directories(job, place, log, end, outs)
     inputs = materialise(job, run)
     values = placeholders(place, log, inputs)
-    changes = dressed(job, place, machine, base, values)
+    changes = dressed(job, place, context.machine, base, values)
     return Command(
         attempt=str(attempt),
         argv=argv_of(job, values) if job.worker is None else _worker(job, changes, base),

@@ -98,7 +98,7 @@ def command(job: Job, values: Values) -> str:
 
 
 def _argument(number: int, text: Text, values: Values) -> str:
-    """Return what is executed is a program: neither a builtin of that name, nor an assignment."""
+    """Return a word of a command, whose first is a program: no builtin, and no assignment."""
     spelt = raw(text, values)
     if number == 0 and spelt in BUILTINS:
         return f"env {spelt}"

@@ -148,7 +148,7 @@ def _short(word: str) -> list[str]:
 
 
 def _refuse_ours(name: str) -> None:
-    """Return an option's full name; Slurm takes any unambiguous beginning (`--arr`)."""
+    """Raise FieldError for an option of ours; Slurm takes any unambiguous beginning (`--arr`)."""
     ours = name if name in OURS else next((known for known in OURS if known.startswith(name)), "")
     if ours:
         raise FieldError(f"--{ours} cannot be set here: {OURS[ours]}")

@@ -95,7 +95,7 @@ class Launcher:
         order.started(made, here.background, must)
 
     def _steps_of(self, group: Sequence[Node]) -> int:
-        """Return the same of a stretch of the source; what `&&` joins is one."""
+        """Count the steps of a stretch of the source; what `&&` joins is one."""
         joined = group[0].parent is not None and group[0].parent.type == "list"
         return min(1, self._steps(group)) if joined else self._steps(group)
 

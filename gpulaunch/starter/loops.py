@@ -136,7 +136,7 @@ def _numbers(first: int, last: int) -> list[str]:
 
 
 def _placed(pattern: str, scope: Scope) -> str:
-    """Return a pattern is looked up from the job file's directory, not from `cwd`."""
+    """Return a pattern for the job file's directory, where it is looked up, and not in `cwd`."""
     return posixpath.normpath(posixpath.join(scope.cwd or "", pattern))
 
 

@@ -172,7 +172,7 @@ class Renderer:
                 yield node
 
     def _blind(self, node: Node) -> bool:
-        """Return a placeholder cannot be quoted here."""
+        """Whether a placeholder cannot be quoted here."""
         for one in above(node):
             if one == node.parent and one.type == "expansion":
                 continue  # its own braces
@@ -331,7 +331,7 @@ class Renderer:
             edits.cut_word(words[at - 1])
 
     def _inside_loop(self, node: Node, edits: _Edits) -> bool:
-        """Return a loop that stays in the text, as against the one that became foreach."""
+        """Whether a loop is around that stays in the text, unlike the one that became foreach."""
         loop = next((one for one in above(node) if one.type in _LOOPS), None)
         return loop is not None and any(
             top.start_byte <= loop.start_byte < top.end_byte for top in edits.tops

@@ -106,7 +106,7 @@ class Order:
         )
 
     def joined(self, inner: Order) -> None:
-        """Return a background group: all it started may still run."""
+        """Take in a background group: all it started may still run."""
         fresh = [ended.made for ended in inner.ended if ended not in self.ended]
         self.running += [*fresh, *inner.running]
         self.last = self.running[-1] if self.running else self.last
@@ -130,13 +130,13 @@ class StatementPlace:
     must: bool = False
 
     def beside(self, forks: bool) -> StatementPlace:
-        """Note likewise a statement with an & behind it (`forks`), which has its own scope."""
+        """Return the place of a statement; one with an & behind it (`forks`) has its own scope."""
         scope = self.scope.copy() if forks else self.scope
         return replace(self, scope=scope, background=forks)
 
     @contextmanager
     def group(self) -> Iterator[StatementPlace]:
-        """Note likewise several statements in turn, which all run beside what follows, or none."""
+        """Yield the place of statements in turn, which all run beside what follows, or none."""
         order = self.order.copy() if self.background else self.order
         yield replace(self, order=order, background=False)
         if self.background:

@@ -154,7 +154,7 @@ class _Translator:
             raise Untranslatable("a function that no command calls in a way that is known")
 
     def _throttles(self, node: Node) -> bool:
-        """Return an `if` or `while` that only waits for some of the started to end."""
+        """Whether it is an `if` or `while` that only waits for some of the started to end."""
         if node.type not in ("if_statement", "while_statement", "compound_statement"):
             return False
         commands = [inner for inner in walk(node) if inner.type == "command"]
@@ -319,7 +319,7 @@ class _Translator:
             self.notes.remark(node, _IN_TURN, self._head(node))
 
     def _turn(self, loop: Node, turn: Statement, here: StatementPlace) -> None:
-        """Return a loop whose whole body is one group."""
+        """Take in a loop whose whole body is one group."""
         group, forks = turn
         beside = here.background or forks
         self._group(group, replace(here, background=beside))

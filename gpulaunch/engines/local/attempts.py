@@ -137,22 +137,13 @@ class LocalAttempts:
 
     def _begin(self, launch: Launch) -> _Running:
         """Launch the attempt and return what it holds; where that fails, nothing is held."""
-        context = self._context
         worker = self._workers.get(launch.worker)
         with ExitStack() as stack:
             count = 2 if wants_port(launch.job) else 1
             ports = list(worker.ports) if worker else []
             ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
             place = self._place(launch, ports)
-            command = prepare(
-                launch.job,
-                launch.attempt,
-                place,
-                context.machine,
-                context.base,
-                context.run,
-                self._outs,
-            )
+            command = prepare(launch, place, self._context, self._outs)
             slot = None if launch.job.worker else self.pairs.preloads.slot(launch.job, command)
             server = slot.server if slot else None
             if slot:

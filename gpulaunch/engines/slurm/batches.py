@@ -10,7 +10,6 @@ of that name before the batch is handed over again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -163,12 +162,6 @@ def confirm(batch: Batch, number: str, run: SlurmDir) -> None:
     """Record durably that Slurm has the batch as `number`. Raises OSError."""
     batch.id = number
     replace_file(run.batch_id(batch.name), number.encode(), durable=True)
-
-
-def forget(batch: Batch, run: SlurmDir) -> None:
-    """Remove the file of a batch that Slurm neither has nor will get."""
-    with suppress(OSError):
-        os.unlink(run.batch_list(batch.name))
 
 
 def read_all(run: SlurmDir) -> list[Batch]:

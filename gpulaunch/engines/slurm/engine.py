@@ -25,7 +25,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
-from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.engines.slurm.rundir import SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
 from gpulaunch.errors import GpulaunchError, UsageError
@@ -209,15 +209,15 @@ class SlurmEngine:
                 with suppress(OSError):  # without it a later launcher finds the batch by its title
                     batches.confirm(batch, number, self._run)
             case a.ForgetBatch(batch):
-                batches.forget(batch, self._run)
+                forget(self._run.batch_list(batch.name))
             case a.ForgetAttempt(attempt):
-                launch_files.forget(attempt, self._run)
+                forget(self._run.ticket(attempt))  # it holds values of variables
                 self._outs.over(str(self._run.out(attempt)))
-                self._records.forget_stop(attempt)
+                forget(self._run.stop(attempt))
             case a.ForgetSilence(id):
                 script.forget_silence(self._run, id)
             case a.ForgetHeld():
-                self._records.forget_held()
+                forget(self._run.held)
 
     def _prepare(self, launch: Launch) -> a.Observation:
         job, run = launch.job, self._run

@@ -51,7 +51,7 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
             os.unlink(left)  # left by an attempt that was stopped before it began, and forgotten
     slots = NodeSlots.fresh(job.demand.gpus)
     place = _place(job, attempt, run, context.run_id, slots)
-    command = prepare(job, attempt, place, context.machine, context.base, run, outs)
+    command = prepare(launch, place, context, outs)
     write_ticket(run.ticket(attempt), command, slots, list(map(str, launch.after)))
 
 
@@ -85,9 +85,3 @@ def job_of(attempt: AttemptId, run: SlurmDir) -> Job:
         grace=limits["grace"],
         success_codes=frozenset(limits["success_codes"]),
     )
-
-
-def forget(attempt: AttemptId, run: SlurmDir) -> None:
-    """Remove the ticket of an attempt that has ended: it holds values of variables."""
-    with suppress(OSError):
-        os.unlink(run.ticket(attempt))

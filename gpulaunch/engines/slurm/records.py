@@ -97,10 +97,6 @@ class DiskRecords:
             return False
         return True
 
-    def forget_stop(self, attempt: AttemptId) -> None:
-        with suppress(OSError):
-            os.unlink(self._run.stop(attempt))
-
     def hold(self, names: frozenset[str]) -> bool:
         """List the attempts that are held; return True if a later launcher can rely on it."""
         try:
@@ -108,10 +104,6 @@ class DiskRecords:
         except OSError:
             return False
         return True
-
-    def forget_held(self) -> None:
-        with suppress(OSError):
-            os.unlink(self._run.held)
 
 
 def _names(directory: str) -> frozenset[str]:

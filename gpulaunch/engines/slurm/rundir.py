@@ -10,6 +10,8 @@ slurm/held                            what is held in Slurm's queue since the ru
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,3 +48,9 @@ class SlurmDir(RunDir):
 
     def stop(self, attempt: AttemptId) -> Path:
         return self.stops / self.end(attempt).name
+
+
+def forget(path: Path) -> None:
+    """Remove a file that nobody needs any more, if it can be removed."""
+    with suppress(OSError):
+        os.unlink(path)

@@ -39,13 +39,13 @@ class Phase:
         """Take in a look's answer. None: it failed (no memory, no file yet)."""
 
     def start_clock(self) -> None:
-        """Return a job's own time begins: hooks at its fork are done, or its worker has loaded."""
+        """Begin a job's own time: hooks at its fork are done, or its worker has loaded."""
 
     def held_up(self, reaped: bool = False) -> None:
-        """Return the child has ended in hooks at its fork (`reaped`): it was not the job yet."""
+        """Take in that hooks at its fork ended the child (`reaped`): it was not the job yet."""
 
     def reaped(self, pid: int) -> None:
-        """Return a process below the keeper has been reaped."""
+        """Take in that a process below the keeper has been reaped."""
 
 
 class Recorded(Phase):
