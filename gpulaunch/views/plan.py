@@ -60,7 +60,7 @@ def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
     told = _told_of(group, engine)
-    facts = " · ".join([several(len(group), "job"), *_needs_of(group), *told])
+    facts = " · ".join(filter(None, [several(len(group), "job"), *_needs_of(group), told]))
     lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
         lines.append(Text.assemble(("    $ ", "green"), _one_line(_what_runs(job))))
@@ -75,12 +75,12 @@ def _what_runs(job: Job) -> str:
     return f"{job.worker.title}({job.name})"
 
 
-def _workers_of(group: Sequence[Job]) -> list[str]:
+def _workers_of(group: Sequence[Job]) -> str:
     """Return words about the group's workers: one kind, or how many; each kind loads by itself."""
     kinds = {job.demand.worker for job in group if job.worker is not None}
     if not kinds:
-        return []
-    return ["in a worker" if len(kinds) == 1 else f"in workers of {len(kinds)} kinds"]
+        return ""
+    return "in a worker" if len(kinds) == 1 else f"in workers of {len(kinds)} kinds"
 
 
 def _one_line(text: str) -> str:
@@ -90,39 +90,36 @@ def _one_line(text: str) -> str:
 
 
 def _needs_of(group: Sequence[Job]) -> list[str]:
-    """Return what the group's jobs take and wait for; where they differ, from least to most."""
+    """Return what the group's jobs take and wait for, "" for what none does; from least to most."""
     each = " each" if len(group) > 1 else ""
     demands = [job.demand for job in group]
     memories = [demand.gpu_memory or None for demand in demands]
+    retries = [job.retry.times or None for job in group]
     shares = [demand.per_gpu if demand.per_gpu > 1 else None for demand in demands]
     return [
         _cards_needed(group) + each,
-        *_workers_of(group),
-        *_span(memories, size, "{} free on the card"),
-        *_span(shares, words.count, "{} share a card"),
-        *_span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
-        *_listed("uses", [demand.uses for demand in demands]),
-        *_listed("needs", [job.needs for job in group]),
-        *_listed("after", [job.after for job in group]),
-        *_span([job.expected or None for job in group], clock, "{} expected"),
-        *_span([job.timeout for job in group], span, "timeout {}"),
-        *_span([job.idle_timeout for job in group], span, "idle_timeout {}"),
-        *_span(
-            [job.retry.times or None for job in group],
-            lambda n: several(n, "retry", "retries"),
-            "{}",
-        ),
-        *(["a service"] if group[0].service is not None else []),
+        _workers_of(group),
+        _span(memories, size, "{} free on the card"),
+        _span(shares, words.count, "{} share a card"),
+        _span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
+        _listed("uses", [demand.uses for demand in demands]),
+        _listed("needs", [job.needs for job in group]),
+        _listed("after", [job.after for job in group]),
+        _span([job.expected or None for job in group], clock, "{} expected"),
+        _span([job.timeout for job in group], span, "timeout {}"),
+        _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
+        _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
+        "a service" if group[0].service is not None else "",
     ]
 
 
-def _told_of(group: Sequence[Job], engine: str) -> list[str]:
+def _told_of(group: Sequence[Job], engine: str) -> str:
     """Return all settings for the engine; the first job's if the jobs differ."""
     told = [", ".join(map(words.visible, _told(job, engine))) for job in group]
     if not any(told):
-        return []
+        return ""
     same = all(other == told[0] for other in told)
-    return [f"tells it {told[0]}" if same else f"tells it item by item ({told[0]} …)"]
+    return f"tells it {told[0]}" if same else f"tells it item by item ({told[0]} …)"
 
 
 def _told(job: Job, engine: str) -> tuple[str, ...]:
@@ -134,14 +131,14 @@ def _told(job: Job, engine: str) -> tuple[str, ...]:
     )
 
 
-def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase: str) -> list[str]:
+def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase: str) -> str:
     """Return a range in words, and if some jobs have no value: `timeout 30 min to 2 h`."""
     known = [value for value in values if value is not None]
     if not known:
-        return []
+        return ""
     least, most = show(min(known)), show(max(known))
     span = least if least == most else f"{least} to {most}"
-    return [phrase.format(span) + (" (not all)" if len(known) < len(values) else "")]
+    return phrase.format(span) + (" (not all)" if len(known) < len(values) else "")
 
 
 def _cards_needed(group: Sequence[Job]) -> str:
@@ -152,11 +149,11 @@ def _cards_needed(group: Sequence[Job]) -> str:
     return several(most, "card") if most else "no card"
 
 
-def _listed(word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
+def _listed(word: str, names: Sequence[tuple[str, ...]]) -> str:
     """Return names in words: `needs a, b`; the first job's as an example if the jobs differ."""
     if not any(names):
-        return []
+        return ""
     listed = listing(map(words.visible, names[0]))
     if all(other == names[0] for other in names):
-        return [f"{word} {listed}"]
-    return [f"{word} item by item ({listed} …)" if listed else f"{word} others, some of them"]
+        return f"{word} {listed}"
+    return f"{word} item by item ({listed} …)" if listed else f"{word} others, some of them"

@@ -9,7 +9,7 @@ may stop a run that works: what cannot be encoded is escaped, and a stream that 
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 from gpulaunch.core.facts import Fact
@@ -66,10 +66,6 @@ class SafeStream:
             except (OSError, ValueError):  # ValueError: the stream was closed
                 self.broken = True
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         if not self.broken:

@@ -232,9 +232,7 @@ def _by_status(evidence: Evidence) -> Failure | None:
     from gpulaunch.diagnose.failure.judge import of_status
 
     found = of_status(evidence.tail, evidence.outcome.code)
-    if found is None:
-        return None
-    return _failure(found.kind, found.text)
+    return _failure(found.kind, found.text) if found else None
 
 
 def advice_on_modules(evidence: Evidence) -> Advice:

@@ -104,7 +104,7 @@ def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
         survived = error.shape == "survived" and not (cluster and _points_back(cluster[0]))
         if survived or len(cluster) == MAX_CLUSTER_ERRORS:
             break
-        if not _is_quiet(_between(rest, error.end, after)):
+        if not _is_quiet(line for line in rest if error.end < line.at < after):
             break
         cluster.insert(0, error)
         after = min(after, error.start)
@@ -114,10 +114,6 @@ def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
 def _points_back(error: Error) -> bool:
     """Whether it only says that what a warning told of before it was not survived after all."""
     return any(shapes.WARNED.search(raised.message) for raised in error.raised)
-
-
-def _between(rest: Sequence[LogLine], start: int, stop: int) -> Iterator[LogLine]:
-    return (line for line in rest if start < line.at < stop)
 
 
 def _is_quiet(between: Iterator[LogLine]) -> bool:

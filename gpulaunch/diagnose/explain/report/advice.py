@@ -74,10 +74,9 @@ class Advice:
     def mend_next(self) -> Iterator[str]:
         """Name what else in that frame is elsewhere: the next line may meet it."""
         odd = {t.key for t in self.found.odd}
-        look = self.found.looks[id(self.found.where.frame)] if self.found.where else None
         rest = [
             t
-            for t in (look.tensors if look else ())
+            for t in self.found.held(self.found.where)
             if t.device != self.found.home and not t.zero_dim and t.key not in odd
         ]
         if rest:
@@ -96,7 +95,7 @@ class Advice:
 
     def merged(self, whole: list[list[NamedTensor]]) -> list[tuple[str, list[NamedTensor]]]:
         """Odd modules by path; those of one variable that is odd altogether, as that variable."""
-        line = grouped(self.found.line.tensors if self.found.line else [])
+        line = grouped(self.found.line.tensors)
         found: dict[str, list[NamedTensor]] = {}
         for group in whole:
             root = re.split(r"[.\[]", group[0].path, maxsplit=1)[0]
@@ -190,18 +189,17 @@ class Advice:
 
     def origin(self, tensor: NamedTensor) -> tuple[TracebackStep | None, str]:
         for step in self.found.users + self.found.way[::-1]:
-            for other in self.found.looks[id(step.frame)].tensors:
+            for other in self.found.held(step):
                 if other.key == tensor.key:
                     return step, other.path
         return self.found.where, tensor.path
 
     def target(self) -> str:
         """Return the device as the line may say it: a neighbour's `.device`, else its name."""
-        line = self.found.line.tensors if self.found.line else []
-        frame = self.found.looks[id(self.found.where.frame)].tensors if self.found.where else []
+        frame = [t for t in self.found.held(self.found.where) if t.role == "plain"]
         near = [
             t
-            for t in line or [t for t in frame if t.role == "plain"]
+            for t in self.found.line.tensors or frame
             if t.device == self.found.home and not re.search(r"[{#]", t.path)
         ]
         near.sort(key=lambda t: (t.role != "plain", "weight" not in t.path, len(t.path)))

@@ -32,9 +32,8 @@ DEVICE = re.compile(r"\b(?:cuda|hip|xpu|npu|mps|hpu|meta|cpu)(?::\d+)?\b")
 
 
 class FailingLine(NamedTuple):
-    """The failing expression of a frame: the tensors that it names."""
+    """The failing expression of a frame: the tensors and the devices that it names."""
 
-    step: TracebackStep
     tensors: list[NamedTensor]
     devices: list[tuple[str, str]]
 
@@ -81,10 +80,14 @@ class DeviceErrorEvidence:
         self.cut = self.cut or look.cut
         return look
 
-    def read(self, step: TracebackStep | None) -> FailingLine | None:
+    def held(self, step: TracebackStep | None) -> list[NamedTensor]:
+        """Return the tensors that a frame's variables lead to."""
+        return self.looks[id(step.frame)].tensors if step is not None else []
+
+    def read(self, step: TracebackStep | None) -> FailingLine:
         """Return the tensors and device names that a frame's failing expression mentions."""
         if step is None:
-            return None
+            return FailingLine([], [])
         roots: dict[str, Any] = {}
         literals: list[tuple[str, str]] = []
         for node in self.source.failing(step):
@@ -100,10 +103,9 @@ class DeviceErrorEvidence:
             ]
         look = self.look(roots.items())
         # What holds a tensor is known from the frame's variables, not from the line.
-        known = {tensor.key: tensor for tensor in self.looks[id(step.frame)].tensors}
-        held = {key: tensor for key, tensor in known.items() if tensor.role != "plain"}
+        held = {tensor.key: tensor for tensor in self.held(step) if tensor.role != "plain"}
         tensors = [held.get(tensor.key, tensor) for tensor in look.tensors]
-        return FailingLine(step, tensors, literals + look.devices)
+        return FailingLine(tensors, literals + look.devices)
 
     # ── Which is odd ────────────────────────────────────────────────────────────────────────────
 
@@ -112,9 +114,9 @@ class DeviceErrorEvidence:
         if self.kind != MIXED:
             return "", []
         candidates = [
-            self.line.tensors if self.line else [],
-            self.inner_line.tensors if self.inner_line else [],
-            *(self.looks[id(step.frame)].tensors for step in reversed(self.way)),
+            self.line.tensors,
+            self.inner_line.tensors,
+            *map(self.held, reversed(self.way)),
         ]
         for tensors in candidates:
             placed = [t for t in tensors if not t.zero_dim or t.device != "cpu"]

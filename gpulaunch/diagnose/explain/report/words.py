@@ -30,10 +30,8 @@ class ReportLines:
         if self.found.where is not None:
             yield from self.place(self.found.where, self.found.line, "where")
             inner = self.found.inner
-            held = self.found.inner_line and (
-                self.found.inner_line.tensors or self.found.inner_line.devices
-            )
-            if inner is not None and inner.frame is not self.found.where.frame and held:
+            other = inner is not None and inner.frame is not self.found.where.frame
+            if inner is not None and other and any(self.found.inner_line):
                 yield from self.place(inner, self.found.inner_line, "inside")
         yield from Advice(self.found).lines()
         yield from self.others()
@@ -54,15 +52,15 @@ class ReportLines:
             yield "  it happened in another process or thread, whose variables are gone; there:"
         yield f"    {short(place.file)}:{place.line}, in {place.function}: {place.source}"
 
-    def place(self, step: TracebackStep, line: FailingLine | None, word: str) -> Iterator[str]:
+    def place(self, step: TracebackStep, line: FailingLine, word: str) -> Iterator[str]:
         yield f"  {word}: {step.at}, in {step.function}"
         text = self.found.source.text(step)
         if text:
             yield f"      {text}"
-        if line and line.tensors:
+        if line.tensors:
             yield "    on that line:"
             yield from self.table(line.tensors)
-        if line and self.found.kind in (ORDINAL, LOADED, NO_GPU):
+        if self.found.kind in (ORDINAL, LOADED, NO_GPU):
             for path, value in line.devices[:PER_FRAME]:
                 yield f"      {path} = {value}" if path else f"      {value}"
 
@@ -93,7 +91,7 @@ class ReportLines:
         for step in self.found.users[::-1] + [
             s for s in self.found.way[::-1] if s not in self.found.users
         ]:
-            tensors = self.found.looks[id(step.frame)].tensors
+            tensors = self.found.held(step)
             if step not in self.found.users:
                 tensors = [t for t in tensors if t.key not in met]
             met.update(t.key for t in tensors)
