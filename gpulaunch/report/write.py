@@ -115,7 +115,7 @@ def report(
             measures = Measures(reader.uses(), curves(reader, history.cards, when))
     attempts = history.attempts()
     zone = zone or _zone(when.start)
-    address = _address(run.logs, beside or run.path)
+    address = quote(os.fsencode(os.path.relpath(run.logs, beside or run.path))) + "/"
     ends = tails(attempts, when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
     split = spans(history, when)
@@ -143,11 +143,6 @@ def _zone(utc: float) -> timezone:
     """Return this machine's at that moment, for all of the report: one run, one clock."""
     offset = datetime.fromtimestamp(utc).astimezone().utcoffset() or timedelta()
     return timezone(offset)
-
-
-def _address(logs: Path, beside: Path) -> str:
-    """Of the directory of logs as the page says it."""
-    return quote(os.fsencode(os.path.relpath(logs, beside))) + "/"
 
 
 def manifest_rows(run: RunDir, history: RunHistory) -> list[tuple[str, str]]:

@@ -56,7 +56,8 @@ class Board:
             case f.JobAdded(name) if self.ledger.jobs[name].state == "waiting":
                 self.waiting.setdefault(name)
             case f.JobRequeued(name):
-                self._unsettle(name)
+                self.ended.pop(name, None)
+                self.failed.pop(name, None)
                 self._wait(name)
             case f.JobDelayed(name):
                 self._wait(name)
@@ -154,10 +155,6 @@ class Board:
     def failure_of(self, job: JobRecord) -> AttemptRecord | None:
         """Return the newest attempt that failed; None if there is none."""
         return next((a for a in reversed(job.attempts) if a.failure is not None), None)
-
-    def _unsettle(self, name: str) -> None:
-        self.ended.pop(name, None)
-        self.failed.pop(name, None)
 
     def _wait(self, name: str) -> None:
         """Add a job that waits again; `queue` puts it into order when it is shown next."""
