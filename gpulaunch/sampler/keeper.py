@@ -37,9 +37,7 @@ def keeper_of(main: int, pid: int, goes_on: bool = False) -> Keeper | None:
     `goes_on`: the main process is a worker that has run others before.
     """
     try:
-        if (
-            int(stat_fields(main)[_PARENT]) != pid
-        ):  # the keeper is gone: another inherited the process
+        if int(stat_fields(main)[_PARENT]) != pid:  # the keeper is gone: another inherited it
             return None
         fields = stat_fields(pid)
     except (OSError, IndexError):

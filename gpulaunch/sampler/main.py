@@ -141,13 +141,8 @@ class Sampler:
     def _sample(
         self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample, at: float, now: float
     ) -> Iterator[Step]:
-        sample = AttemptSample(
-            live.attempt,
-            at,
-            gpu_memory=self._memory(live, tree, seen),
-            cpu_seconds=tree.cpu_seconds,
-            resident=tree.resident,
-        )
+        memory = self._memory(live, tree, seen)
+        sample = AttemptSample(live.attempt, at, memory, tree.cpu_seconds, tree.resident)
         own = [seen.cards[uuid] for uuid in live.own or () if uuid in seen.cards]
         busy = [card.utilization for card in own if card.utilization is not None]
         used = [card.memory for card in own if card.memory is not None]
@@ -183,14 +178,8 @@ class Sampler:
         if pin is None or pin.state != "misplaced":
             return None if before == "verified" else pin
         pin = replace(pin, why=self._where(live, pin))
-        self._link.say(
-            "misplaced",
-            job=live.attempt.job,
-            number=live.attempt.number,
-            gpu=pin.gpu,
-            pid=pin.pid,
-            text=pin.why,
-        )
+        who = {"job": live.attempt.job, "number": live.attempt.number}
+        self._link.say("misplaced", **who, gpu=pin.gpu, pid=pin.pid, text=pin.why)
         return pin
 
     def _where(self, live: SampledAttempt, pin: Pin) -> str:
@@ -240,10 +229,9 @@ def _on_the_host() -> bool:
 
 def _cpu_of(pid: int | None) -> float:
     try:
-        fields = stat_fields(str(pid))
+        return cpu_of(stat_fields(str(pid)))
     except OSError:
         return 0.0
-    return cpu_of(fields)
 
 
 if __name__ == "__main__":

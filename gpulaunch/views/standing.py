@@ -229,11 +229,11 @@ _LABEL = 9
 def print_job(console: Console, run: Standing, job: JobRecord, command: str) -> None:
     """Print a job's facts, its reason, and each attempt. `command`: empty if unknown."""
     console.print(Text.assemble((words.visible(job.name), "bold"), f"  {job.state}"))
-    for label, text in _facts(run, job, command):
-        console.print(Text.assemble((f"{label:>{_LABEL}}  ", "dim"), text), soft_wrap=True)
-    for attempt in job.attempts:
-        console.print()
-        for label, text in _attempt(run, attempt):
+    parts = [_facts(run, job, command), *(_attempt(run, attempt) for attempt in job.attempts)]
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
+        for label, text in part:
             console.print(Text.assemble((f"{label:>{_LABEL}}  ", "dim"), text), soft_wrap=True)
 
 
