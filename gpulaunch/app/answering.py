@@ -33,7 +33,7 @@ def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
     return {
         "pid": os.getpid(),
         "dir": str(run.path),
-        "name": ledger.name,
+        "name": ledger.opening.name,
         "state": ledger.state,
         "counts": dict(ledger.counts),
     }

@@ -52,7 +52,7 @@ class FoundRun:
 
     @property
     def id(self) -> str:
-        return self.ledger.run
+        return self.ledger.opening.run
 
     def reasons(self) -> dict[str, WaitReason]:
         """Why each waiting job waits: by a live run's answer; for another, why it went no further.
@@ -202,7 +202,9 @@ def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
             continue
         fits = [name for name in ledger.jobs if fnmatchcase(name, pattern)]
         if not fits:
-            raise UsageError(f"no job of {ledger.name} is called {pattern}{_near(pattern, ledger)}")
+            raise UsageError(
+                f"no job of {ledger.opening.name} is called {pattern}{_near(pattern, ledger)}"
+            )
         chosen.update(dict.fromkeys(fits))
     return list(chosen)
 

@@ -102,7 +102,7 @@ def as_before(
     options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
     if kept := [word for word in options.choices.words() if word in before.words()]:
         observer.note(f"as before: {' '.join(kept)}")
-    if options.engine == LOCAL and ledger.simulated and options.choices.simulate is None:
+    if options.engine == LOCAL and ledger.opening.simulated and options.choices.simulate is None:
         cards = replace(options.choices, simulate=len(ledger.gpus))
         return replace(options, choices=cards)
     return options

@@ -169,7 +169,7 @@ def _go_on(
             return RunEnd(run, ledger, ledger.exit_status)
         setup_of(pool.engine).require_here(pool, os.environ)
         replace_file(run.next_jobs_file(), plan.text)
-        epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
+        epoch = manifests.this_epoch(ledger.opening.epoch + 1, iso(now().utc), sys.argv)
         kept = replace(
             manifest.again(epoch),
             engine=pool.engine,

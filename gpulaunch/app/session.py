@@ -259,7 +259,7 @@ def _opened(session: Session) -> RunOpened:
     return RunOpened(
         run=session.run_id,
         name=session.plan.name,
-        epoch=session.ledger.epoch + 1,
+        epoch=session.ledger.opening.epoch + 1,
         version=__version__,
         host=manifest.hostname(),
         boot=manifest.boot_id(),
@@ -318,7 +318,7 @@ def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> RunCon
     return RunContext(
         run=session.run,
         run_id=session.run_id,
-        epoch=ledger.epoch,
+        epoch=ledger.opening.epoch,
         machine=session.pool.machine,
         base=dict(os.environ),
         force_uuid=session.pool.style == "uuid",

@@ -130,7 +130,7 @@ class Attached:
         if ledger.closed:
             self._lose_pulse()
             return ledger.state
-        if not self._here or self._beats(ledger.run):
+        if not self._here or self._beats(ledger.opening.run):
             return "running"
         mark_last_seen(self.run, ledger)
         return "interrupted"

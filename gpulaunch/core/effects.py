@@ -37,5 +37,5 @@ class Effects:
 
     def jitter(self, about: str) -> float:
         """Return 0 to 1, this run's own number for each `about`: runs then do not act in step."""
-        own = f"{self.ledger.run} {self.ledger.pid} {about}"
+        own = f"{self.ledger.opening.run} {self.ledger.opening.pid} {about}"
         return zlib.crc32(own.encode()) / 2**32

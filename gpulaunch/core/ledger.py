@@ -32,6 +32,9 @@ from gpulaunch.core.reasons import CardReason, InQueue, JobReason, RunReason
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
 
+NOT_OPENED = f.RunOpened("", "", 0, "", "", "", 0, ())
+"""The opening of a run of which nothing is on record."""
+
 
 @dataclass(slots=True)
 class AttemptRecord:
@@ -172,17 +175,9 @@ class GpuRecord:
 
 @dataclass(slots=True)
 class Ledger:
-    """A run's state: the fold of all facts so far."""
+    """A run's state: the fold of all facts so far. `opening`: what its newest supervisor said."""
 
-    run: str = ""
-    name: str = ""
-    epoch: int = 0
-    version: str = ""
-    host: str = ""
-    boot: str = ""
-    pid: int = 0
-    simulated: bool = False
-    engine: str = LOCAL
+    opening: f.RunOpened = NOT_OPENED
     state: RunState = "interrupted"
     reason: RunReason | None = None
     opened: Instant | None = None
@@ -213,7 +208,7 @@ class Ledger:
     @property
     def queueing(self) -> bool:
         """True where the engine queues and places by itself: attempts outlive a supervisor."""
-        return self.engine != LOCAL
+        return self.opening.engine != LOCAL
 
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
@@ -266,17 +261,10 @@ class Ledger:
                 self.exit_status = status
 
     def _open(self, fact: f.RunOpened, at: Instant) -> None:
-        self.run, self.name, self.epoch = fact.run, fact.name, fact.epoch
-        self.version, self.host, self.boot, self.pid = (
-            fact.version,
-            fact.host,
-            fact.boot,
-            fact.pid,
-        )
         # Cards that this engine chose: attempts of an earlier supervisor may still be on them.
         told = [card for card in self.gpus.values() if card.gpu.node]
-        known = {card.gpu.uuid: card for card in told if fact.engine == self.engine}
-        self.simulated, self.engine = fact.simulated, fact.engine
+        known = {card.gpu.uuid: card for card in told if fact.engine == self.opening.engine}
+        self.opening = fact
         self.gpus = known | {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
         self.opened, self.taken = self.opened or at, at
         self.state, self.reason, self.closed = "running", None, None

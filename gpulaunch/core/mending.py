@@ -9,6 +9,7 @@ INVARIANT: a job that a fact calls settled, or whose attempt's success is on rec
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because
@@ -99,19 +100,9 @@ class Mender:
 
     def _taken_up(self) -> f.RunOpened:
         """Return the missing RunOpened of a supervisor that went on with a closed run."""
-        known = self.ledger
-        return f.RunOpened(
-            known.run,
-            known.name,
-            known.epoch + 1,
-            known.version,
-            known.host,
-            known.boot,
-            known.pid,
-            tuple(record.gpu for record in known.gpus.values()),
-            known.simulated,
-            engine=known.engine,
-        )
+        opening = self.ledger.opening
+        gpus = tuple(record.gpu for record in self.ledger.gpus.values())
+        return replace(opening, epoch=opening.epoch + 1, gpus=gpus, limit=None)
 
     def _known(self, name: str) -> Iterator[f.Fact]:
         if name not in self.ledger.jobs:

@@ -287,7 +287,7 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
         case f.RunClosed(state, reason):
             tone: Tone = "good" if state == "succeeded" else "bad"
             detail = ", ".join(filter(None, [tally(ledger), wording.run_reason(reason)]))
-            return _line(at, tone, state, ledger.name, detail)
+            return _line(at, tone, state, ledger.opening.name, detail)
     return None
 
 

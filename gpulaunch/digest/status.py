@@ -57,15 +57,15 @@ def status_json(
     return {
         "schema": SCHEMA,
         "run": {
-            "id": ledger.run,
-            "name": ledger.name,
+            "id": ledger.opening.run,
+            "name": ledger.opening.name,
             "dir": os.fspath(paths.root),
             "state": state,
             "reason": wording.run_reason(ledger.reason),
             "started": words.iso(ledger.opened.utc if ledger.opened else None),
             "ended": words.iso(ledger.closed.utc if ledger.closed else None),
             "seconds": lasted(ledger, state, now, measured) if now else None,
-            "simulated": ledger.simulated,
+            "simulated": ledger.opening.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
             "vanished": ledger.vanished,
             "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
@@ -113,7 +113,7 @@ def ahead_of(
     if state != "running" or now is None or ledger.stopping is not None:
         return None
     # A resumed run has jobs of its own that finished.
-    estimate = Estimate(earlier() if ledger.epoch == 1 else None)
+    estimate = Estimate(earlier() if ledger.opening.epoch == 1 else None)
     estimate.seed(ledger)
     return estimate.ahead(now)
 

@@ -111,12 +111,12 @@ def summarise(
     jobs = (job for job in ledger.jobs.values() if job.state == "skipped" and not job.gone)
     causes = [(one.text, len(one.names)) for one in reasons(jobs, lambda job: job.reason, ledger)]
     return Summary(
-        name=ledger.name,
+        name=ledger.opening.name,
         directory=os.fspath(paths.root),
         state=state,
         reason=run_reason(ledger.reason),
-        simulated=ledger.simulated,
-        resumed=ledger.epoch > 1,
+        simulated=ledger.opening.simulated,
+        resumed=ledger.opening.epoch > 1,
         counts={s: n for s, n in ledger.counts.items() if n > 0},
         total=len(ledger.jobs),
         elapsed=max(0.0, end.utc - since.utc),

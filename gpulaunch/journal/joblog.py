@@ -46,7 +46,7 @@ class JobLog:
         """Append a row for an attempt that ended; return whether it was written."""
         command = self._command_of(attempt.id.job)
         rows = "" if self._size else HEADER
-        rows += row(self._rows + 1, attempt.node or ledger.host, attempt, command)
+        rows += row(self._rows + 1, attempt.node or ledger.opening.host, attempt, command)
         data = rows.encode(errors="backslashreplace")  # names of files need not be UTF-8
         try:
             whole = os.write(self._fd, data) == len(data)

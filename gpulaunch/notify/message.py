@@ -77,8 +77,8 @@ def compose(
     since = ledger.taken or ledger.opened or now
     elapsed = max(0.0, now.utc - since.utc)
     text = [
-        f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.host)}"
-        + (", simulated cards" if ledger.simulated else ""),
+        f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.opening.host)}"
+        + (", simulated cards" if ledger.opening.simulated else ""),
         *([clip(words.visible(reason), LINE)] if reason else []),
         *_told(causes),
         f"run: {words.visible(directory)}",
@@ -91,14 +91,14 @@ def compose(
         "title": title,
         "text": "\n".join(text),
         "run": {
-            "id": ledger.run,
-            "name": ledger.name,
+            "id": ledger.opening.run,
+            "name": ledger.opening.name,
             "dir": directory,
-            "host": ledger.host,
+            "host": ledger.opening.host,
             "state": state,
             "reason": clip(reason, LINE),
             "exit_status": end.status if end else None,
-            "simulated": ledger.simulated,
+            "simulated": ledger.opening.simulated,
             "seconds": round(elapsed, 3),
             "jobs": len(ledger.jobs),
             "counts": {name: ledger.counts[name] for name in ENDS_FIRST},
@@ -124,8 +124,8 @@ def causes_of(ledger: Ledger) -> list[Cause]:
 
 
 def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause]) -> str:
-    name = clip(words.visible(ledger.name), _NAME)
-    if ledger.simulated:
+    name = clip(words.visible(ledger.opening.name), _NAME)
+    if ledger.opening.simulated:
         name += " (simulated)"
     if event == FINISH:
         return f"{name} {state}: {tally(ledger)}"
@@ -185,6 +185,6 @@ def _variables(
         "GPULAUNCH_EVENT": events[0],
         "GPULAUNCH_STATE": state,
         "GPULAUNCH_JOBS": str(len(ledger.jobs)),
-        "GPULAUNCH_RUN_NAME": ledger.name,
+        "GPULAUNCH_RUN_NAME": ledger.opening.name,
         "GPULAUNCH_RUN_DIR": directory,
     }

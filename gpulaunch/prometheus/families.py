@@ -116,10 +116,10 @@ def names() -> tuple[Metric, ...]:
 def _run(tally: Tally, now: Instant) -> Iterator[Metric]:
     ledger = tally.ledger
     info = {
-        "run": visible(ledger.run),
-        "name": visible(ledger.name),
-        "version": visible(ledger.version),
-        "simulated": "true" if ledger.simulated else "false",
+        "run": visible(ledger.opening.run),
+        "name": visible(ledger.opening.name),
+        "version": visible(ledger.opening.version),
+        "simulated": "true" if ledger.opening.simulated else "false",
     }
     yield InfoMetricFamily("gpulaunch_run", "The run; simulated: on pretend cards.", info)
     began = ledger.opened.utc if ledger.opened else None

@@ -26,7 +26,7 @@ def headline(
     said = [_counts(history.ledger, when)]
     busy = None if history.on_nodes else busy_share(rows)
     if busy is not None:
-        kind = "simulated card" if history.ledger.simulated else "card"
+        kind = "simulated card" if history.ledger.opening.simulated else "card"
         cards = f"The {len(rows)} {kind}s" if len(rows) > 1 else f"The {kind}"
         text = f"{cards} had jobs {percent(busy)} of the time"
         idle = [
@@ -98,7 +98,7 @@ def tiles(
         nodes = several(len({gpu.node for gpu in history.cards.values()}), "node")
         said.append(Tile("GPU-hours", text, f"{several(len(rows), 'card')} on {nodes}"))
     elif busy is not None:
-        kind = "simulated " if history.ledger.simulated else ""
+        kind = "simulated " if history.ledger.opening.simulated else ""
         said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
     means = [curve.mean for curve in measures.curves.values() if curve.mean is not None]
     if means:

@@ -66,11 +66,11 @@ def page(
     )
     sign, state = STATES[when.state]
     return Page(
-        name=words.visible(ledger.name),
-        run=words.visible(ledger.run),
+        name=words.visible(ledger.opening.name),
+        run=words.visible(ledger.opening.run),
         state=state,
         sign=sign,
-        simulated=ledger.simulated,
+        simulated=ledger.opening.simulated,
         when=when,
         headline=headline(history, when, rows, failed),
         tiles=tiles(history, when, rows, measures),

@@ -149,12 +149,12 @@ def manifest_rows(run: RunDir, history: RunHistory) -> list[tuple[str, str]]:
     """Return what the run was made of; without a manifest, what the journal knows."""
     ledger = history.ledger
     cards = [_card(gpu) for gpu in history.cards.values()]
-    rows = [("Run", ledger.run), ("Directory", os.fspath(run.path))]
+    rows = [("Run", ledger.opening.run), ("Directory", os.fspath(run.path))]
     try:
         rows += _of(run.read_manifest())
     except UsageError:
-        rows += [("Machine", ledger.host), ("gpulaunch", ledger.version)]
-    kind = "Simulated cards" if ledger.simulated else "Cards"
+        rows += [("Machine", ledger.opening.host), ("gpulaunch", ledger.opening.version)]
+    kind = "Simulated cards" if ledger.opening.simulated else "Cards"
     return [(name, value) for name, value in [*rows, (kind, "; ".join(cards) or "none")] if value]
 
 

@@ -189,7 +189,7 @@ class ProgressView:
         )
         counted = Text(f"{words.count(settled)} of {words.count(total)}", "bold")
         grid.width = min(BAR, self._width)
-        grid.add_row(Text(" " + words.visible(ledger.name), "bold"), bar, counted)
+        grid.add_row(Text(" " + words.visible(ledger.opening.name), "bold"), bar, counted)
         return grid
 
     @property
@@ -226,7 +226,7 @@ class ProgressView:
         ahead = self._estimate.ahead(now) if ledger.stopping is None else None
         if ahead is not None:
             parts.append(Text(f"{words.rough_range(ahead.low, ahead.high)} to go"))
-        if ledger.simulated:
+        if ledger.opening.simulated:
             parts.append(Text("simulated", "magenta"))
         return parts
 

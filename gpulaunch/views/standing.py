@@ -126,12 +126,12 @@ def _head(run: Standing) -> list[Text]:
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
     lines = [
         Text.assemble(
-            (words.visible(ledger.name), "bold"),
+            (words.visible(ledger.opening.name), "bold"),
             "  ",
             (state, style),
             f"  {clock(lasted(ledger, state, run.now, run.measured))}",
             f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
-            "  simulated cards" if ledger.simulated else "",
+            "  simulated cards" if ledger.opening.simulated else "",
             (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
         ),
         counted(ledger.counts, ledger.vanished, STYLES) or Text("no jobs"),
@@ -147,7 +147,7 @@ def _remarks(run: Standing) -> list[str]:
         if ledger.stopping:
             told.append(f"stopping: {words.visible(run_reason(ledger.stopping))}")
         if not run.here:
-            host = words.visible(ledger.host)
+            host = words.visible(ledger.opening.host)
             told.append(f"as it is written: whether it is alive shows on {host} alone")
         return told
     if ledger.reason:

@@ -137,7 +137,9 @@ class Cluster:
     # ── The client ──────────────────────────────────────────────────────────────────────────────
 
     def _open(self, ledger: Ledger) -> None:
-        fact = RunOpened("r", "r", ledger.epoch + 1, "0", "login", "b", 1, (), engine="slurm")
+        fact = RunOpened(
+            "r", "r", ledger.opening.epoch + 1, "0", "login", "b", 1, (), engine="slurm"
+        )
         ledger.apply(fact, self.instant)
 
     def _run(self) -> Run:

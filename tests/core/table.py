@@ -95,7 +95,7 @@ class Table:
         self.now = 1000.0
         if ledger is None:
             ledger = Ledger()
-        opened = RunOpened("r", "r", ledger.epoch + 1, "0", "h", "b", 1, self.gpus)
+        opened = RunOpened("r", "r", ledger.opening.epoch + 1, "0", "h", "b", 1, self.gpus)
         ledger.apply(opened, self.instant)
         self.run = Run(self.gpus, config(**options), ledger)
         self.facts: list[Fact] = []

@@ -100,7 +100,7 @@ def test_what_was_cut_off_is_unrecorded_until_its_job_waits_for_something_else()
 
 def test_another_engine_begins_without_the_cards_of_the_one_before() -> None:
     history = History(LAUNCHED, STARTED, f.AttemptEnded(A1, End(Exited(0))))
-    assert history.ledger.engine == "slurm"
+    assert history.ledger.opening.engine == "slurm"
     history.add(opened(2, "local"))
-    assert history.ledger.engine == "local"
+    assert history.ledger.opening.engine == "local"
     assert not history.ledger.gpus

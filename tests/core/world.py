@@ -270,7 +270,7 @@ class World:
         side.stopped = side.paused = False
         side.crashes += 1
         side.jobs = tuple(jobs)
-        self._open(side.name, gpus, ledger.epoch + 1, ledger, side.replayed)
+        self._open(side.name, gpus, ledger.opening.epoch + 1, ledger, side.replayed)
         again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
         side.run = Run(gpus, config(limits=side.limits, cpus=side.cpus, **side.options), ledger)
         done = {

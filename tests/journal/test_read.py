@@ -222,7 +222,7 @@ def test_a_first_line_that_is_lost_is_made_good_by_the_manifest(rundir: RunDir) 
         journal.append([(fact, codec.now()) for fact in HISTORY])
     rundir.events.write_bytes(b"?" + rundir.events.read_bytes()[1:])
     ledger = replay(rundir.events)
-    assert (ledger.run, ledger.name, ledger.state) == (first.run, "fold", "failed")
+    assert (ledger.opening.run, ledger.opening.name, ledger.state) == (first.run, "fold", "failed")
     assert list(ledger.gpus) == ["GPU-0"]
 
 

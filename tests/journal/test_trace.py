@@ -38,7 +38,9 @@ def test_a_trace_of_random_histories_replays_to_the_same_facts(
     made: list[tuple[Path, TracedRun]] = []
 
     def traced(gpus: object, options: Any, ledger: Ledger) -> Run:
-        if ledger.epoch > 1:  # what came before is in its journal, which a pretended run lacks
+        if (
+            ledger.opening.epoch > 1
+        ):  # what came before is in its journal, which a pretended run lacks
             return Run(gpus, options, ledger)  # type: ignore[arg-type]
         path = tmp_path / f"{len(made)}"
         opened = RunOpened("A", "A", 1, "0", "host", "boot", 1, gpus)  # type: ignore[arg-type]

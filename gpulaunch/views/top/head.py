@@ -45,7 +45,7 @@ def head(board: Board, root: str) -> Text:
     """Return the line of the run: name, state, time, time left, directory."""
     ledger = board.ledger
     text = Text.assemble(
-        (f" {words.visible(ledger.name) or 'run'}", "bold"),
+        (f" {words.visible(ledger.opening.name) or 'run'}", "bold"),
         "  ",
         (board.state, _STATES.get(board.state, "yellow")),
         f"  {clock((ledger.closed or board.now).utc - board.began.utc)}",
@@ -53,7 +53,7 @@ def head(board: Board, root: str) -> Text:
     )
     if ahead := board.to_go():
         text.append(f"  {ahead}")
-    if ledger.simulated:
+    if ledger.opening.simulated:
         text.append("  simulated cards", "magenta")
     return text.append(f"  {words.visible(root)}", "dim")
 
@@ -87,7 +87,7 @@ def counts(board: Board, width: int) -> Text:
 def warnings(board: Board, root: str) -> list[Text]:
     """Return what keeps the run from going on, a line each."""
     ledger, said = board.ledger, []
-    if board.state == "interrupted" and not board.past and ledger.run:
+    if board.state == "interrupted" and not board.past and ledger.opening.run:
         said.append(
             "its supervisor is gone without having ended the run:"
             f" gpulaunch resume {words.visible(root)} goes on"

@@ -232,7 +232,7 @@ class CardRows:
         ledger = self._board.ledger
         if ledger.queueing:
             return f"Cards in use {sum(bool(record.attempts) for record in ledger.gpus.values())}"
-        kind = "Simulated cards" if ledger.simulated else "Cards"
+        kind = "Simulated cards" if ledger.opening.simulated else "Cards"
         return f"{kind} {len(ledger.gpus)}"
 
     def __len__(self) -> int:
@@ -292,7 +292,7 @@ class CardRows:
     def _load(self) -> None:
         """Load recent samples of the cards that have any; on pretend cards nothing is measured."""
         board = self._board
-        if board.samples is None or board.ledger.simulated:
+        if board.samples is None or board.ledger.opening.simulated:
             return
         for uuid in board.ledger.gpus:
             near = board.samples.cards(uuid, since=board.now.utc - RECENT)
