@@ -20,7 +20,6 @@ from gpulaunch.engines.slurm.commands import (
     Slurm,
     SubmissionAccepted,
     SubmissionRefused,
-    Unknown,
     Unreachable,
 )
 from gpulaunch.engines.slurm.health import finding, unconfigured
@@ -159,7 +158,7 @@ def test_the_tasks_of_an_array_are_told_apart(client: Client, script: Write) -> 
         answer = client.ask(lambda done, which=which: client.slurm.show(which, done))
         assert isinstance(answer, QueueListing)
         assert {str(row) for row in answer.rows} == shown
-    assert client.ask(lambda done: client.slurm.show(NOWHERE, done)) == Unknown()
+    assert client.ask(lambda done: client.slurm.show(NOWHERE, done)) == QueueListing(())
 
     many = client.submitted(script(SLEEPS), "--array=0-999%2", "--gpus-per-node=2", "--nodes=1")
     client.reaches("running", many, 1)
@@ -260,7 +259,7 @@ def test_a_job_that_is_forgotten_a_full_queue_and_a_controller_that_is_away_are_
         id = client.submitted(path)
         client.reaches("over", over)
         cluster.forget(over)
-        assert client.ask(lambda done: client.slurm.show(over, done)) == Unknown()
+        assert client.ask(lambda done: client.slurm.show(over, done)) == QueueListing(())
         assert [row.id for row in client.rows()] == [id]
         wait_until(lambda: client.row(id).phase == "running", PATIENCE)
 

@@ -88,11 +88,6 @@ class QueueListing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """The controller answered that it knows no such job."""
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """Slurm did what it was told, or there was nothing left to do."""
 
@@ -111,10 +106,9 @@ class Config:
 
 SubmitAnswer: TypeAlias = SubmissionAccepted | Full | SubmissionRefused | Unreachable
 QueueAnswer: TypeAlias = QueueListing | Unreachable
-ShowAnswer: TypeAlias = QueueListing | Unknown | Unreachable
 CancelAnswer: TypeAlias = Done | SubmissionRefused | Unreachable
 ConfigAnswer: TypeAlias = Config | Unreachable
-Answer: TypeAlias = SubmitAnswer | QueueAnswer | ShowAnswer | CancelAnswer | ConfigAnswer
+Answer: TypeAlias = SubmitAnswer | QueueAnswer | CancelAnswer | ConfigAnswer
 
 
 class Slurm:
@@ -169,8 +163,10 @@ class Slurm:
 
         self._squeue([mine], seen)
 
-    def show(self, id: str, done: Callable[[ShowAnswer], object]) -> None:
+    def show(self, id: str, done: Callable[[QueueAnswer], object]) -> None:
         """List one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).
+
+        The listing is empty where the controller answers that it knows no such job.
 
         Through `scontrol`, a second source: a site may wrap, cache or cut `squeue`.
         """
@@ -286,9 +282,9 @@ def _submitted(end: _End) -> SubmitAnswer:
     return SubmissionRefused(end.text, bool(reading.is_plain_no(end.said)))
 
 
-def _shown(end: _End) -> ShowAnswer:
+def _shown(end: _End) -> QueueAnswer:
     if not end.is_lost and end.code and reading.is_unknown(end.out + end.said):
-        return Unknown()
+        return QueueListing(())
     rows = () if end.is_lost or end.code else reading.read_shown(end.out)
     return QueueListing(rows) if rows else Unreachable(end.text)
 

@@ -139,7 +139,7 @@ def confirm_next(state: SlurmState) -> None:
 
 
 def shown(
-    state: SlurmState, attempt: AttemptId, answer: commands.ShowAnswer, asked_at: float
+    state: SlurmState, attempt: AttemptId, answer: commands.QueueAnswer, asked_at: float
 ) -> None:
     """Store a row that `scontrol` has confirmed, or the one that it has in its place.
 
@@ -150,8 +150,7 @@ def shown(
     one = state.attempts.get(attempt)
     if one is None or isinstance(answer, commands.Unreachable):
         return
-    rows = answer.rows if isinstance(answer, commands.QueueListing) else ()
-    row = QueueSnapshot(rows).row_of(one) or state.doubts.asking
+    row = QueueSnapshot(answer.rows).row_of(one) or state.doubts.asking
     began = one.holder.seen_at if isinstance(one.holder, Began) else 0.0
     if max(one.slurm.known_at, began) < asked_at:
         one = state.sighted(one.attempt, confirmed=sign_of(row))
@@ -305,7 +304,7 @@ def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
         one = state.change(attempt, end_seen_at=state.now)
     sight = _sight_of(state, one, end, state.records.said(one.id))
     verdict = judge(sight, NFS_VISIBILITY_TIMEOUT)
-    if not isinstance(verdict, Over):
+    if verdict is None:
         _wait(state, one, end)
     elif end is None and one.start is None:
         _say_why_again(state, one)

@@ -23,7 +23,7 @@ import errno
 import os
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from gpulaunch.core.causes import ByCluster, Hint, Quoted
 from gpulaunch.core.model import (
@@ -85,23 +85,6 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """The attempt is in Slurm's queue; `why` is Slurm's reason code."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """The attempt has its cards and runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unsure:
-    """The attempt is over; the record or row that tells how is awaited."""
-
-
-@dataclass(frozen=True, slots=True)
 class Over:
     """The attempt ended with this outcome; `failure` is the cause, where Slurm names one."""
 
@@ -109,18 +92,18 @@ class Over:
     failure: Failure | None = None
 
 
-Verdict: TypeAlias = Waits | Runs | Unsure | Over
+def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Over | None:
+    """Return how the attempt ended; None while it waits or runs, or that cannot be told yet.
 
-
-def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdict:
-    """Return what became of the attempt. `patience`: seconds to wait for a missing record."""
+    `patience`: seconds to wait for a missing record.
+    """
     row = sight.row
     if sight.record is not None:
         return _recorded(sight.record, sight, patience)
     if row is not None and row.phase == "queued" and not (sight.recalled and sight.start):
-        return Waits(row.reason)
+        return None
     if row is not None and row.phase == "running":
-        return Runs()
+        return None
     if row is not None and sight.start is None:
         if not row.node:
             return _never_began(row, None if sight.asked_to_end else sight.recalled)
@@ -129,11 +112,11 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
     if sight.over < patience:
-        return Unsure()
+        return None
     return _unrecorded(sight)
 
 
-def _recorded(record: EndRecord, sight: Observation, patience: float) -> Verdict:
+def _recorded(record: EndRecord, sight: Observation, patience: float) -> Over | None:
     """Return the verdict on a recorded outcome, corrected by what Slurm did.
 
     Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
@@ -146,11 +129,11 @@ def _recorded(record: EndRecord, sight: Observation, patience: float) -> Verdict
     if isinstance(outcome, Exited) and outcome.code in sight.success:
         return Over(outcome)
     if sight.start is None and sight.ended < patience:
-        return Unsure()  # the record of its start will show whether Slurm started it again since
+        return None  # the record of its start will show whether Slurm started it again since
     if _began_anew(sight):
         return _before_that(outcome, sight)
     if sight.ended < patience and (row.phase != "over" if row else not sight.asked):
-        return Unsure()  # Slurm's final state will show whether Slurm ended it
+        return None  # Slurm's final state will show whether Slurm ended it
     match "" if row is None else row.kind:
         case "cancelled":
             return Over(Cancelled(status))
@@ -237,7 +220,7 @@ def to_recall(row: QueueRow, start: NodeStart | None) -> ByCluster | None:
     return ByCluster("not_begun", said=row.reason or row.state) if stuck else None
 
 
-def _never_began(row: QueueRow, recalled: ByCluster | None) -> Verdict:
+def _never_began(row: QueueRow, recalled: ByCluster | None) -> Over:
     if recalled:
         return Over(Lost(recalled))
     if row.kind == "dependency":
