@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,21 +15,12 @@ from gpulaunch.jobfile.source import open_regular
 MAX_RECORDS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FastaEntry:
-    """`offset` and `size` are bytes of the file; `length` counts the sequence's letters."""
-
-    id: str
-    header: str
-    length: int
-    offset: int
-    size: int
-    digest: str
-
-
 @dataclass(slots=True)
-class _Reading:
-    """A record as far as it is read; `line` is the number of its header."""
+class FastaEntry:
+    """`offset` and `size` are bytes of the file; `length` counts the sequence's letters.
+
+    `line` is the number of the header's line.
+    """
 
     id: str
     header: str
@@ -37,13 +28,7 @@ class _Reading:
     line: int
     length: int = 0
     size: int = 0
-    hash: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
-
-    def done(self, where: str) -> FastaEntry:
-        if not self.length:
-            raise FieldError(f"{where}:{self.line}: record {self.id} has no sequence")
-        digest = self.hash.hexdigest()
-        return FastaEntry(self.id, self.header, self.length, self.offset, self.size, digest)
+    digest: str = ""
 
 
 def digest_of(record: bytes) -> str:
@@ -67,13 +52,14 @@ def records(path: Path) -> list[FastaEntry]:
 
 def _scan(file: BinaryIO, where: str) -> Iterator[FastaEntry]:
     offset = 0
-    current: _Reading | None = None
+    current: FastaEntry | None = None
+    hash = hashlib.blake2b(digest_size=8)
     seen: dict[str, int] = {}
     for number, line in enumerate(file, 1):
         if line.startswith(b">"):
             if current is not None:
-                yield current.done(where)
-            current = _begin(line, offset, number, where)
+                yield _done(current, hash, where)
+            current, hash = _begin(line, offset, number, where), hashlib.blake2b(digest_size=8)
             first = seen.setdefault(current.id, number)
             if first != number:
                 raise FieldError(
@@ -89,13 +75,20 @@ def _scan(file: BinaryIO, where: str) -> Iterator[FastaEntry]:
             current.length += len(b"".join(line.split()))
         if current is not None:
             current.size += len(line)
-            current.hash.update(line)
+            hash.update(line)
         offset += len(line)
     if current is not None:
-        yield current.done(where)
+        yield _done(current, hash, where)
 
 
-def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
+def _done(record: FastaEntry, hash: hashlib.blake2b, where: str) -> FastaEntry:
+    if not record.length:
+        raise FieldError(f"{where}:{record.line}: record {record.id} has no sequence")
+    record.digest = hash.hexdigest()
+    return record
+
+
+def _begin(line: bytes, offset: int, number: int, where: str) -> FastaEntry:
     try:
         header = line[1:].decode("utf-8").strip()
     except UnicodeDecodeError:
@@ -106,7 +99,7 @@ def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
     words = header.split() if not line[1:2].isspace() else []
     if not words:
         raise FieldError(f"{where}:{number}: a record without an id; expected >ID")
-    return _Reading(words[0], header, offset, number)
+    return FastaEntry(words[0], header, offset, number)
 
 
 def _check_blank(line: bytes, number: int, where: str) -> None:

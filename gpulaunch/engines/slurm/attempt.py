@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import StopAttempt
@@ -79,16 +79,6 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Unclaimed:
-    """No node has begun the attempt, as far as it shows here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A node has claimed the attempt; its record does not show here yet."""
-
-
-@dataclass(frozen=True, slots=True)
 class Began:
     """A node has claimed the attempt. `seen_at`: when that showed here; `told`: it was posted."""
 
@@ -97,8 +87,9 @@ class Began:
     told: bool = False
 
 
-Holder: TypeAlias = Unclaimed | Taken | Began | Withdrawn
-"""Who has claimed an attempt: link(2) lets one have it. `Withdrawn`: a launcher."""
+Holder: TypeAlias = Literal["nobody", "a node"] | Began | Withdrawn
+"""Who has claimed an attempt, as far as it shows here: link(2) lets one have it. A node's record
+shows later than its claim. `Withdrawn`: a launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +107,7 @@ class SlurmAttempt:
     job: Job
     slurm: SlurmJob = SlurmJob()
     sight: Sighting = Sighting()
-    holder: Holder = Unclaimed()
+    holder: Holder = "nobody"
     stop: StopAttempt | None = None
     after: tuple[AttemptId, ...] = ()
     adopted: bool = False
@@ -142,7 +133,7 @@ class SlurmAttempt:
 
     @property
     def begun(self) -> bool:
-        return isinstance(self.holder, Taken | Began)
+        return self.holder == "a node" or isinstance(self.holder, Began)
 
     @property
     def withdrawn(self) -> bool:

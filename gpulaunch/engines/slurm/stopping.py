@@ -16,7 +16,7 @@ from itertools import chain
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import withdrawals
 from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, WriteStop
-from gpulaunch.engines.slurm.attempt import SlurmAttempt, Taken, in_parts
+from gpulaunch.engines.slurm.attempt import SlurmAttempt, in_parts
 from gpulaunch.engines.slurm.following import begun, keep_given_up
 from gpulaunch.engines.slurm.judge import refused
 from gpulaunch.engines.slurm.state import SlurmState
@@ -74,7 +74,7 @@ def claimed(state: SlurmState, seen: Claimed) -> None:
                 continue
             if attempt in seen.lost:
                 state.given_up.pop(attempt, None)
-                state.change(attempt, holder=Taken())
+                state.change(attempt, holder="a node")
                 begun(state, attempt)
             elif attempt in seen.won and seen.claim.purpose == "stop":
                 state.change(attempt, holder=why)
