@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TypeAlias
 
@@ -62,15 +62,6 @@ class _Frame:
     depth: int = 0
 
 
-@dataclass(slots=True)
-class _Places:
-    """For each placeholder its quoting, None if it stays text; and what is wrong with some."""
-
-    quoting: list[Quoting | None] = field(default_factory=list)
-    ansi: set[int] = field(default_factory=set)
-    errors: list[tuple[int, str]] = field(default_factory=list)
-
-
 Errors: TypeAlias = list[tuple[int, str]]
 """A placeholder's number in the script, and what is wrong with it."""
 
@@ -85,16 +76,16 @@ def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
     if not names:
         return text_of(found), []
     marked = "".join(piece if isinstance(piece, str) else MARK for piece in found)
-    places = _Scanner(marked, dialect).scan()
-    errors = [(i, f"{{{{{names[i]}}}}} cannot be quoted {why}") for i, why in places.errors]
-    return text_of(_quoted(found, places)), errors
+    scanned = _Scanner(marked, dialect).scan()
+    errors = [(i, f"{{{{{names[i]}}}}} cannot be quoted {why}") for i, why in scanned.errors]
+    return text_of(_quoted(found, scanned)), errors
 
 
 def quotings(marked: str, dialect: str) -> list[Quoting | None]:
     """Return for each MARK of a script how it is quoted; None in comments, and where none helps."""
-    places = _Scanner(marked, dialect).scan()
-    wrong = {number for number, _ in places.errors}
-    return [None if number in wrong else one for number, one in enumerate(places.quoting)]
+    scanned = _Scanner(marked, dialect).scan()
+    wrong = {number for number, _ in scanned.errors}
+    return [None if number in wrong else one for number, one in enumerate(scanned.quoting)]
 
 
 BLANK = "\x01"
@@ -132,17 +123,17 @@ def _outlined(scanner: _Scanner, kind: str, piece: str) -> str:
     return BLANK * len(piece) if piece == "((" else piece
 
 
-def _quoted(found: Sequence[Piece], places: _Places) -> Iterator[Piece]:
+def _quoted(found: Sequence[Piece], scanned: _Scanner) -> Iterator[Piece]:
     numbers = count()
     for piece in found:
         if isinstance(piece, str):
             yield piece
             continue
         number = next(numbers)
-        quoting = places.quoting[number]
+        quoting = scanned.quoting[number]
         if quoting is None:
             yield f"{{{{{piece.name}}}}}"
-        elif number in places.ansi:
+        elif number in scanned.ansi:
             yield from ("'", Slot(piece.name, "bare"), "$'")
         else:
             yield Slot(piece.name, quoting)
@@ -154,15 +145,18 @@ class _Scanner:
         self.dialect = dialect
         self.at = 0
         self.frames = [_Frame("top")]
-        self.places = _Places()
+        # For each placeholder its quoting, None if it stays text; and what is wrong with some.
+        self.quoting: list[Quoting | None] = []
+        self.ansi: set[int] = set()
+        self.errors: list[tuple[int, str]] = []
         self.word_start = True
         self.heredocs: list[tuple[str, bool, int]] = []
         self.lost = ""
 
-    def scan(self) -> _Places:
+    def scan(self) -> _Scanner:
         for _ in self.steps():
             pass
-        return self.places
+        return self
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """Yield after each step the kind of its frame, and where it began."""
@@ -212,7 +206,7 @@ class _Scanner:
         """Take a step in quotes, a substitution or arithmetic."""
         if char == MARK:
             if kind == "ansi":
-                self.places.ansi.add(len(self.places.quoting))
+                self.ansi.add(len(self.quoting))
             self._placeholder(_QUOTING.get(kind, "bare"))
         elif char == _CLOSES.get(kind):
             self._close()
@@ -313,7 +307,7 @@ class _Scanner:
     def _comment(self) -> None:
         end = self._line_end()
         marks = self.script.count(MARK, self.at, end)
-        self.places.quoting += [None] * marks
+        self.quoting += [None] * marks
         self.at = end
         self.word_start = True
 
@@ -366,7 +360,7 @@ class _Scanner:
         if why:
             self._fail(why)
             return
-        self.places.quoting.append(quoting)
+        self.quoting.append(quoting)
         self.at += 1
 
     def _line_end(self) -> int:
@@ -391,8 +385,8 @@ class _Scanner:
 
     def _note(self, why: str) -> None:
         """Set an error at the next placeholder; its quoting no longer matters."""
-        self.places.errors.append((len(self.places.quoting), why))
-        self.places.quoting.append("bare")
+        self.errors.append((len(self.quoting), why))
+        self.quoting.append("bare")
 
     def _lose(self, why: str) -> None:
         self.lost = self.lost or why

@@ -27,14 +27,8 @@ from .kernel import libc
 from .program import Refusal
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = (
-    1,
-    2,
-    1 << 5,
-    1 << 12,
-    1 << 14,
-    1 << 19,
-)
+MS_RDONLY, MS_NOSUID, MS_REMOUNT = 1, 2, 1 << 5
+MS_BIND, MS_REC, MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 
 
 def isolate(hidden: list[bytes]) -> None:
