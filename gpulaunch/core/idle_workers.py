@@ -107,17 +107,13 @@ class IdleWorkers:
             if resident.ending:
                 continue
             early = self._effects.now.mono < resident.until
-            if early and resident.may_stay and to_come(resident.demand):
-                self._linger(resident)
-            else:
+            if not (early and resident.may_stay and to_come(resident.demand)):
                 self.end(resident)
                 ended = True
+            elif not resident.lingers:
+                resident.lingers = True
+                self._effects.emit(SetTimer(Timer("worker", str(resident.id)), resident.until))
         return ended
-
-    def _linger(self, resident: IdleWorker) -> None:
-        if not resident.lingers:
-            resident.lingers = True
-            self._effects.emit(SetTimer(Timer("worker", str(resident.id)), resident.until))
 
     def gone(self, worker: AttemptId) -> tuple[Card, ...]:
         """Remove a worker that is gone, and return its cards; none for an unknown worker."""
