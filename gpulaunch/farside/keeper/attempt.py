@@ -18,9 +18,7 @@ TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes 
 
 
 class Phase:
-    """A state of an attempt; see `phases.py`."""
-
-    over = False
+    """A state of an attempt; see `phases.py`. One that is recorded has nothing more to do."""
 
     def __init__(self, attempt: KeeperAttempt) -> None:
         self.attempt = attempt
@@ -48,16 +46,11 @@ class Phase:
         """Take in that a process below the keeper has been reaped."""
 
 
-class Recorded(Phase):
-    """No process of the attempt is left, and its end is recorded."""
-
-    over = True
-
-
 class KeeperAttempt:
     """What all phases of an attempt share (see `phases.py`); `file` has the command's other part.
 
-    `alone`: at the last reaping no process was left below the keeper.
+    `alone`: at the last reaping no process was left below the keeper. `over`: its end is recorded,
+    and no process of it is left.
     """
 
     def __init__(self, station: Station, spec: dict[str, Any], file: int) -> None:
@@ -68,7 +61,7 @@ class KeeperAttempt:
         self.result = AttemptResult()
         self.looks = Looks()
         self.child: ForkedChild | None = None
-        self.alone = False
+        self.alone = self.over = False
         self.end_file: EndFile | None = None
         self.phase = Phase(self)
         try:
@@ -81,10 +74,6 @@ class KeeperAttempt:
     @property
     def id(self) -> str:
         return self.terms.id
-
-    @property
-    def over(self) -> bool:
-        return self.phase.over
 
     @property
     def worker(self) -> WorkerPipes | None:
@@ -246,7 +235,7 @@ class KeeperAttempt:
 
     def finish(self) -> None:
         """Record the end: first in the file, then to the supervisor. No process of it is left."""
-        self.phase = Recorded(self)
+        self.phase, self.over = Phase(self), True
         os.close(self.file)
         by, result = self.terms.term_by, self.result
         # Slurm sends TERM to all processes of a job, one by one: the job may have ended at it

@@ -1,6 +1,6 @@
 """The states of an attempt, each with its own data. A stop or a timeout sends TERM.
 
-    Forking ──▶ Running ──main ends──▶ Sweeping ──nothing left──▶ (Checking outputs) ──▶ Recorded
+    Forking ──▶ Running ──main ends──▶ Sweeping ──nothing left──▶ (Checking outputs) ──▶ over
                    └─TERM, main ends──▶ Terminating ──kill_at, or nothing left──▲
 
 A worker's answer ends the attempt as its main process's end would. A worker that stays is not
