@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -27,15 +29,10 @@ def print_summary(console: Console, summary: Summary) -> None:
     """Print failures first and totals last: people see the end of a long output."""
     foot = [*_skipped(summary), *_totals(summary)]
     room = (console.height if console.is_terminal else LINES) - 2  # the report, the shell's prompt
-    told = _told(summary, room - sum(_height(console, line) for line in foot), console)
-    for failed in told:
-        for line in failed:
-            _say(console, line)
+    told = _told(summary, room - _height(console, foot), console)
     left = sum(len(one.names) for one in summary.failed[len(told) :]) + summary.failed_more
-    if left:
-        _say(console, EndLine("", f"and {several(left, 'failed job')} more"))
-        _say(console, EndLine())
-    for line in foot:
+    more = [EndLine("", f"and {several(left, 'failed job')} more"), EndLine()] if left else []
+    for line in (*chain(*told), *more, *foot):
         _say(console, line)
 
 
@@ -66,8 +63,8 @@ def _told(summary: Summary, room: int, console: Console) -> list[list[EndLine]]:
         for at, failed in enumerate(summary.failed):
             lines = _lines_of(failed, detail, failed.advice not in advised)
             advised.add(failed.advice)
-            before = sum(_height(console, line) for line in told[at]) if at < len(told) else 0
-            more = sum(_height(console, line) for line in lines) - before
+            before = _height(console, told[at]) if at < len(told) else 0
+            more = _height(console, lines) - before
             if more > room and (detail or told):
                 break
             told[at : at + 1] = [lines]
@@ -75,8 +72,8 @@ def _told(summary: Summary, room: int, console: Console) -> list[list[EndLine]]:
     return told
 
 
-def _height(console: Console, line: EndLine) -> int:
-    return height_of(console, _text(line)) if line.whole else 1
+def _height(console: Console, lines: Iterable[EndLine]) -> int:
+    return sum(height_of(console, _text(line)) if line.whole else 1 for line in lines)
 
 
 def print_report(console: Console, path: str) -> None:
@@ -116,13 +113,10 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
 
 
 def _skipped(summary: Summary) -> list[EndLine]:
-    lines = [
-        EndLine("skipped", f"{several(number, 'job')}: {words.visible(cause)}", "yellow")
-        for cause, number in summary.skipped
-    ]
+    told = [f"{several(number, 'job')}: {words.visible(why)}" for why, number in summary.skipped]
     if summary.skipped_more:
-        lines.append(EndLine("skipped", f"{several(summary.skipped_more, 'job')} more", "yellow"))
-    return [*lines, EndLine()] if lines else []
+        told.append(f"{several(summary.skipped_more, 'job')} more")
+    return [*(EndLine("skipped", line, "yellow") for line in told), EndLine()] if told else []
 
 
 def _totals(summary: Summary) -> list[EndLine]:

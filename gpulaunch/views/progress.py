@@ -48,7 +48,7 @@ _VERB_FIRST = frozenset({"paused", "stopping", "note", "goes on"})
 _VERB_AFTER = frozenset(
     {"skipped", "cancelled", "interrupted", "lost", "requeued", "vanished", "ready", "waits"}
 )
-_OTHER: tuple[JobState, ...] = ("skipped", "cancelled")
+_BAD: dict[JobState, str] = {"failed": "bold red", "skipped": "yellow", "cancelled": "yellow"}
 _UNSAID = frozenset({"queued", "started", "planned"})
 """Verbs of events without a line, since the lower part shows them."""
 
@@ -82,7 +82,8 @@ class ProgressView:
         due = self.next_tick(now)
         if due is None or now.mono < due:
             return
-        if not self._writable():
+        file = self._console.file
+        if isinstance(file, SafeStream) and not file.writable_now():
             self._drawn_at = now.mono + CLOCK - GAP  # try again in a second, not at once
             return
         if self._teller.holding and not self._changed:
@@ -111,10 +112,6 @@ class ProgressView:
 
     def _say(self, lines: Iterable[EventLine]) -> None:
         self._lines += (line for line in lines if line.verb not in _UNSAID)
-
-    def _writable(self) -> bool:
-        file = self._console.file
-        return file.writable_now() if isinstance(file, SafeStream) else True
 
     def _draw(self, now: Instant, ledger: Ledger) -> None:
         self._drawn_at, self._changed, self._size = now.mono, False, self._console.size
@@ -167,7 +164,8 @@ class ProgressView:
 
     def _picture(self, now: Instant, ledger: Ledger) -> RenderableType:
         rows: list[RenderableType] = ["", self._bar(ledger), self._figures(now, ledger)]
-        rows += self._warnings(ledger)
+        if said := held_up(ledger):
+            rows.append(Text(f" {said}", "yellow", no_wrap=True, overflow="ellipsis"))
         rows.append("")
         room = max(1, self._console.height - len(rows) - 2)
         rows += self._rows(ledger, room, now)
@@ -209,13 +207,11 @@ class ProgressView:
     def _counts(self, ledger: Ledger) -> list[Text]:
         counts = ledger.counts
         parts = [Text(f"{words.count(counts['succeeded'])} done", "green")]
-        if counts["failed"] > 0:
-            parts.append(Text(f"{words.count(counts['failed'])} failed", "bold red"))
-        for state in _OTHER:
+        for state, style in _BAD.items():
             if counts[state] > 0:
-                parts.append(Text(f"{words.count(counts[state])} {state}", "yellow"))
+                parts.append(Text(f"{words.count(counts[state])} {state}", style))
         parts.append(Text(f"{words.count(counts['running'])} running", "cyan"))
-        parts.append(Text(f"{words.count(ledger.counts['waiting'])} left"))
+        parts.append(Text(f"{words.count(counts['waiting'])} left"))
         if self._estimate.in_queue:
             parts.append(Text(f"{words.count(self._estimate.in_queue)} in the queue", "dim"))
         return parts
@@ -229,10 +225,6 @@ class ProgressView:
         if ledger.opening.simulated:
             parts.append(Text("simulated", "magenta"))
         return parts
-
-    def _warnings(self, ledger: Ledger) -> list[RenderableType]:
-        said = held_up(ledger)
-        return [Text(f" {said}", "yellow", no_wrap=True, overflow="ellipsis")] if said else []
 
     def _rows(self, ledger: Ledger, room: int, now: Instant) -> list[RenderableType]:
         """Return a row per card and one for all jobs without a card, `room` rows at most.
