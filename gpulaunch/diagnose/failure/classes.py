@@ -37,16 +37,15 @@ _ENTRIES = [
         Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     )
 ]
-HINTS: Mapping[str, str] = {one.name: one.advice for one in _ENTRIES if not one.title}
-"""What a person can do where no class says it, by the names of `core.causes.Hint`."""
+_ADVICE = {one.name: one.advice for one in _ENTRIES}
+"""What a person can do, by class; entries without a title are hints where no class says it."""
 CLASSES: Mapping[str, FailureClass] = {one.name: one for one in _ENTRIES if one.title}
 """By name. Holds exactly the names of `core.classes.POLICIES` (a test holds this)."""
 
 
-def advice_for(kind: str) -> str:
-    """One or two lines on what to do; empty for a class that is not known."""
-    known = CLASSES.get(kind)
-    return known.advice if known else ""
+def advice_for(name: str) -> str:
+    """Return one or two lines on what to do, by a class or a hint; empty for an unknown one."""
+    return _ADVICE.get(name, "")
 
 
 def title_of(kind: str) -> str:
@@ -65,7 +64,7 @@ def _words(hint: Hint | DisksFull | MemoryUse | Quoted) -> str:
         case Quoted(text):
             return text
         case Hint(name):
-            return HINTS.get(name) or advice_for(name)
+            return advice_for(name)
         case DisksFull(paths):
             return f"Full: {', '.join(paths)}."
         case MemoryUse():
