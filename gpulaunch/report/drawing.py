@@ -85,19 +85,6 @@ SHADED: tuple[Cause, ...] = (
 """Causes that a lane shows where no bar is; the rest is plain emptiness."""
 
 
-class Words:
-    """Texts by number, each once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def all(self) -> list[str]:
-        return list(self._numbers)
-
-
 def drawing(
     history: RunHistory,
     when: Period,
@@ -110,7 +97,8 @@ def drawing(
     logs: str,
 ) -> dict[str, Any]:
     """`zone`: seconds that clocks on the wall were ahead of UTC; `logs`: where the logs lie."""
-    attempts, texts = history.attempts(), Words()
+    attempts = history.attempts()
+    texts: dict[str, int] = {}
     groups = groups_of(history.ledger)
     number_of = {name: number for number, name in enumerate(history.ledger.jobs)}
     group_of = {name: number for number, one in enumerate(groups) for name in one.jobs}
@@ -131,7 +119,7 @@ def drawing(
         "kinds": list(KINDS),
         "causes": [SHORT[cause] for cause in SHADED],
         "attempts": _columns(attempts, history, when, number_of, uses, texts),
-        "texts": texts.all(),
+        "texts": list(texts),
         "lanes": [_lane(lane, history, when, spans, curves) for lane in lanes],
         "tails": {at[who]: [words.visible(line) for line in tails[who]] for who in tails},
     }
@@ -143,19 +131,24 @@ def _columns(
     when: Period,
     number_of: Mapping[str, int],
     uses: Mapping[AttemptId, AttemptUse],
-    texts: Words,
+    texts: dict[str, int],
 ) -> dict[str, list[Any]]:
-    kinds = {kind: number for number, kind in enumerate(KINDS)}
+    """Return the attempts' facts, one list for each; `texts` gets each text once, by number."""
+
+    def number(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
     used = [uses.get(attempt.id) or AttemptUse(attempt.id) for attempt in attempts]
+
     return {
         "job": [number_of[attempt.id.job] for attempt in attempts],
         "number": [attempt.id.number for attempt in attempts],
         "start": [round(begin(attempt) - when.start, 2) for attempt in attempts],
         "end": [round(finish(attempt, when) - when.start, 2) for attempt in attempts],
-        "kind": [kinds[_kind(attempt, when)] for attempt in attempts],
-        "cards": [texts(cards_of(attempt, history.cards)) for attempt in attempts],
-        "how": [texts(words.visible(ended(attempt, when))) for attempt in attempts],
-        "shown": [texts(words.visible(attempt.evidence)) for attempt in attempts],
+        "kind": [KINDS.index(_kind(attempt, when)) for attempt in attempts],
+        "cards": [number(cards_of(attempt, history.cards)) for attempt in attempts],
+        "how": [number(words.visible(ended(attempt, when))) for attempt in attempts],
+        "shown": [number(words.visible(attempt.evidence)) for attempt in attempts],
         "memory": [_mib(use.peak_gpu_memory) for use in used],
         "resident": [_mib(use.peak_resident) for use in used],
         "busy": [_whole(use.mean_gpu_utilization) for use in used],

@@ -88,15 +88,8 @@ class Filter:
         if not self._words:
             return True
         failure = job.attempts[-1].failure if job.attempts else None
-        about = "\n".join(
-            [
-                job.name,
-                words.visible(job.name),
-                job.state,
-                failure or "",
-                *job.definition.params.values(),
-            ]
-        ).casefold()
+        names = (job.name, words.visible(job.name), job.state, failure or "")
+        about = "\n".join([*names, *job.definition.params.values()]).casefold()
         return all(word in about for word in self._words)
 
 
