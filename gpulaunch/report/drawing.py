@@ -139,7 +139,6 @@ def _columns(
         return texts.setdefault(text, len(texts))
 
     used = [uses.get(attempt.id) or AttemptUse(attempt.id) for attempt in attempts]
-
     return {
         "job": [number_of[attempt.id.job] for attempt in attempts],
         "number": [attempt.id.number for attempt in attempts],
