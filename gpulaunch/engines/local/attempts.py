@@ -144,10 +144,7 @@ class LocalAttempts:
             ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
             place = self._place(launch, ports)
             command = prepare(launch, place, self._context, self._outs)
-            slot = None if launch.job.worker else self.pairs.preloads.slot(launch.job, command)
-            server = slot.server if slot else None
-            if slot:
-                command = replace(command, main=slot.main)
+            server, command = self.pairs.preloads.served(launch.job, command)
             if worker:
                 pair = worker.pair
             else:

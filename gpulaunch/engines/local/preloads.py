@@ -1,6 +1,6 @@
 """The preload servers of a run, and which attempts are forked from them.
 
-    Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ serves: slot
+    Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ it serves
                    └─no: cold                                         └─refused: cold
 
 A server serves a job if it was started by the same command line up to the script's arguments, and
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from gpulaunch.core.model import Job
@@ -41,14 +41,6 @@ Key: TypeAlias = tuple[object, ...]
 
 class ServerImporting(Exception):
     """The attempt's server is importing: launch again when `Preloads` calls `news`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreloadSlot:
-    """A server that can fork the attempt, and the attempt's command line and variables there."""
-
-    server: PreloadServer
-    main: Main
 
 
 @dataclass(slots=True)
@@ -83,18 +75,19 @@ class Preloads:
         self._noted: set[tuple[int, str]] = set()
         self._number = 0
 
-    def slot(self, job: Job, command: Command) -> PreloadSlot | None:
-        """Return the server that forks this attempt; None: it starts cold.
+    def served(self, job: Job, command: Command) -> tuple[PreloadServer | None, Command]:
+        """Return the server that forks this attempt, and the command as it takes it.
 
-        Raises ServerImporting while that server imports.
+        Without one (None) the attempt starts cold. Raises ServerImporting while it imports.
         """
-        if not job.preload:
-            return None
-        try:
-            return self._find_slot(job, command)
-        except Cold as cold:
-            self._note_cold(job, str(cold))
-            return None
+        if job.preload and not job.worker:
+            try:
+                server, main = self._find(job, command)
+            except Cold as cold:
+                self._note_cold(job, str(cold))
+            else:
+                return server, replace(command, main=main)
+        return None, command
 
     def began_cold(self, job: Job, server: PreloadServer, why: str, for_good: bool) -> None:
         """End a server whose job started cold after all, and note why.
@@ -119,7 +112,7 @@ class Preloads:
 
     # ── Which server ────────────────────────────────────────────────────────────────────────────
 
-    def _find_slot(self, job: Job, command: Command) -> PreloadSlot:
+    def _find(self, job: Job, command: Command) -> tuple[PreloadServer, Main]:
         env = Delta(command.env_set, frozenset(command.env_unset)).over(self._context.base)
         by_shell = not isinstance(job.run, tuple)
         found = forkable(command.argv, command.cwd, env, by_shell)
@@ -134,7 +127,7 @@ class Preloads:
             if server.state == "importing":
                 raise ServerImporting
             if server.state == "serves" and not _differing(server, env):
-                return PreloadSlot(server, found.main)
+                return server, found.main
         if kind.cold:
             raise Cold(kind.cold)
         self._start(kind, job, command, env)
