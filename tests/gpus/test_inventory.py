@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -185,21 +186,24 @@ def test_who_holds_a_lease_and_who_holds_it_while_stopped(fake_driver: FakeDrive
     fake_driver.card(0, bus="0000ffff:EE:1E.0")
     key = "ffff:ee:1e.0"
     code = f"from gpulaunch.gpus.lease import take; lease = take({key!r}); print(1, flush=True); "
-    with subprocess.Popen(
+    holder = subprocess.Popen(
         [sys.executable, "-c", code + "input()"],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as holder:
+    )
+    with holder, ExitStack() as ending:
+        ending.callback(holder.kill)
         assert holder.stdout is not None
         assert holder.stdout.readline()
         findings = examine(fake_driver.environ)
         found(findings, "note", f"GPU 0 is leased by {user()} (pid {holder.pid}")
         holder.send_signal(signal.SIGSTOP)
         wait_until(lambda: doctor.state_of(holder.pid) == "T")
-        stopped = found(examine(fake_driver.environ), "warning", "leased by a stopped process")
+        # Other tests' leases are this machine's as well.
+        findings = examine(fake_driver.environ)
+        stopped = found(findings, "warning", "GPU 0 is leased by a stopped process")
         assert stopped.advice == f"`kill -CONT {holder.pid}` lets it go on"
-        holder.kill()
 
 
 def user() -> str:
