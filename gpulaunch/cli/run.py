@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,8 +23,10 @@ from gpulaunch.cli.options import (
     run_options_of,
     tells_exit_statuses,
 )
-from gpulaunch.cli.terminal import Terminal
 from gpulaunch.errors import OF_A_RUN, UsageError
+
+if TYPE_CHECKING:
+    from gpulaunch.cli.terminal import Terminal
 
 Found = TypeVar("Found")
 
@@ -62,6 +64,7 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     from gpulaunch.app import starting
+    from gpulaunch.cli.terminal import Terminal
 
     new = new or options["dry_run"]
     asked, terminal = run_options_of(options), Terminal(options)
@@ -94,6 +97,7 @@ def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **op
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
     from gpulaunch.app import resuming
+    from gpulaunch.cli.terminal import Terminal
 
     asked, terminal = run_options_of(options), Terminal(options)
     return resuming.resume(
@@ -122,6 +126,7 @@ def retry(run: str | None, words: tuple[str, ...], recorded: bool, **options: An
     gpulaunch retry -r nanobodies-20261120-074215 fold-x2
     """
     from gpulaunch.app import resuming
+    from gpulaunch.cli.terminal import Terminal
 
     terminal = Terminal(options)
     one, jobs = _told_apart(run, words, terminal)
