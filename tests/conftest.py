@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cli.launcher import Launcher
 from tests.durations import Durations, recorded
@@ -15,6 +16,12 @@ from tests.gpus.fake import FakeDriver, own_leases
 # The commands that tests start keep their compiled modules: compiling is half of such a start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# How long an example takes says something about the machine, nothing about the property.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,6 +29,18 @@ def wait_until(condition: Callable[[], T], deadline: float = 60.0, what: str = "
         pause = min(pause * 1.5, 0.05)
 
 
+def held_by(pid: int | str) -> set[str]:
+    """What a live process holds open: the targets of its descriptors, as /proc tells them.
+
+    A descriptor that the process closes while it is looked at is left out.
+    """
+    held = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return held
+
+
 def goes_along() -> Callable[[], None]:
     """For `preexec_fn`: the child is killed when the thread that started it is gone.
 

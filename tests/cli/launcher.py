@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from gpulaunch.cli.status import status
 from tests.cli.warm import WARM
-from tests.helpers import goes_along, wait_until
+from tests.helpers import goes_along, held_by, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
@@ -146,14 +146,8 @@ class Launcher:
 
     def looked_at(self, process: subprocess.Popen[str]) -> None:
         """Wait until a command that follows the run's journal has opened it."""
-        fds, journal = Path(f"/proc/{process.pid}/fd"), str(self.run / "events.jsonl")
-
-        def open_there() -> bool:
-            with suppress(OSError):
-                return any(os.readlink(fd) == journal for fd in fds.iterdir())
-            return False
-
-        wait_until(open_there, 60, "the journal opened")
+        journal = str(self.run / "events.jsonl")
+        wait_until(lambda: journal in held_by(process.pid), 60, "the journal opened")
 
     def log(self, job: str, attempt: int = 1) -> str:
         return (self.run / "logs" / f"{job}.{attempt}.log").read_text()

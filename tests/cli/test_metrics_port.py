@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import FakeDriver
-from tests.helpers import wait_until
+from tests.helpers import held_by, wait_until
 from tests.prometheus.support import Page, scrape
 
 UNTIL_STOPPED = "'while [ ! -e stop ]; do sleep 0.05; done'"
@@ -243,12 +243,11 @@ def test_a_run_that_is_alive_is_why_it_cannot_go_on_and_not_its_own_port(
 def test_jobs_do_not_hold_the_port(launcher: Launcher) -> None:
     with live(launcher, "run", "jobs.yaml", "--simulate", "3") as (process, where):
         pid = launcher.jobs()["long"]["attempts"][0]["pid"]
-        held = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-        ours = [os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+        held = held_by(pid) | held_by(process.pid)
         port = f":{int(port_of(where)):04X}"
         rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         (inode,) = [row[9] for row in rows if row[1].endswith(port) and row[3] == "0A"]
-        assert f"socket:[{inode}]" not in held + ours
+        assert f"socket:[{inode}]" not in held
         launcher.file("stop", "")
         assert process.wait(60) == 1
 

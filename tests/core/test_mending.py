@@ -62,7 +62,7 @@ def mended(lost: set[int], history: list[f.Fact] = HISTORY) -> tuple[Ledger, lis
     return mender.ledger, facts
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.sets(st.integers(0, len(HISTORY) - 1)))
 def test_what_is_left_adds_up_and_its_settled_jobs_are_settled(lost: set[int]) -> None:
     ledger, facts = mended(lost)

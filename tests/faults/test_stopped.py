@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.cli.launcher import Launcher
-from tests.helpers import wait_until
+from tests.helpers import held_by, wait_until
 
 # Each job waits for a file of its name, and fails if another has its card's file locked.
 JOB = """
@@ -113,7 +113,7 @@ def leases_of(pid: int) -> set[str]:
     names = Path("/proc/net/unix").read_text().splitlines()
     leases = {f"socket:[{line.split()[6]}]" for line in names if "@gpulaunch/1/gpu/" in line}
     with suppress(OSError):
-        return leases & {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        return leases & held_by(pid)
     return set()
 
 

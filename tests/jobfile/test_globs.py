@@ -29,7 +29,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 component = st.sampled_from(["**", "*", "*.fa", "a.fa", "b", "c", "?", "[bc]*", ".*", ".", "[[]x]"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(component, min_size=1, max_size=4), st.sampled_from(["", "/"]), st.sampled_from([0, 1])
 )

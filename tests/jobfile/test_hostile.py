@@ -130,14 +130,14 @@ def test_data_files_that_hurt_are_mistakes_too(tmp_path: Path) -> None:
             load_text(text, name="j.yaml", base=tmp_path, environ={})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_loader(data: bytes) -> None:
     with pytest.raises(JobFileError):
         load_text(data, name="j", base=Path("/nonexistent"), environ={})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers())
 def test_no_mangled_file_crashes_the_loader(seed: int) -> None:
     good = (Path(__file__).parent / "good" / "everything.yaml").read_text()

@@ -126,7 +126,7 @@ values = st.text(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.lists(values, min_size=5, max_size=30))
 def test_any_value_survives_every_context(found: list[str]) -> None:
     for script in [SAFE[0], SAFE[1], SAFE[2], SAFE[6], SAFE[7], SAFE[8], *BASH_ONLY[:3]]:
@@ -192,7 +192,7 @@ def _words(inner: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[tuple
 words = st.recursive(_words(_literal("''{{x}}", "X")), _words, max_leaves=6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(PRELUDES), words, values.filter(lambda value: "\r" not in value))
 def test_any_nesting_of_contexts_prints_the_value(
     prelude: str, word: tuple[str, str], value: str
@@ -263,7 +263,7 @@ def test_escaped_and_foreign_braces_are_text() -> None:
     assert render(text, {"x": "v"}) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("'\"\\$`(){}[]<>#|&;\n -EOFcaseinx\0", max_size=60))
 def test_no_script_breaks_the_scanner(script: str) -> None:
     names = script.count("\0")

@@ -114,7 +114,7 @@ def test_a_mask_of_its_own_is_warned_of(script: str) -> None:
     assert found.kind == "mask"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("'\"\\$`(){}[]<>#|&;=\n -EOFcaseindocker", max_size=60))
 def test_no_script_breaks_the_outline(script: str) -> None:
     assert len(outline(script, "bash")) == len(script)

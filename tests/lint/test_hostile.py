@@ -153,7 +153,7 @@ PIECES = (
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=25))
 def test_no_text_breaks_the_look(pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -169,13 +169,13 @@ WORDS = ("python", "bash", "-m", "-c", "x.py", "--gpu", "1", "--device=cuda:1", 
          "docker", "run", "--gpus", "all", "", "-", "--", "./x", "papermill", None)  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(WORDS), max_size=10))
 def test_no_words_break_the_runs(words: list[str | None]) -> None:
     assert len(list(runs(words, "."))) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.recursive(st.none() | st.text(max_size=5) | st.integers(), st.lists))
 def test_no_notebook_breaks_the_reader(value: object) -> None:
     import json

@@ -11,7 +11,7 @@ import pytest
 
 from gpulaunch.core.model import Exited
 from gpulaunch.process.client import ProgramStarted, Spawner
-from tests.helpers import wait_until
+from tests.helpers import held_by, wait_until
 from tests.process.support import Slot, children_of, keepers_of
 
 
@@ -89,6 +89,6 @@ def test_a_spare_holds_none_of_the_next_jobs_files(spawner: Spawner, tmp_path: P
         _, monitor = keepers_of(spawner)
         slot.run("true")
         spare = spare_of(monitor)
-        held = {os.readlink(f"/proc/{spare}/fd/{fd}") for fd in os.listdir(f"/proc/{spare}/fd")}
+        held = held_by(spare)
         assert not any(str(tmp_path) in path for path in held)
         assert not any("memfd:gpulaunch-launch" in path for path in held)

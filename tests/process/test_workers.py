@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
 from gpulaunch.farside.client import PROGRAM
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
-from tests.helpers import wait_until
+from tests.helpers import held_by, wait_until
 from tests.process.support import WorkerSlot, keepers_of
 
 FUNCTIONS = """
@@ -413,8 +413,7 @@ def test_a_worker_holds_the_leases_of_its_pair(spawner: Spawner, tmp_path: Path)
         os.close(write)
         bench.do("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
         (worker,) = bench.alive
-        held = [os.readlink(f"/proc/{worker}/fd/{fd}") for fd in os.listdir(f"/proc/{worker}/fd")]
-        assert os.readlink(f"/proc/self/fd/{read}") in held
+        assert os.readlink(f"/proc/self/fd/{read}") in held_by(worker)
     os.close(read)
 
 

@@ -16,7 +16,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.prometheus.port import Exporter
 from gpulaunch.prometheus.serve import NICE
-from tests.helpers import wait_until
+from tests.helpers import held_by, wait_until
 from tests.prometheus.support import record, scrape
 from tests.views.history import History
 
@@ -103,7 +103,7 @@ def test_the_process_has_the_listener_its_journal_and_nothing_of_ours(run: RunDi
             exporter.start(run)
             scrape(exporter.address)
             (pid,) = set(children()) - before
-            held = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+            held = held_by(pid)
             assert os.readlink(f"/proc/self/fd/{write}") not in held
             assert str(run.events) in held
             assert len(held) < 12

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Job
@@ -92,7 +92,7 @@ def loaded(text: str, base: Path) -> dict[str, Job]:
     return {job.name: job for job in plan.jobs}
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(scripts())
 def test_every_command_is_in_the_job_list_or_told_exactly_once(given: tuple[str, int]) -> None:
     script, count = given
@@ -104,7 +104,7 @@ def test_every_command_is_in_the_job_list_or_told_exactly_once(given: tuple[str,
         assert told.count(f"mark{number}mark") == 1, f"{script}\n{translation.yaml_text}"
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(scripts())
 def test_every_job_file_loads_where_the_scripts_files_are(
     base: Path, given: tuple[str, int]
@@ -112,14 +112,14 @@ def test_every_job_file_loads_where_the_scripts_files_are(
     loaded(translate(given[0], "run.sh").yaml_text, base)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(st.sampled_from("ab $'\"\\\n&;|(){}<>=#*!`[]-0,")))
 def test_any_text_at_all_is_translated_to_something_that_reads_as_yaml(script: str) -> None:
     translation = translate("CUDA_VISIBLE_DEVICES=0 " + script, "run.sh")
     assert jobs_in(translation.yaml_text) or translation.yaml_text == ""
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from(["run", "run &", "(run) &", "wait", "wait $LAST", "loop", "loop &"]))
 )

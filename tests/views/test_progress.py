@@ -225,7 +225,7 @@ nasty = st.text(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(nasty, min_size=1, max_size=4, unique=True), nasty, nasty)
 def test_no_name_or_reason_can_steer_the_terminal(
     names: list[str], reason: str, title: str
