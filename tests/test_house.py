@@ -92,3 +92,29 @@ def test_a_number_s_name_says_what_it_bounds() -> None:
                 if VAGUE.fullmatch(name):
                     vague.append(f"{path}: {name}")
     assert vague == []
+
+
+def test_a_docstring_s_verb_fits_what_the_function_gives() -> None:
+    """`Return` for a value, `Yield` for an iterator, `Tell whether` for a bool."""
+    wrong = []
+    for path in sorted((ROOT / "gpulaunch").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.returns
+                and (said := ast.get_docstring(node))
+            ):
+                given, decorators = ast.unparse(node.returns), map(ast.unparse, node.decorator_list)
+                yields = _yields(node) and not any("contextmanager" in each for each in decorators)
+                iterates = yields or "Iterator" in given
+                if (
+                    (said.startswith("Return ") and (yields or given in ("None", "NoReturn")))
+                    or (said.startswith("Yield ") and not iterates)
+                    or (said.startswith("Tell whether ") and given != "bool")
+                ):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name} -> {given}")
+    assert wrong == []
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))

@@ -117,7 +117,7 @@ class Mender:
             yield f.AttemptLaunched(AttemptId(attempt.job, number), (), queued=self.ledger.queueing)
 
     def _ended(self, name: str, outcome: Outcome | None = None) -> Iterator[f.Fact]:
-        """Return the end of its open attempt. `outcome`: None where nothing tells it."""
+        """Yield the end of a job's open attempt. `outcome`: None where nothing tells it."""
         job = self.ledger.jobs[name]
         if not job.attempts or not job.attempts[-1].is_open:
             return
@@ -129,7 +129,7 @@ class Mender:
             yield f.AttemptEnded(last, end, unrecorded=True)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
-        """Return the missing ends of attempts: a closed run has none under way, but in a queue."""
+        """Yield the missing ends of attempts: a closed run has none under way, but in a queue."""
         outcome = Exited(0) if succeeded else None
         for job in list(self.ledger.jobs.values()):
             if job.state == "running" and not job.goes_on:

@@ -73,7 +73,7 @@ def _script(job: Job) -> str:
 
 
 def _resources(job: Job) -> Iterator[tuple[str, str]]:
-    """Return what HyperQueue reserves. Cards that jobs share are asked for in parts."""
+    """Yield what HyperQueue reserves. Cards that jobs share are asked for in parts."""
     yield "cpus", str(job.demand.cpus or 1)
     if job.demand.gpus:
         shared = job.demand.per_gpu > 1 and job.demand.gpus == 1

@@ -125,7 +125,7 @@ def input_lines(job: Job, target: str) -> list[str]:
 
 
 def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
-    """Yield a script's lines that make a job's attempts, with GPULAUNCH_JOB and _RUN_DIR set.
+    """Return a script's lines that make a job's attempts, with GPULAUNCH_JOB and _RUN_DIR set.
 
     Its output is kept in logs/, what it leaves in {{out}} in out/, with a link in results/ where
     it succeeded. `per_job` is what differs from job to job of one script: its `cwd`, and the

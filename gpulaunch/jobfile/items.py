@@ -153,7 +153,7 @@ def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
 
 
 def _lines(text: str, file: Path) -> tuple[str, ...]:
-    """Yield the lines that are not blank, without line ends."""
+    """Return the lines that are not blank, without line ends."""
     lines = (line.rstrip("\r") for line in text.split("\n"))
     found = tuple(line for line in lines if line.strip())
     if not found:

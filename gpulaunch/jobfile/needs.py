@@ -239,7 +239,7 @@ class Resolver:
 
 
 def find_cycles(waits: Mapping[str, Sequence[Names]]) -> Iterator[list[str]]:
-    """Return cycles `[a, b, a]`, at least one wherever jobs wait for each other.
+    """Yield cycles `[a, b, a]`, at least one wherever jobs wait for each other.
 
     `waits`: job -> tuples of the names it waits for. Once one was found, the search has an end:
     where thousands wait for each other, there are more edges than anybody can look at.

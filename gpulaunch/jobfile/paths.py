@@ -158,7 +158,7 @@ def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _roots(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Return the directories where conda itself, and so its `envs/`, may be installed."""
+    """Yield the directories where conda itself, and so its `envs/`, may be installed."""
     for variable in ("CONDA_ROOT", "MAMBA_ROOT_PREFIX"):
         if environ.get(variable):
             yield Path(environ[variable])

@@ -46,7 +46,7 @@ def _is_escaped(before: str) -> bool:
 
 
 def numbers(text: str) -> list[tuple[int, str]]:
-    """Yield each placeholder's number, which counts escaped ones too, and its name."""
+    """Return each placeholder's number, which counts escaped ones too, and its name."""
     found: list[tuple[int, str]] = []
     position = 0
     for number, match in enumerate(PLACEHOLDER.finditer(text)):

@@ -53,7 +53,7 @@ def _port_of(address: str) -> str | None:
 
 
 def same_addresses(services: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Yield services whose addresses share a variable: (name, the first such name, variable)."""
+    """Return services whose addresses share a variable: (name, the first such name, variable)."""
     first: dict[str, str] = {}
     clashes = []
     for name in services:

@@ -169,7 +169,9 @@ def attempt_steps(
     utilization: float | None = None,
     card_memory: int | None = None,
 ) -> list[Step]:
-    """Return an attempt at one moment, `seconds` after its start; it stood so for `span` seconds.
+    """Return the steps that store an attempt at one moment, `seconds` after its start.
+
+    `span`: for how many seconds it stood so.
 
     `gpus`: how many cards it has, None on pretend ones. `utilization` is the mean over its cards,
     and `card_memory` what is used of them, by whomever.

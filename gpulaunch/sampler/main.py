@@ -71,7 +71,7 @@ class LauncherLink:
             self._end.send(json.dumps({"said": said, **what}).encode())
 
     def received(self) -> Iterator[dict[str, Any]]:
-        """Return what has come in; the last of it is followed by the end."""
+        """Yield what has come in; the last of it is followed by the end."""
         with suppress(OSError):
             while data := self._end.recv(LARGEST_MESSAGE):
                 yield json.loads(data)

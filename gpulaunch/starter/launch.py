@@ -190,7 +190,7 @@ class Launcher:
 
 
 def _prefixes(base: str) -> set[str]:
-    """Return what stands before each `-` in it."""
+    """Return what stands before each `-` of a name."""
     return {base[: match.start()] for match in re.finditer("-", base)}
 
 

@@ -104,7 +104,7 @@ def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
 def split(
     pieces: Iterable[Piece], pattern: re.Pattern[str]
 ) -> Iterator[str | Outer | re.Match[str]]:
-    """Return the pieces with what matches in their texts apart."""
+    """Yield the pieces with what matches in their texts apart."""
     for piece in pieces:
         if not isinstance(piece, str):
             assert isinstance(piece, Outer)

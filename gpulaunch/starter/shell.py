@@ -108,7 +108,7 @@ def words_of(command: Node) -> list[Node]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Return the node and everything in it, in the order of the source."""
+    """Yield the node and everything in it, in the order of the source."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -117,7 +117,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def above(node: Node) -> Iterator[Node]:
-    """Return what it stands in, from the inside out."""
+    """Yield the nodes that a node stands in, from the inside out."""
     parent = node.parent
     while parent is not None:
         yield parent
@@ -144,7 +144,7 @@ def forks(node: Node) -> bool:
 
 
 def is_late_ampersand(node: Node) -> bool:
-    """Return the & of `cmd <<EOF &`, to the grammar an error inside the redirection."""
+    """Tell whether a node is the & of `cmd <<EOF &`: to the grammar an error in a redirection."""
     inside = node.parent is not None and node.parent.type == "heredoc_redirect"
     return node.type == "ERROR" and inside and node.text == b"&"
 

@@ -23,7 +23,9 @@ _MAX_SHOWN = 40
 def check_devices(
     module: Any, /, *inputs: Any, device: torch.device | str | int | None = None, **kwargs: Any
 ) -> torch.device | None:
-    """Return the one device that all tensors of `module` and its inputs are on; None if none is.
+    """Return the one device that all tensors of `module` and its inputs are on.
+
+    None if there is no tensor.
 
     `module` is an nn.Module, another object that holds tensors, or None. Inputs may be nested in
     any way: mappings (a BatchEncoding too), sequences, dataclasses, other objects, modules.

@@ -139,7 +139,7 @@ def _onto(
 
 
 def elsewhere(program: Any, target: torch.device) -> Iterator[str]:
-    """Return what is left on, or speaks of, a card that is not `target`, named."""
+    """Yield what is left on, or speaks of, a card that is not `target`, named."""
     held = [
         ("state_dict", program.state_dict),
         ("constants", program.constants),

@@ -143,7 +143,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
             raise told(str(func), tensors, self._frame(), self._origins, str(error)) from error
 
     def _frame(self) -> FrameType | None:
-        """Return the operation's; of the thread that waits for it where it is autograd's own."""
+        """Return the frame of the operation; where it is autograd's own, of who waits for it."""
         frame: FrameType | None = sys._getframe(2)
         if threading.get_ident() == self._thread or next(lines(frame), None) is not None:
             return frame

@@ -81,7 +81,7 @@ def _modules_among(held: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, 
 
 
 def _variable(frame: FrameType, tensor: torch.Tensor) -> Named | None:
-    """Return what that frame calls it: a variable of its own first, then what is inside one."""
+    """Return what a frame calls a tensor: a variable of its own first, then what is inside one."""
     held = {name: value for name, value in dict(frame.f_locals).items() if name[:2] != "__"}
     for name, value in held.items():
         if isinstance(value, torch.Tensor) and _is(value, tensor):

@@ -36,7 +36,7 @@ class SourceLine:
 
 
 def lines(frame: FrameType | None) -> Iterator[FrameType]:
-    """Return the frames from here outwards that are neither torch's own nor this package's."""
+    """Yield the frames from here outwards that are neither torch's own nor this package's."""
     while frame is not None:
         if not is_internal(frame.f_code):
             yield frame

@@ -141,7 +141,7 @@ class _Absences:
         return f"there is no program {name} in PATH" + (f"; write ./{name}" if here else "")
 
     def _shell(self, job: Job) -> None:
-        """Return the shell itself, where the file picks another one."""
+        """Add a mistake where the file picks a shell that is not there."""
         shell = node_at(self.mistakes.root, ("jobs", job.group, "shell"))
         if shell is not None and (why := self._lacks_program(job, job.shell[0])):
             self.mistakes.add(("jobs", job.group, "shell"), why)
@@ -207,7 +207,7 @@ class _Absences:
         return run.number, "" if there else self._not_there(path, run.what)
 
     def _in_path(self, run: ProgramRun) -> bool:
-        """Return a shell looks in PATH as well, for a script without a slash."""
+        """Tell whether a shell would find a script in PATH, named without a slash."""
         if run.kind != "shell" or "/" in run.what:
             return False
         return shutil.which(run.what, os.F_OK, path=self.environ.get("PATH")) is not None

@@ -63,7 +63,7 @@ _NUMBERS = re.compile(r"\d{1,3}(?:[,:]\s*\d{1,3})*")
 
 
 def check(tree: PythonTree, node: ast.AST) -> Found:
-    """Return what this node asks for by number, each at the text or number that does."""
+    """Yield what this node asks for by number, each at the text or number that does."""
     if isinstance(node, ast.Call):
         yield from _call(tree, node)
     elif isinstance(node, ast.Assign):
@@ -114,7 +114,7 @@ def texts(tree: PythonTree, value: ast.expr | None, unless: frozenset[str] = fro
 def _given(
     tree: PythonTree, name: str, value: ast.expr, unless: frozenset[str] = frozenset()
 ) -> Found:
-    """Return a value for a name, attribute, key or parameter that says it is a device."""
+    """Yield what is suspect in the value of a name, key or parameter that says it is a device."""
     if _DEVICE_NAME.fullmatch(name.lower()) and not isinstance(value, ast.Dict):
         yield from texts(tree, value, unless)
 
@@ -274,7 +274,7 @@ def _followed(tree: PythonTree, value: ast.expr) -> ast.expr:
 
 
 def _map(tree: PythonTree, key: str, value: ast.expr) -> Found:
-    """Return a dictionary with cards as its keys (max_memory) or its values (device_map)."""
+    """Yield what is suspect in a dictionary of cards: keys of max_memory, values of device_map."""
     if not isinstance(value, ast.Dict):
         return
     for item in value.keys if key == "max_memory" else value.values:

@@ -52,7 +52,7 @@ class IndexOptions:
     more: bool = False
 
     def under(self, caller: IndexOptions) -> IndexOptions:
-        """Return what a command has that stands in a script which `caller` called."""
+        """Return the options of a command in a script that was called with the options `caller`."""
         names = self.names | caller.names if self.handed else self.names
         return IndexOptions(names, False, self.more or (self.handed and caller.more))
 
@@ -150,7 +150,7 @@ class Finding:
 def judged(
     path: str, placed: Iterable[Placed], lines: list[str], given: Iterable[Given]
 ) -> Iterator[Finding]:
-    """Return the findings that hold for one job at least, once, in the words of the first."""
+    """Yield the findings that hold for one job at least, once, in the words of the first."""
     known = list(given)
     for one in placed:
         for each in known:

@@ -54,7 +54,7 @@ class Follow:
         self._behind: dict[CommandStart, tuple[tuple[str, FileScan], ...]] = {}
 
     def findings(self, start: CommandStart, given: Given) -> Iterator[Finding]:
-        """Return what in the files behind a command does not suit a job of this kind."""
+        """Yield what in the files behind a command does not suit a job of this kind."""
         yield from self._findings(start, given, set(), 0)
 
     def indices(self, start: CommandStart) -> frozenset[str]:

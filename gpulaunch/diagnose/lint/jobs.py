@@ -58,7 +58,7 @@ def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
 
 
 def alike(job: Job) -> object:
-    """Return the same for jobs of whose commands one look tells all.
+    """Return a value that is equal for jobs of whose commands one look tells all.
 
     Where nothing is suspect in a command itself, only the scripts count that it names.
     """

@@ -20,7 +20,7 @@ _MAKES_NAMES = frozenset({"globals", "exec", "setattr", "eval", "vars"})
 
 
 def imported(files: Files, path: str, module: Module, roots: tuple[str, ...]) -> Iterator[str]:
-    """Return the files that `module`, imported in the file `path`, is made of."""
+    """Yield the files that `module`, imported in the file `path`, is made of."""
     if module.level:
         base = posixpath.dirname(path)
         for _ in range(min(module.level, 20) - 1):
@@ -61,7 +61,7 @@ def module_file(files: Files, name: str, cwd: str, within: str = "__init__.py") 
 
 
 def roots_of(path: str, cwd: str, more: tuple[str, ...]) -> tuple[str, ...]:
-    """Yield where Python, or an editable installation, would look for a script's modules."""
+    """Return where Python, or an editable installation, would look for a script's modules."""
     directories = [posixpath.dirname(path), cwd, posixpath.join(cwd, "src"), *more]
     return tuple(d for d in dict.fromkeys(directories) if d and not is_installed(d + "/"))
 

@@ -163,7 +163,7 @@ def _numbered(option: str, value: str, shown: str, indices: frozenset[str]) -> S
 
 
 def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> Suspect | None:
-    """Return what starts a process per card, and what sets a mask of its own for them."""
+    """Return what is suspect in an option of a program that starts a process per card."""
     number = int(value) if value and _NUMBER.fullmatch(value) else 0
     if launcher == "torchrun" and option == "nproc_per_node" and number > 1:
         return wording.count(number, shown, least=1)

@@ -102,7 +102,7 @@ class _PlanScan:
                     yield found, False
 
     def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
-        """Return a port of the job file's own that is the same for all jobs of an entry."""
+        """Yield a finding for a port in `env:` that is the same for all jobs of an entry."""
         port = job.env.get(wording.PORT)
         if not isinstance(port, str) or not port.isdigit() or port == "0":
             return

@@ -59,7 +59,7 @@ _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 def runs(
     words: Sequence[str | None], cwd: str, handed: bool = False, more: bool = False
 ) -> Iterator[ProgramRun]:
-    """Return what a command's words run, program first. `handed` and `more`: see Options."""
+    """Yield what a command's words run, program first. `handed` and `more`: see Options."""
     start = _start(words)
     if start is not None and start[1] == "module" and start[2] in _RUN_MODULES:
         start = _of_launcher(words, start[0] + 1)

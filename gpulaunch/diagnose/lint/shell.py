@@ -95,7 +95,7 @@ class ScriptStep:
 
 
 def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
-    """Return the commands of a script in turn, those without a program left out."""
+    """Yield the commands of a script in turn, those without a program left out."""
     reader = _ShellReader(script, frozenset(), lambda code: ())
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)

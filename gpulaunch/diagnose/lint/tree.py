@@ -134,7 +134,7 @@ class PythonTree:
         self.bound = {name: value for name, value in self.assigned if stored[name] == 1}
 
     def _iterate(self, target: ast.expr, iterable: ast.expr, stored: Counter[str]) -> None:
-        """Return a loop gives its names many values."""
+        """Note that a loop gives its names many values."""
         parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         for name in map(last_name, parts):
             stored[name] += 1

@@ -40,7 +40,7 @@ def device(text: str, unless: frozenset[str] = frozenset()) -> Suspect | None:
 
 
 def typed_device(text: str) -> Suspect | None:
-    """Return the same on a command line, where the first card is asked for in earnest as well."""
+    """Return what is suspect in a device on a command line, where the first card counts as well."""
     if re.fullmatch(r"cuda(?::0)?", text):
         mend = "write cpu, or gpus: 1 in the job file"
         return Suspect("device-index", f"{text} is not there: {{here}}", mend, most=0)
@@ -219,7 +219,7 @@ def machine_cards(shown: str) -> Suspect:
 
 
 def by_daemon(suspect: Suspect) -> Suspect:
-    """Return the same where a daemon starts the container, as docker does."""
+    """Return the suspect in the words for a container that a daemon starts, as docker does."""
     return replace(
         suspect,
         why=f"{suspect.why}; and a daemon starts it, so that it does not end with the job",

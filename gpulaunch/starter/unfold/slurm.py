@@ -113,7 +113,7 @@ def asked(words: list[str]) -> tuple[BatchOptions, list[str]]:
 
 
 def _unsaid(name: str, value: str) -> Iterator[str]:
-    """Return what of the cards that are asked for a job file does not say."""
+    """Yield what of the cards that are asked for a job file does not say."""
     first, *others = value.split(",")
     kind, *parts = first.split(":") if name == "--gres" else ["gpu", *first.split(":")]
     if kind != "gpu":

@@ -211,7 +211,7 @@ class _Unfolder:
 
 
 def _statements(root: Node) -> Iterator[Node]:
-    """Return what may be spelt out, outermost first; nothing inside of functions and `$(...)`."""
+    """Yield what may be spelt out, outermost first; nothing inside of functions and `$(...)`."""
     pending = [root]
     while pending:
         node = pending.pop()

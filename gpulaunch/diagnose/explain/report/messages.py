@@ -79,7 +79,7 @@ def accelerated(type_name: str) -> bool:
 
 
 def message(exc: BaseException) -> str:
-    """Return what it was raised with, bounded. str() of several arguments is their repr."""
+    """Return what an exception was raised with, bounded: str() of several would be their repr."""
     return "\n".join(arg for arg in exc.args if str in mro(type(arg)))[:200_000]
 
 
