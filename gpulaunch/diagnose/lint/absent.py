@@ -34,8 +34,6 @@ from gpulaunch.jobfile.tree import YamlNode, node_at, place
 from gpulaunch.jobfile.values import dialect
 
 RULE = "not-there"
-MAX_JOBS_PER_ENTRY = 64
-"""Jobs of one entry that are looked at each by itself."""
 ENTRIES = 5000
 """Entries of a file that are looked at: each costs a sixth of a millisecond before the run starts,
 and a file with more was written by a program."""
@@ -148,9 +146,7 @@ class _Absences:
 
     # ── scripts ─────────────────────────────────────────────────────────────────────────────────
 
-    def _script(
-        self, job: Job, node: YamlNode, script: str, kind: str, number: int | None = None
-    ) -> None:
+    def _script(self, job: Job, node: YamlNode, script: str, kind: str, number: int = 0) -> None:
         plain = outline(script, kind)
         if "(" in plain:
             return  # functions and subshells: what runs, and where, cannot be told
@@ -165,7 +161,7 @@ class _Absences:
             which, why = self._of_words(step.values, cwd)
             if why:
                 if not any(posixpath.basename(str(step.values[which])) in text for text in texts):
-                    self._add(job, node, script, step.words[which], number, why)
+                    self._add(job, node, step.words[which], number, why)
                 return
             if not self._passes(step, cwd, texts):
                 return
@@ -231,13 +227,11 @@ class _Absences:
         near = did_you_mean(stem, stems).replace("?", f"{ext}?")
         return f"{_plain(path)} does not exist{near}"
 
-    def _add(
-        self, job: Job, node: YamlNode, script: str, word: Word, number: int | None, why: str
-    ) -> None:
-        at = of_jobs.place_of_word(self.mistakes, node, script, word, number, job.shell)
+    def _add(self, job: Job, node: YamlNode, word: Word, number: int, why: str) -> None:
+        at = of_jobs.place_of_word(self.mistakes, node, job, word, number)
         if not self._silenced(at):
             where: Steps = ("jobs", job.group, "run")
-            self.mistakes.add(where if number is None else (*where, number), why, at=at)
+            self.mistakes.add((*where, number) if number else where, why, at=at)
 
     def _silenced(self, at: int) -> bool:
         line = place(at)[0]
@@ -248,8 +242,9 @@ class _Absences:
 def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:
     """Choose an entry's jobs to look at: one, or some where they run what an item says."""
     typed = str(node.plain())
-    differ = len({job.cwd for job in jobs[:MAX_JOBS_PER_ENTRY]}) > 1
-    return jobs[:MAX_JOBS_PER_ENTRY] if differ else of_jobs.variants(jobs, lambda: typed)
+    first = jobs[: of_jobs.MAX_JOBS_PER_ENTRY]
+    differ = len({job.cwd for job in first}) > 1
+    return first if differ else of_jobs.variants(jobs, lambda: typed)
 
 
 def _plain(path: str) -> str:

@@ -148,7 +148,7 @@ class Finding:
 
 
 def judged(
-    path: str, placed: Iterable[Placed], lines: list[str], given: Iterable[Given]
+    path: str, placed: Iterable[Placed], lines: Sequence[str], given: Iterable[Given]
 ) -> Iterator[Finding]:
     """Yield the findings that hold for one job at least, once, in the words of the first."""
     known = list(given)

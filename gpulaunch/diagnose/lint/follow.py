@@ -11,12 +11,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gpulaunch.diagnose.lint import notebook, python, shell
 from gpulaunch.diagnose.lint.files import Files, is_installed, lines_of
 from gpulaunch.diagnose.lint.finding import NO_OPTIONS, Finding, Given, Placed, heard, judged
 from gpulaunch.diagnose.lint.modules import imported, module_file, roots_of
+from gpulaunch.diagnose.lint.python import FileScan
 from gpulaunch.diagnose.lint.runs import ProgramRun
 
 _SHEBANG = re.compile(
@@ -24,18 +25,6 @@ _SHEBANG = re.compile(
 )
 _DEEPEST = 6
 """Scripts that run scripts that run scripts."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileScan:
-    """What a file holds. `book` is the notebook whose code cells were looked at."""
-
-    placed: tuple[Placed, ...] = ()
-    lines: list[str] = field(default_factory=list)
-    imports: tuple[python.Module, ...] = ()
-    runs: tuple[ProgramRun, ...] = ()
-    indices: frozenset[str] = frozenset()
-    book: notebook.Notebook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +126,8 @@ def _look(text: str, kind: str) -> FileScan:
         return _of_notebook(text)
     if kind == "shell":
         return of_shell(text, "bash")
-    looked = python.look(text, main=kind != "module")
-    lines = lines_of(text)
-    kept = tuple(heard(looked.placed, lines))
-    return FileScan(kept, lines, looked.imports, looked.runs, looked.indices)
+    scan, lines = python.look(text, main=kind != "module"), lines_of(text)
+    return replace(scan, placed=tuple(heard(scan.placed, lines)), lines=lines)
 
 
 def of_shell(text: str, dialect: str) -> FileScan:
@@ -155,17 +142,16 @@ def of_shell(text: str, dialect: str) -> FileScan:
         while last < len(lines) - 1 and lines[last].endswith("\\"):
             last += 1
         placed.append(Placed(found.suspect, line, column, last))
-    return FileScan(tuple(heard(placed, lines)), lines, (), looked.runs)
+    return FileScan(tuple(heard(placed, lines)), runs=looked.runs, lines=lines)
 
 
 def _of_notebook(text: str) -> FileScan:
     book = notebook.read(text)
     if book is None:
         return FileScan()
-    looked = python.look(book.text)
-    typed = [line.typed for line in book.lines]
-    kept = heard(looked.placed, typed)
-    return FileScan(tuple(kept), typed, looked.imports, looked.runs, book=book)
+    scan, typed = python.look(book.text), [line.typed for line in book.lines]
+    kept = tuple(heard(scan.placed, typed))
+    return FileScan(kept, scan.imports, runs=scan.runs, lines=typed, book=book)
 
 
 def _in_cell(finding: Finding, book: notebook.Notebook | None) -> Finding:

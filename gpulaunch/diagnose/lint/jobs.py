@@ -9,12 +9,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown
 from gpulaunch.diagnose.lint import python, shell
-from gpulaunch.diagnose.lint.finding import Given, Suspect
+from gpulaunch.diagnose.lint.finding import Given
 from gpulaunch.diagnose.lint.follow import CommandStart
 from gpulaunch.diagnose.lint.runs import ProgramRun
 from gpulaunch.jobfile.commands import Word, commands_in
@@ -22,7 +22,7 @@ from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import SHELLS, dialect
 
-VARIANTS = 64
+MAX_JOBS_PER_ENTRY = 64
 """Jobs of one entry that are looked at each by itself."""
 
 _MATTERS = re.compile(
@@ -39,22 +39,12 @@ _WORTH = re.compile(
 _SCRIPTS = re.compile(r"\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """A suspect at a word of `text`, a job's command or, in a list, its element `number`."""
-
-    suspect: Suspect
-    text: str
-    word: Word
-    number: int | None = None
-
-
 def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
     """Return an entry's jobs whose commands are looked at. `typed`: the text in the job file."""
     if len(jobs) == 1 or not _MATTERS.search(typed()):
         return jobs[:1]
-    step = max(1, len(jobs) // VARIANTS)
-    return jobs[::step][:VARIANTS]
+    step = max(1, len(jobs) // MAX_JOBS_PER_ENTRY)
+    return jobs[::step][:MAX_JOBS_PER_ENTRY]
 
 
 def alike(job: Job) -> object:
@@ -78,34 +68,26 @@ def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
     return [Given(*kind) for kind in sorted(kinds)]
 
 
-def looked_at(
-    job: Job, indices: frozenset[str] = frozenset()
-) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
+def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellScan:
     """Return what is suspect in a job's command, and what it runs."""
     if isinstance(job.run, tuple):
         return _list([shown(text) for text in job.run], indices)
     kind = dialect(job.shell)
-    return _script(shown(job.run), kind, indices) if kind else ([], ())
+    return _script(shown(job.run), kind, indices) if kind else shell.ShellScan()
 
 
-def _script(
-    text: str, kind: str, indices: frozenset[str], number: int | None = None
-) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
-    looked = shell.look(text, kind, python.suspects_in, indices)
-    charges = [Charge(found.suspect, text, found.word, number) for found in looked.found]
-    return charges, looked.runs
+def _script(text: str, kind: str, indices: frozenset[str]) -> shell.ShellScan:
+    return shell.look(text, kind, python.suspects_in, indices)
 
 
-def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
-    charges = [
-        Charge(suspect, words[number], Word("", 0, 0), number)
-        for number, suspect in shell.of_words(words, python.suspects_in, indices)
-    ]
+def _list(words: list[str], indices: frozenset[str]) -> shell.ShellScan:
+    scan = shell.look_words(words, python.suspects_in, indices)
     which, kind = script_in(words)
-    if which:
-        inner, runs = _script(words[which], kind, indices, which)
-        return charges + inner, runs
-    return charges, shell.runs_of_words(words)
+    if not which:
+        return scan
+    inner = _script(words[which], kind, indices)
+    found = (replace(one, number=which) for one in inner.found)
+    return shell.ShellScan((*scan.found, *found), inner.runs)
 
 
 def script_in(words: list[str]) -> tuple[int, str]:
@@ -117,21 +99,14 @@ def script_in(words: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
-def place_of_word(
-    mistakes: Mistakes,
-    run: YamlNode,
-    text: str,
-    word: Word,
-    number: int | None,
-    shell: tuple[str, ...],
-) -> int:
-    """Place a word of `text`, which is a command or, in a list, its element `number`.
+def place_of_word(mistakes: Mistakes, run: YamlNode, job: Job, word: Word, number: int = 0) -> int:
+    """Place a word of a job's command or, in a list, of its element `number`.
 
     The command as typed has the same words as the one filled in, so its n-th word is meant.
     """
-    node, kind = run, dialect(shell) or "bash"
-    if number is not None and isinstance(run.value, list):
-        node = run.value[number]
+    node = run.value[number] if isinstance(run.value, list) else run
+    kind = dialect(job.shell) or "bash"
+    text = shown(job.run[number] if isinstance(job.run, tuple) else job.run)
     typed = str(node.value)
     if not word.end or not isinstance(node.value, str):
         return node.at

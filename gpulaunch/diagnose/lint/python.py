@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import NamedTuple
 
 from gpulaunch.diagnose.lint import devices, options, shell, spread
 from gpulaunch.diagnose.lint.finding import Placed, Suspect
 from gpulaunch.diagnose.lint.masks import Masks
+from gpulaunch.diagnose.lint.notebook import Notebook
 from gpulaunch.diagnose.lint.runs import ProgramRun
 from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parse, words_in
 
@@ -49,45 +49,41 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonScan:
-    """`indices` are the options that take the number of a card, as far as the file declares them.
+class FileScan:
+    """What a file holds; nothing where it cannot be read.
 
-    None where Python cannot read the file.
+    `indices` are the options that take the number of a card, as far as the file declares them.
+    `lines` are those that `placed` counts; `book` is the notebook whose code cells they are.
     """
 
     placed: tuple[Placed, ...] = ()
     imports: tuple[Module, ...] = ()
     indices: frozenset[str] = frozenset()
     runs: tuple[ProgramRun, ...] = ()
+    lines: Sequence[str] = ()
+    book: Notebook | None = None
 
 
-class StartedProcess(NamedTuple):
-    """What is suspect in the command of a process that the file starts, and what that runs."""
-
-    found: list[tuple[ast.expr, Suspect]]
-    runs: tuple[ProgramRun, ...]
-
-
-def look(text: str, main: bool = True) -> PythonScan:
+def look(text: str, main: bool = True) -> FileScan:
     """Scan a file's code. `main`: it is run, so that `if __name__ == "__main__"` holds."""
     module = parse(text)
     if module is None:
-        return PythonScan()
+        return FileScan()
     tree = PythonTree(module, main)
     lines = text.splitlines(keepends=True) if "\r" in text or "\f" in text else text.split("\n")
     found: dict[tuple[int, int, Suspect], Placed] = {}
     started = list(_started(tree)) if _STARTS.search(text) else []
-    of_started = (pair for one in started for pair in one.found)
+    of_started = ((words[one.number], one.suspect) for words, scan in started for one in scan.found)
     for node, suspect in chain(_suspects(tree), of_started) if _SPEAKS.search(text) else ():
         placed = _placed(tree, node, suspect, lines)
         found.setdefault((placed.line, placed.column, suspect), placed)
         if len(found) >= MAX_SUSPECTS:
             break
-    return PythonScan(
+    return FileScan(
         tuple(sorted(found.values(), key=lambda p: (p.line, p.column))),
         tuple(_imports(tree)),
         frozenset(_indices(tree)),
-        tuple(run for one in started for run in one.runs)[:MAX_SUSPECTS],
+        tuple(run for _, scan in started for run in scan.runs)[:MAX_SUSPECTS],
     )
 
 
@@ -158,20 +154,20 @@ def _indices(tree: PythonTree) -> Iterator[str]:
                 yield devices.option_name(str(name))
 
 
-def _started(tree: PythonTree) -> Iterator[StartedProcess]:
-    """`os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion."""
+def _started(tree: PythonTree) -> Iterator[tuple[list[ast.expr], shell.ShellScan]]:
+    """Yield the words of each command that the file starts, and what is in it.
+
+    `os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion.
+    """
     calls = (node for node in tree.nodes if isinstance(node, ast.Call) and node.args)
     starters = (node for node in calls if _STARTERS.fullmatch(tree.dotted(node.func)))
     for node in islice(starters, MAX_SUSPECTS):
         first = node.args[0]
         if isinstance(first, ast.List | ast.Tuple):
             words = [_known(tree, item) for item in first.elts[:200]]
-            charged = shell.of_words(words, suspects_in)
-            found = [(first.elts[number], suspect) for number, suspect in charged]
-            yield StartedProcess(found, shell.runs_of_words(words))
+            yield first.elts, shell.look_words(words, suspects_in)
         elif len(text := _known(tree, first)) < 20_000:
-            scan = shell.look(text, "sh", suspects_in)
-            yield StartedProcess([(first, one.suspect) for one in scan.found], scan.runs)
+            yield [first], shell.look(text, "sh", suspects_in)
 
 
 def _known(tree: PythonTree, node: ast.expr) -> str:

@@ -85,15 +85,13 @@ class _PlanScan:
     def _of(
         self, job: Job, kinds: Sequence[Given], run: Callable[[], YamlNode]
     ) -> Iterator[tuple[Finding, bool]]:
-        charges, runs = of_jobs.looked_at(job)
-        starts = [of_jobs.start_of(one, job) for one in runs]
+        scan = of_jobs.looked_at(job)
+        starts = [of_jobs.start_of(one, job) for one in scan.runs]
         indices = frozenset[str]().union(*map(self.follow.indices, starts))
         if indices:
-            charges, _ = of_jobs.looked_at(job, indices)
-        for one in charges:
-            at = of_jobs.place_of_word(
-                self._mistakes, run(), one.text, one.word, one.number, job.shell
-            )
+            scan = of_jobs.looked_at(job, indices)
+        for one in scan.found:
+            at = of_jobs.place_of_word(self._mistakes, run(), job, one.word, one.number)
             for found in self._at(at, one.suspect, kinds):
                 yield found, True
         for start in starts:

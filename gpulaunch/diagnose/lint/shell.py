@@ -60,10 +60,11 @@ InPython: TypeAlias = Callable[[str], Iterable[Suspect]]
 
 @dataclass(frozen=True, slots=True)
 class SuspectWord:
-    """`word` is where it stands."""
+    """`word` is where it stands; `number` is its place in a command that no shell reads."""
 
     word: Word
     suspect: Suspect
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +105,16 @@ def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
             yield ScriptStep(command, tuple(words), tuple(values), reader.cwd)
 
 
-def of_words(
+def look_words(
     words: Sequence[str], in_python: InPython, indices: frozenset[str] = frozenset()
-) -> Iterator[tuple[int, Suspect]]:
-    """Yield (number of the word, suspect) of a command that no shell reads."""
-    places = [Word(word, 0, len(word)) for word in words]
+) -> ShellScan:
+    """Return what is suspect in a command that no shell reads, and what it runs."""
+    places = [Word(word, 0, 0) for word in words]
     reader = _ShellReader("", indices, in_python, typed=True)
     reader.read(command_of(places))
-    for found in reader.found:
-        yield next(i for i, place in enumerate(places) if place is found.word), found.suspect
-
-
-def runs_of_words(words: Sequence[str]) -> tuple[ProgramRun, ...]:
-    """Return what a command that no shell reads runs."""
-    return tuple(runs([known(word) for word in words], "."))
+    numbers = {id(place): number for number, place in enumerate(places)}
+    found = tuple(replace(one, number=numbers[id(one.word)]) for one in reader.found)
+    return ShellScan(found, tuple(runs([known(word) for word in words], ".")))
 
 
 def known(word: str) -> str | None:
