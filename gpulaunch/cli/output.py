@@ -69,9 +69,6 @@ class TypedPaths:
         self._run = run
         self._base = base
 
-    def absolute(self) -> TypedPaths:
-        return TypedPaths(self._run, "/")
-
     @property
     def root(self) -> str:
         return self._typed(self._run.path)

@@ -14,7 +14,7 @@ from gpulaunch.app.lookup import FoundRun, directory, jobs_of
 from gpulaunch.cli.options import as_json, run_argument
 from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.digest.status import status_json
+from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
@@ -40,22 +40,21 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from gpulaunch.views.standing import Standing, print_job, print_status
+    from gpulaunch.views.standing import print_job, print_status
 
     one, names = _asked_for(what, run)
-    paths = TypedPaths(one.run)
+    paths = TypedPaths(one.run, "/" if as_json else None)
     digests = {job.name: job.definition.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
     used, why, at = measured(one.run.metrics), one.reasons(), now()
+    standing = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
     if as_json:
-        absolute = paths.absolute()
-        told = status_json(one.ledger, absolute, one.state, why, used, at, earlier)
+        told = status_json(standing)
         if names:
             told["jobs"] = [job for job in told["jobs"] if job["name"] in set(names)]
         print_json(told)
         return
     console = stdout_console()
-    standing = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
     if not names:
         print_status(console, standing, everything)
         return

@@ -1,4 +1,4 @@
-"""Makes the JSON of `gpulaunch status --json`: every job's state and its reason.
+"""A run as it stands, and the JSON of `gpulaunch status --json`: every job and its reason.
 
 The run's state comes from the caller: whether a supervisor is alive is not in the journal.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 from gpulaunch import wording
@@ -41,56 +42,86 @@ STYLES: dict[JobState, str] = {
 }
 
 
-def status_json(
-    ledger: Ledger,
-    paths: RunPaths,
-    state: RunState,
-    reasons: Mapping[str, WaitReason],
-    measured: Measured = NOTHING,
-    now: Instant | None = None,
-    earlier: Callable[[], Mapping[str, float]] = dict,
-) -> StatusDocument:
-    """Return what `status --json` prints. `reasons`: why jobs wait, by the live run's answer.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as it stands. `why`: why jobs wait, where the live run knows better than the ledger.
+
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
+    `here`: the run is this machine's.
     """
-    ahead = ahead_of(ledger, state, now, earlier)
+
+    ledger: Ledger
+    paths: RunPaths
+    state: RunState
+    why: Mapping[str, WaitReason]
+    now: Instant
+    measured: Measured = NOTHING
+    earlier: Callable[[], Mapping[str, float]] = dict
+    here: bool = True
+
+    @property
+    def lasted(self) -> float:
+        """How many seconds the run has lasted since it was started or resumed last.
+
+        A run that was cut off lasted until its last sign of life.
+        """
+        ledger, now = self.ledger, self.now
+        since = ledger.taken or ledger.opened or now
+        if self.state == "running":
+            until = now.utc
+        elif ledger.closed:
+            until = ledger.closed.utc
+        else:
+            heard = ledger.last.utc if ledger.last else since.utc
+            ends = [
+                one.seen.utc for job in ledger.jobs.values() for one in job.attempts if one.seen
+            ]
+            until = max(heard, min(max([self.measured.seen or heard, *ends]), now.utc))
+        return max(0.0, until - since.utc)
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """How long a live run still takes; None if that is unknown."""
+        if self.state != "running" or self.ledger.stopping is not None:
+            return None
+        # A resumed run has jobs of its own that finished.
+        estimate = Estimate(self.earlier() if self.ledger.opening.epoch == 1 else None)
+        estimate.seed(self.ledger)
+        return estimate.ahead(self.now)
+
+    @property
+    def next_command(self) -> str | None:
+        """The command that goes on with the run; None if nothing is left to do."""
+        return next_command(self.state, self.ledger, os.fspath(self.paths.root))
+
+    def reason(self, job: JobRecord) -> str:
+        """Return why the job waits, failed or was skipped, in words."""
+        return reason_of(job, self.why.get(job.name))
+
+
+def status_json(run: Standing) -> StatusDocument:
+    """Return what `status --json` prints."""
+    ledger, ahead = run.ledger, run.ahead
     return {
         "schema": SCHEMA,
         "run": {
             "id": ledger.opening.run,
             "name": ledger.opening.name,
-            "dir": os.fspath(paths.root),
-            "state": state,
+            "dir": os.fspath(run.paths.root),
+            "state": run.state,
             "reason": wording.run_reason(ledger.reason),
             "started": words.iso(ledger.opened.utc if ledger.opened else None),
             "ended": words.iso(ledger.closed.utc if ledger.closed else None),
-            "seconds": lasted(ledger, state, now, measured) if now else None,
+            "seconds": run.lasted,
             "simulated": ledger.opening.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
             "vanished": ledger.vanished,
             "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
-            "next_command": next_command(state, ledger, os.fspath(paths.root)),
+            "next_command": run.next_command,
         },
         "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
-        "jobs": [_job_json(job, ledger, paths, reasons, measured) for job in ledger.jobs.values()],
+        "jobs": [_job_json(run, job) for job in ledger.jobs.values()],
     }
-
-
-def lasted(ledger: Ledger, state: RunState, now: Instant, measured: Measured = NOTHING) -> float:
-    """Return how many seconds the run has lasted since it was started or resumed last.
-
-    A run that was cut off lasted until its last sign of life.
-    """
-    since = ledger.taken or ledger.opened or now
-    if state == "running":
-        until = now.utc
-    elif ledger.closed:
-        until = ledger.closed.utc
-    else:
-        heard = ledger.last.utc if ledger.last else since.utc
-        ends = [one.seen.utc for job in ledger.jobs.values() for one in job.attempts if one.seen]
-        until = max(heard, min(max([measured.seen or heard, *ends]), now.utc))
-    return max(0.0, until - since.utc)
 
 
 def held_up(ledger: Ledger) -> str:
@@ -101,21 +132,6 @@ def held_up(ledger: Ledger) -> str:
     if ledger.paused is not None:
         return f"paused, no new starts: {words.visible(wording.pause(ledger.paused))}"
     return ""
-
-
-def ahead_of(
-    ledger: Ledger,
-    state: RunState,
-    now: Instant | None,
-    earlier: Callable[[], Mapping[str, float]],
-) -> Ahead | None:
-    """Return how long a live run still takes; None if that is unknown."""
-    if state != "running" or now is None or ledger.stopping is not None:
-        return None
-    # A resumed run has jobs of its own that finished.
-    estimate = Estimate(earlier() if ledger.opening.epoch == 1 else None)
-    estimate.seed(ledger)
-    return estimate.ahead(now)
 
 
 def _gpu_json(record: GpuRecord) -> RunCard:
@@ -135,33 +151,25 @@ def _gpu_json(record: GpuRecord) -> RunCard:
     }
 
 
-def _job_json(
-    job: JobRecord,
-    ledger: Ledger,
-    paths: RunPaths,
-    reasons: Mapping[str, WaitReason],
-    measured: Measured,
-) -> RunJob:
+def _job_json(run: Standing, job: JobRecord) -> RunJob:
     last = job.attempts[-1] if job.attempts else None
     ended = last.outcome if last else None
     return {
         "name": job.name,
         "state": job.state,
-        "reason": reason_of(job, reasons.get(job.name)),
+        "reason": run.reason(job),
         "params": dict(job.definition.params),
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
         "evidence": evidence_of(job),
-        "attempts": [_attempt_json(attempt, ledger, paths, measured) for attempt in job.attempts],
+        "attempts": [_attempt_json(run, attempt) for attempt in job.attempts],
     }
 
 
-def _attempt_json(
-    attempt: AttemptRecord, ledger: Ledger, paths: RunPaths, measured: Measured
-) -> Attempt:
+def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
     ended = attempt.outcome
-    out = os.fspath(paths.out(attempt.id))
+    out = os.fspath(run.paths.out(attempt.id))
     queue: QueuedAttempt = (
         {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
     )
@@ -169,7 +177,7 @@ def _attempt_json(
         **queue,
         "number": attempt.id.number,
         "state": attempt.state,
-        "gpus": [{"index": _index(uuid, ledger), "uuid": uuid} for uuid in attempt.gpus],
+        "gpus": [{"index": _index(uuid, run.ledger), "uuid": uuid} for uuid in attempt.gpus],
         "pid": attempt.pid,
         "started": words.iso(attempt.started.utc if attempt.started else None),
         "ended": words.iso(attempt.ended.utc if attempt.ended else None),
@@ -181,9 +189,9 @@ def _attempt_json(
         "advice": advice(attempt.advice),
         "reports": list(attempt.reports),
         "worker": str(attempt.worker) if attempt.worker else None,
-        "log": os.fspath(paths.log(attempt.id)),
+        "log": os.fspath(run.paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
-        **_use_json(attempt, measured),
+        **_use_json(attempt, run.measured),
     }
 
 

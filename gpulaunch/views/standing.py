@@ -6,8 +6,7 @@ The run's state comes from the caller: whether a supervisor is alive is not in t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -15,16 +14,14 @@ from rich.text import Text
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.core.model import JobState
 from gpulaunch.core.reasons import JobReason, WaitReason
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
-from gpulaunch.digest.status import STATES, STYLES, ahead_of, lasted, reason_of
-from gpulaunch.digest.summary import RunPaths, next_command
+from gpulaunch.digest.status import STATES, STYLES, Standing
 from gpulaunch.digest.usage import use_of_one
-from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
@@ -34,35 +31,6 @@ REASON = 30
 """Columns that a job's reason needs at least, to stand in a table beside the other cells."""
 SCREEN = 24
 """Lines of a screen where standard output is no terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A run as it stands. `why`: why jobs wait, where the live run knows better than the ledger.
-
-    `earlier` as for `status_json`; `here`: the run is this machine's.
-    """
-
-    ledger: Ledger
-    paths: RunPaths
-    state: RunState
-    why: Mapping[str, WaitReason]
-    now: Instant
-    measured: Measured = NOTHING
-    earlier: Callable[[], Mapping[str, float]] = dict
-    here: bool = True
-
-    @property
-    def clock(self) -> Instant:
-        """The end of open spans: now for a live run, else the last sign of the run."""
-        return self.now if self.state == "running" else self.ledger.last or self.now
-
-    def why_of(self, job: JobRecord) -> JobReason | WaitReason | None:
-        """Return why a job waits, was skipped or cancelled."""
-        return (job.state == "waiting" and self.why.get(job.name)) or job.reason
-
-    def reason(self, job: JobRecord) -> str:
-        return reason_of(job, self.why.get(job.name))
 
 
 def print_status(console: Console, run: Standing, everything: bool = False) -> None:
@@ -95,8 +63,12 @@ def _sections(run: Standing) -> list[Section]:
         grouped("failed", STYLES["failed"], failures(by_state["failed"])),
         listed("running", STYLES["running"], [_running(job, run) for job in by_state["running"]]),
     ]
+
+    def why_of(job: JobRecord) -> JobReason | WaitReason | None:
+        return (job.state == "waiting" and run.why.get(job.name)) or job.reason
+
     for state in ("waiting", "skipped", "cancelled"):
-        alike = reasons(by_state[state], run.why_of, run.ledger)
+        alike = reasons(by_state[state], why_of, run.ledger)
         sections.append(grouped(state, STYLES[state], alike))
     sections.append(
         grouped("gone", "yellow", reasons(gone, lambda job: Quoted(words.gone(job)), run.ledger))
@@ -107,13 +79,12 @@ def _sections(run: Standing) -> list[Section]:
 def _running(job: JobRecord, run: Standing) -> str:
     last = job.attempts[-1] if job.attempts else None
     about = _about(job, last, run)
-    return "  ".join(filter(None, [words.visible(job.name), time_of(last, run.clock), about]))
+    return "  ".join(filter(None, [words.visible(job.name), _time_of(last, run), about]))
 
 
 def _foot(run: Standing, everything: bool) -> list[Text]:
     lines = []
-    command = next_command(run.state, run.ledger, os.fspath(run.paths.root))
-    if command:
+    if command := run.next_command:
         lines.append(Text.assemble(("go on with  ", "dim"), (words.visible(command), "bold")))
     if not everything and run.ledger.jobs:
         lines.append(Text("more: status --all, status JOB", "dim"))
@@ -122,14 +93,14 @@ def _foot(run: Standing, everything: bool) -> list[Text]:
 
 def _head(run: Standing) -> list[Text]:
     ledger, state = run.ledger, run.state
-    ahead = ahead_of(ledger, state, run.now, run.earlier)
+    ahead = run.ahead
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
     lines = [
         Text.assemble(
             (words.visible(ledger.opening.name), "bold"),
             "  ",
             (state, style),
-            f"  {clock(lasted(ledger, state, run.now, run.measured))}",
+            f"  {clock(run.lasted)}",
             f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
             "  simulated cards" if ledger.opening.simulated else "",
             (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
@@ -194,17 +165,18 @@ def _jobs(run: Standing) -> Table:
         table.add_row(
             Text(words.visible(job.name)),
             Text(job.state, STYLES[job.state]),
-            time_of(last, run.clock) if job.state not in ("waiting", "skipped") else "",
+            _time_of(last, run) if job.state not in ("waiting", "skipped") else "",
             Text(words.visible(_about(job, last, run))),
         )
     return table
 
 
-def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
+def _time_of(attempt: AttemptRecord | None, run: Standing) -> str:
     """Return how long the attempt took, or has taken so far; empty without an attempt."""
     if attempt is None:
         return ""
     if attempt.ended is None and attempt.seen is None:
+        now = run.now if run.state == "running" else run.ledger.last or run.now
         return clock(now.utc - (attempt.started or attempt.launched).utc)
     return clock(attempt.seconds)
 
@@ -259,8 +231,7 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
     began = attempt.started or attempt.launched
     yield (
         f"attempt {attempt.id.number}",
-        f"{attempt.state}  {time_of(attempt, run.clock)}  {where}"
-        f"  began {words.local_time(began.utc)}",
+        f"{attempt.state}  {_time_of(attempt, run)}  {where}  began {words.local_time(began.utc)}",
     )
     if attempt.outcome is not None and attempt.failure:
         yield "ended", words.visible(words.ending(attempt))

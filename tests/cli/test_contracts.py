@@ -12,7 +12,7 @@ from gpulaunch.cli.machine import card_of
 from gpulaunch.contracts import DOCUMENTS, SCHEMA
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.digest.runs import RunRow, runs_json
-from gpulaunch.digest.status import status_json
+from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.gpus.inventory import InventoryRow
 from gpulaunch.gpus.machine import Process
 from tests.cli.launcher import Launcher
@@ -89,6 +89,8 @@ def test_cards_runs_and_findings_keep_to_their_schemas(launcher: Launcher) -> No
 
 
 def test_cards_and_attempts_of_a_cluster_keep_to_the_schema() -> None:
-    told = check("status", json.dumps(status_json(cluster().ledger, Paths(), "running", {})))
+    run = cluster()
+    standing = Standing(run.ledger, Paths(), "running", {}, run.now)
+    told = check("status", json.dumps(status_json(standing)))
     assert any("node" in card for card in told["gpus"])
     assert any("queue_id" in one for job in told["jobs"] for one in job["attempts"])

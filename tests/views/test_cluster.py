@@ -7,11 +7,11 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Interrupted
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
-from gpulaunch.digest.status import status_json
+from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.digest.summary import summarise
 from gpulaunch.prometheus.families import Tally
 from gpulaunch.views.ending import print_summary
-from gpulaunch.views.standing import Standing, print_status
+from gpulaunch.views.standing import print_status
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts
 from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
@@ -72,7 +72,8 @@ def test_the_engine_knows_better_why_a_job_is_in_the_queue() -> None:
 
 
 def test_json_tells_node_and_queue_of_attempts_there() -> None:
-    found = status_json(cluster().ledger, Paths(), "running", {})
+    run = cluster()
+    found = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))
     jobs = {job["name"]: job for job in found["jobs"]}
     assert jobs["queued"]["state"] == "waiting"
     (attempt,) = jobs["small"]["attempts"]

@@ -22,9 +22,10 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import over
 from gpulaunch.digest.groups import failures, reasons
+from gpulaunch.digest.status import Standing
 from gpulaunch.digest.summary import summarise
 from gpulaunch.views.ending import print_summary
-from gpulaunch.views.standing import Standing, print_status
+from gpulaunch.views.standing import print_status
 from gpulaunch.views.terminal import console_for
 from tests.views.history import History
 from tests.views.screen import Paths, Screen, Tty

@@ -6,9 +6,9 @@ from pathlib import Path
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
-from gpulaunch.digest.status import status_json
+from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.standing import Standing, print_status
+from gpulaunch.views.standing import print_status
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 
@@ -29,7 +29,9 @@ def busy() -> History:
 
 def test_json_has_the_documented_shape() -> None:
     run = busy()
-    found = status_json(run.ledger, Paths(), "running", {"e": Quoted("waits for a card")})
+    found = status_json(
+        Standing(run.ledger, Paths(), "running", {"e": Quoted("waits for a card")}, run.now)
+    )
     json.dumps(found)
     assert list(found) == ["schema", "run", "gpus", "jobs"]
     assert found["run"] == {
@@ -40,7 +42,7 @@ def test_json_has_the_documented_shape() -> None:
         "reason": "",
         "started": "2026-11-20T07:42:15.250000Z",
         "ended": None,
-        "seconds": None,
+        "seconds": 107.5,
         "simulated": True,
         "counts": {
             "waiting": 1, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
@@ -109,7 +111,7 @@ def test_out_is_named_where_it_was_used(tmp_path: Path) -> None:
 
     run = History(1).open().jobs("a", "b").start("a", 0).start("b", 0)
     (tmp_path / "out" / "a.1").mkdir(parents=True)
-    jobs = status_json(run.ledger, Real(), "running", {})["jobs"]
+    jobs = status_json(Standing(run.ledger, Real(), "running", {}, run.now))["jobs"]
     assert [job["attempts"][0]["out"] for job in jobs] == [str(tmp_path / "out/a.1"), None]
 
 
@@ -122,7 +124,7 @@ def test_an_interrupted_attempt_is_told_from_a_failed_one() -> None:
         .end("a", Interrupted(Quoted("drain"), Exited(143)))
     )
     run.add(f.JobDelayed("a", Quoted("GPU 0 was given back"))).start("a", 0).fail("a")
-    (job,) = status_json(run.ledger, Paths(), "running", {})["jobs"]
+    (job,) = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))["jobs"]
     assert [(a["state"], a["failure"]) for a in job["attempts"]] == [
         ("interrupted", None),
         ("failed", "exit"),
@@ -183,7 +185,13 @@ def test_what_ran_when_the_supervisor_died_is_interrupted_and_waits() -> None:
     run = History().open().jobs("a", "b").start("a", 0)
     run.ledger.cut_off()
     found = status_json(
-        run.ledger, Paths(), "interrupted", {"b": Quoted("not started: it was cut off")}
+        Standing(
+            run.ledger,
+            Paths(),
+            "interrupted",
+            {"b": Quoted("not started: it was cut off")},
+            run.now,
+        )
     )
     assert found["run"]["counts"]["running"] == 0
     one, other = found["jobs"]
@@ -220,10 +228,10 @@ def test_a_killed_run_lasted_until_it_was_last_seen_alive() -> None:
     opened = run.ledger.opened
     assert opened is not None
     seen = Measured(seen=opened.utc + 14.5)
-    told = status_json(run.ledger, Paths(), "interrupted", {}, seen, now=run.now)["run"]
+    shown = Standing(run.ledger, Paths(), "interrupted", {}, run.now, seen)
+    told = status_json(shown)["run"]
     assert told["seconds"] == 14.5
     assert told["next_command"] == f"gpulaunch resume {Paths.root}"
-    shown = Standing(run.ledger, Paths(), "interrupted", {}, run.now, seen)
     text = rendered(lambda c: print_status(c, shown))
     assert text.splitlines()[0].startswith("nanobodies  interrupted  0:14")
 
@@ -233,13 +241,13 @@ def test_a_live_run_says_how_long_it_may_still_take() -> None:
     for name, seconds in zip("abcd", (600, 720, 660, 640), strict=True):
         run.start(name, 0).pass_(seconds).succeed(name)
     run.start("e", 0)
-    told = status_json(run.ledger, Paths(), "running", {}, now=run.now)["run"]["seconds_left"]
+    told = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))["run"]["seconds_left"]
     assert 1100 < told["low"] < 1310 < told["high"] < 1600
     shown = rendered(
         lambda c: print_status(c, Standing(run.ledger, Paths(), "running", {}, run.now))
     ).splitlines()[0]
     assert "min to go" in shown
-    over = status_json(run.ledger, Paths(), "interrupted", {}, now=run.now)["run"]
+    over = status_json(Standing(run.ledger, Paths(), "interrupted", {}, run.now))["run"]
     assert over["seconds_left"] is None, "nobody works on it"
 
 
@@ -248,7 +256,7 @@ def test_json_tells_what_was_measured_and_null_for_what_was_not() -> None:
     first, second = AttemptId("a", 1), AttemptId("b", 1)
     use = AttemptUse(first, peak_gpu_memory=3 << 30, mean_gpu_utilization=62.51234, gpu_seconds=0.0)
     told = Measured({first: use}, {first: ("verified", ""), second: ("unverified", "who knows")})
-    jobs = status_json(run.ledger, Paths(), "running", {}, told)["jobs"]
+    jobs = status_json(Standing(run.ledger, Paths(), "running", {}, run.now, told))["jobs"]
     attempts = {job["name"]: job["attempts"][0] for job in jobs if job["attempts"]}
     assert attempts["a"]["peak_gpu_memory"] == 3 << 30
     assert attempts["a"]["mean_gpu_utilization"] == 62.512
@@ -264,8 +272,8 @@ def test_times_of_an_earlier_run_say_how_long_a_first_start_takes() -> None:
     before = dict.fromkeys("abcd", 300.0)
 
     def left(earlier: dict[str, float]) -> object:
-        told = status_json(run.ledger, Paths(), "running", {}, now=run.now, earlier=lambda: earlier)
-        return told["run"]["seconds_left"]
+        told = Standing(run.ledger, Paths(), "running", {}, run.now, earlier=lambda: earlier)
+        return status_json(told)["run"]["seconds_left"]
 
     assert left({}) is None
     assert left(before) == {"low": 1140, "high": 1140}
