@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves(reader: MetricsReader, uuids: Iterable[str], when: Period) -> dict[str, Curve]:
-    """Of the cards that were measured while the run lasted."""
+    """Return the curves of the cards that were measured while the run lasted, by UUID."""
     found = {}
     for uuid in uuids:
         samples = reader.cards(uuid, when.start, POINTS)
@@ -42,6 +42,7 @@ def curves(reader: MetricsReader, uuids: Iterable[str], when: Period) -> dict[st
 
 
 def curve_of(samples: Sequence[CardSample]) -> Curve:
+    """Return the samples as a curve, with holes where they are far apart."""
     known = [s for s in samples if s.utilization is not None or s.memory is not None]
     if not known:
         return Curve()
@@ -67,7 +68,10 @@ def _usual(samples: Sequence[CardSample]) -> float:
 
 
 def _mean(samples: Sequence[CardSample], usual: float) -> float | None:
-    """Each sample counts for the time since the one before it, a hole for none."""
+    """Return the mean utilisation: each sample counts for the time since the one before it.
+
+    A hole counts for GAP usual steps at most.
+    """
     total = weight = 0.0
     for before, sample in zip([None, *samples], samples, strict=False):
         if sample.utilization is None:

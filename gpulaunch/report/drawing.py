@@ -16,14 +16,14 @@ from typing import Any
 from urllib.parse import quote
 
 from gpulaunch.core.ledger import AttemptRecord
-from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.core.model import Gpu
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.report.curves import Curve
-from gpulaunch.report.fold import Period, RunHistory, begin, cut_off, finish
+from gpulaunch.report.fold import Period, begin, cut_off, finish
 from gpulaunch.report.groups import groups_of
-from gpulaunch.report.idle import Cause, Span
-from gpulaunch.report.wording import KINDS, SHORT, card_name, cards_of, ended
+from gpulaunch.report.idle import Cause
+from gpulaunch.report.model import ReportData
+from gpulaunch.report.wording import CAUSE_WORDS, KINDS, card_name, cards_of, ended
 
 CLOSE = 0.01
 """Seconds by which neighbours may overlap without a row of their own: clocks of two processes."""
@@ -39,12 +39,15 @@ class Lane:
 
     @property
     def height(self) -> int:
-        """In rows."""
+        """How many rows the lane has."""
         return max(self.rows, default=0) + 1
 
 
 def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Period) -> list[Lane]:
-    """One for each card; an attempt with several has a bar on each. `attempts`: by beginning."""
+    """Return a lane for each card, and one for jobs without cards if there are any.
+
+    An attempt with several cards has a bar on each. `attempts`: by beginning.
+    """
     members: dict[str | None, list[int]] = defaultdict(list)
     for number, attempt in enumerate(attempts):
         if attempt.queued and attempt.started is None:
@@ -59,7 +62,7 @@ def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Per
 
 
 def _rows(attempts: Sequence[AttemptRecord], when: Period) -> tuple[int, ...]:
-    """Return the lowest row that is free, for each."""
+    """Return each attempt's row: the lowest that is free at its beginning."""
     rows: list[int] = []
     free: list[int] = []
     taken: list[tuple[float, int]] = []
@@ -85,18 +88,12 @@ SHADED: tuple[Cause, ...] = (
 """Causes that a lane shows where no bar is; the rest is plain emptiness."""
 
 
-def drawing(
-    history: RunHistory,
-    when: Period,
-    lanes: list[Lane],
-    spans: Mapping[str, tuple[Span, ...]],
-    curves: Mapping[str, Curve],
-    uses: Mapping[AttemptId, AttemptUse],
-    tails: Mapping[AttemptId, tuple[str, ...]],
-    zone: float,
-    logs: str,
-) -> dict[str, Any]:
-    """`zone`: seconds that clocks on the wall were ahead of UTC; `logs`: where the logs lie."""
+def drawing(data: ReportData, zone: float, logs: str) -> dict[str, Any]:
+    """Return the drawing. `zone`: seconds that clocks on the wall were ahead of UTC.
+
+    `logs`: where the logs lie.
+    """
+    history, when = data.history, data.when
     attempts = history.attempts()
     texts: dict[str, int] = {}
     groups = groups_of(history.ledger)
@@ -117,35 +114,34 @@ def drawing(
             number_of[job.name] for job in history.ledger.jobs.values() if job.definition.service
         ],
         "kinds": list(KINDS),
-        "causes": [SHORT[cause] for cause in SHADED],
-        "attempts": _columns(attempts, history, when, number_of, uses, texts),
+        "causes": [CAUSE_WORDS[cause][0] for cause in SHADED],
+        "attempts": _columns(attempts, data, number_of, texts),
         "texts": list(texts),
-        "lanes": [_lane(lane, history, when, spans, curves) for lane in lanes],
-        "tails": {at[who]: [words.visible(line) for line in tails[who]] for who in tails},
+        "lanes": [_lane(lane, data) for lane in lanes(attempts, history.cards, when)],
+        "tails": {at[who]: list(map(words.visible, lines)) for who, lines in data.tails.items()},
     }
 
 
 def _columns(
     attempts: list[AttemptRecord],
-    history: RunHistory,
-    when: Period,
+    data: ReportData,
     number_of: Mapping[str, int],
-    uses: Mapping[AttemptId, AttemptUse],
     texts: dict[str, int],
 ) -> dict[str, list[Any]]:
     """Return the attempts' facts, one list for each; `texts` gets each text once, by number."""
+    when = data.when
 
     def number(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    used = [uses.get(attempt.id) or AttemptUse(attempt.id) for attempt in attempts]
+    used = [data.uses.get(attempt.id) or AttemptUse(attempt.id) for attempt in attempts]
     return {
         "job": [number_of[attempt.id.job] for attempt in attempts],
         "number": [attempt.id.number for attempt in attempts],
         "start": [round(begin(attempt) - when.start, 2) for attempt in attempts],
         "end": [round(finish(attempt, when) - when.start, 2) for attempt in attempts],
         "kind": [KINDS.index(_kind(attempt, when)) for attempt in attempts],
-        "cards": [number(cards_of(attempt, history.cards)) for attempt in attempts],
+        "cards": [number(cards_of(attempt, data.history.cards)) for attempt in attempts],
         "how": [number(words.visible(ended(attempt, when))) for attempt in attempts],
         "shown": [number(words.visible(attempt.evidence)) for attempt in attempts],
         "memory": [_mib(use.peak_gpu_memory) for use in used],
@@ -160,14 +156,9 @@ def _kind(attempt: AttemptRecord, when: Period) -> str:
     return "running" if attempt.state == "launching" else attempt.state
 
 
-def _lane(
-    lane: Lane,
-    history: RunHistory,
-    when: Period,
-    spans: Mapping[str, tuple[Span, ...]],
-    curves: Mapping[str, Curve],
-) -> dict[str, Any]:
-    idle = spans.get(lane.uuid, ()) if lane.uuid else ()
+def _lane(lane: Lane, data: ReportData) -> dict[str, Any]:
+    history, when = data.history, data.when
+    idle = data.spans.get(lane.uuid, ()) if lane.uuid else ()
     said: dict[str, Any] = {
         "name": card_name(history.cards[lane.uuid]) if lane.uuid else "No card",
         "bars": lane.bars,
@@ -184,7 +175,7 @@ def _lane(
             if remark.gpu and remark.gpu == lane.uuid
         ],
     }
-    curve = curves.get(lane.uuid) if lane.uuid else None
+    curve = data.curves.get(lane.uuid) if lane.uuid else None
     if curve is not None and lane.uuid:
         said["curve"] = {
             "at": [round(moment - when.start, 1) for moment in curve.at],
@@ -196,7 +187,7 @@ def _lane(
 
 
 def _odd_names(number_of: Mapping[str, int]) -> dict[int, str]:
-    """Jobs whose name, as it is shown, is not how their log's address is written."""
+    """Return how logs' addresses write the names of jobs, where that is not how they are shown."""
     return {
         number: quote(os.fsencode(name))
         for name, number in number_of.items()

@@ -54,7 +54,7 @@ class RunHistory:
                 self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
 
     def _know(self, gpus: Iterable[Gpu]) -> None:
-        """Cards of other machines come when something runs there: put them where people look."""
+        """Add cards; those of other machines come when something runs there, and are sorted in."""
         new = {gpu.uuid: gpu for gpu in gpus}
         beyond = any(gpu.node for gpu in new.values()) and not new.keys() <= self.cards.keys()
         self.cards.update(new)
@@ -63,11 +63,11 @@ class RunHistory:
 
     @property
     def on_nodes(self) -> bool:
-        """Its cards are a cluster's: what they do but for the run's jobs is not known."""
+        """Whether the cards are a cluster's: what others do with them is not known."""
         return any(gpu.node for gpu in self.cards.values())
 
     def attempts(self) -> list[AttemptRecord]:
-        """In the order of their beginnings. What waits in an engine's queue has not begun."""
+        """Return the attempts by beginning, without what waits in an engine's queue."""
         every = [attempt for job in self.ledger.jobs.values() for attempt in job.attempts]
         every = [attempt for attempt in every if not attempt.in_queue]
         return sorted(every, key=lambda one: (begin(one), one.id))
@@ -82,7 +82,7 @@ def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> R
 
 
 def read_history(run: RunDir, faults: list[Fault] | None = None) -> RunHistory:
-    """`faults` gets what the journal lacks. Raises as `journal.read.read` does."""
+    """Fold a run's journal; `faults` gets what it lacks. Raises as `journal.read.read` does."""
     return of(read(run.events, faults), str(run.events))
 
 
@@ -118,14 +118,14 @@ def period(history: RunHistory, state: RunState, now: float, seen: float | None 
 
 
 def spans(history: RunHistory, when: Period) -> Mapping[str, tuple[Span, ...]]:
-    """Where each card's time went, by UUID, in the order of the cards."""
+    """Return where each card's time went, by UUID, in the order of the cards."""
     found = history.times.until(when.end)
     beyond = _times_on_nodes(history, when) if history.on_nodes else {}
     return {uuid: beyond[uuid] if gpu.node else found[uuid] for uuid, gpu in history.cards.items()}
 
 
 def _times_on_nodes(history: RunHistory, when: Period) -> dict[str, tuple[Span, ...]]:
-    """Of a cluster's card: the run's while a job of it is there, as the jobs' own records say."""
+    """Return where the time of a cluster's cards went: the run's where a job of it was there."""
     on: dict[str, list[Span]] = {uuid: [] for uuid in history.cards}
     for attempt in history.attempts():
         for uuid in attempt.gpus:
@@ -135,7 +135,7 @@ def _times_on_nodes(history: RunHistory, when: Period) -> dict[str, tuple[Span, 
 
 
 def _with_gaps(busy: Iterable[Span], when: Period) -> tuple[Span, ...]:
-    """One after another from the beginning to the end: what overlaps is cut."""
+    """Return the spans one after another, overlaps cut, the rest of the period between them."""
     spans: list[Span] = []
     reached = when.start
     for span in busy:
@@ -152,19 +152,20 @@ def _with_gaps(busy: Iterable[Span], when: Period) -> tuple[Span, ...]:
 
 
 def _place(gpu: Gpu) -> tuple[list[str | int], int]:
-    """Machines in the order of their numbers: n2 before n10."""
+    """Return a key that sorts machines by the numbers in their names: n2 before n10."""
     parts = re.split(r"(\d+)", gpu.node)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], gpu.index
 
 
 def begin(attempt: AttemptRecord) -> float:
+    """Return when an attempt began; of one that never did, when it ended."""
     if attempt.queued and attempt.started is None and attempt.ended:
-        return attempt.ended.utc  # it never began
+        return attempt.ended.utc
     return (attempt.started or attempt.launched).utc
 
 
 def finish(attempt: AttemptRecord, when: Period) -> float:
-    """Its end, or that of what is known of it."""
+    """Return when an attempt ended, or up to when it is known to have gone on."""
     end = attempt.ended or attempt.seen
     return max(begin(attempt), end.utc if end else when.end)
 

@@ -49,7 +49,7 @@ class Fit:
 
     @property
     def advised(self) -> int:
-        """As many of those that fit as keep the card busy together; 1: one alone does."""
+        """How many of those that fit keep the card busy together; 1: one alone does."""
         if self.utilization is None:
             return self.fits
         if self.utilization >= BUSY:
@@ -58,7 +58,7 @@ class Fit:
 
 
 def groups_of(ledger: Ledger) -> list[JobGroup]:
-    """In the order of the file."""
+    """Return the groups in the order of the file."""
     members: dict[int, list[str]] = defaultdict(list)
     for job in ledger.jobs.values():
         members[job.definition.group].append(job.name)
@@ -75,7 +75,7 @@ def label(names: Sequence[str]) -> str:
 def fits(
     ledger: Ledger, cards: Mapping[str, Gpu], uses: Mapping[AttemptId, AttemptUse]
 ) -> list[Fit]:
-    """Of each group of jobs for one card whose memory was measured."""
+    """Return how many fit, for each group of one-card jobs whose memory was measured."""
     found = []
     for group in groups_of(ledger):
         jobs = [ledger.jobs[name] for name in group.jobs]
@@ -102,7 +102,7 @@ def fits(
 def _measured(
     jobs: Sequence[JobRecord], uses: Mapping[AttemptId, AttemptUse]
 ) -> Sequence[tuple[AttemptRecord, AttemptUse]]:
-    """Successes on one card, with what they used of it."""
+    """Return the measured successes on one card, with what they used of it."""
     return [
         (attempt, uses[attempt.id])
         for job in jobs

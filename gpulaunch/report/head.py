@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
-from gpulaunch.report.fold import Period, RunHistory
+from gpulaunch.report.fold import Period
 from gpulaunch.report.idle import Cause
-from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
-from gpulaunch.report.wording import SHORT, percent
+from gpulaunch.report.model import CardRow, FailureGroup, ReportData, Tile
+from gpulaunch.report.wording import CAUSE_WORDS, percent
 from gpulaunch.text import clock, several, size
 from gpulaunch.wording import run_reason
 
 
 def headline(
-    history: RunHistory,
-    when: Period,
-    rows: Sequence[CardRow],
-    failures: Sequence[FailureGroup],
+    data: ReportData, rows: Sequence[CardRow], failures: Sequence[FailureGroup]
 ) -> tuple[str, ...]:
-    """Return a few sentences, the most important first."""
+    """Return a few sentences on the run, the most important first."""
+    history, when = data.history, data.when
     said = [_counts(history.ledger, when)]
     busy = None if history.on_nodes else busy_share(rows)
     if busy is not None:
@@ -30,7 +28,9 @@ def headline(
         cards = f"The {len(rows)} {kind}s" if len(rows) > 1 else f"The {kind}"
         text = f"{cards} had jobs {percent(busy)} of the time"
         idle = [
-            f"{SHORT[c]} {percent(share)}" for c, share in _main_causes(rows)[:2] if share >= 0.02
+            f"{CAUSE_WORDS[c][0]} {percent(share)}"
+            for c, share in _main_causes(rows)[:2]
+            if share >= 0.02
         ]
         said.append(text + (f"; for the rest: {', '.join(idle)}." if idle else "."))
     if failures:
@@ -73,11 +73,9 @@ def _counts(ledger: Ledger, when: Period) -> str:
     return f"{of} {verb}" + (f", {', '.join(rest)}." if rest else ".")
 
 
-def tiles(
-    history: RunHistory, when: Period, rows: Sequence[CardRow], measures: Measures
-) -> tuple[Tile, ...]:
-    """Return the numbers beneath them."""
-    ledger = history.ledger
+def tiles(data: ReportData, rows: Sequence[CardRow]) -> tuple[Tile, ...]:
+    """Return the numbers that stand beneath the headline: jobs, time, use of the cards."""
+    history, ledger = data.history, data.history.ledger
     attempts = history.attempts()
     starts = len(history.starts)
     again = len(attempts) - sum(bool(job.attempts) for job in ledger.jobs.values())
@@ -89,7 +87,7 @@ def tiles(
             if again
             else "",
         ),
-        Tile("Time", clock(when.seconds), f"in {starts} starts" if starts > 1 else ""),
+        Tile("Time", clock(data.when.seconds), f"in {starts} starts" if starts > 1 else ""),
     ]
     busy = busy_share(rows)
     hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
@@ -100,10 +98,10 @@ def tiles(
     elif busy is not None:
         kind = "simulated " if history.ledger.opening.simulated else ""
         said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
-    means = [curve.mean for curve in measures.curves.values() if curve.mean is not None]
+    means = [curve.mean for curve in data.curves.values() if curve.mean is not None]
     if means:
         said.append(Tile("Utilisation", f"{sum(means) / len(means):.0f} %", "mean of all cards"))
-    use = max(measures.uses.values(), key=lambda one: one.peak_gpu_memory or 0, default=None)
+    use = max(data.uses.values(), key=lambda one: one.peak_gpu_memory or 0, default=None)
     if use is not None and use.peak_gpu_memory:
         said.append(
             Tile("Most GPU memory", size(use.peak_gpu_memory), words.visible(use.attempt.job))
@@ -112,14 +110,14 @@ def tiles(
 
 
 def busy_share(rows: Sequence[CardRow]) -> float | None:
-    """Of the time in which the run lived; None where there was none, or no card."""
+    """Return the cards' busy share of the time in which the run lived; None without such time."""
     busy = sum(part.seconds for row in rows for part in row.parts if part.cause == "busy")
     alive = sum(part.seconds for row in rows for part in row.parts if part.cause != "away")
     return busy / alive if alive else None
 
 
 def _main_causes(rows: Sequence[CardRow]) -> list[tuple[Cause, float]]:
-    """Why cards were idle, what took most of the time first."""
+    """Return why cards were idle, and each cause's share of their time, the largest first."""
     sums: dict[Cause, float] = defaultdict(float)
     for part in (part for row in rows for part in row.parts if part.cause != "away"):
         sums[part.cause] += part.seconds

@@ -40,7 +40,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Seconds since 1970 (UTC)."""
+    """A stretch of a card's time; seconds since 1970 (UTC)."""
 
     start: float
     end: float
@@ -52,7 +52,7 @@ class Span:
 
 
 def totals(spans: Iterable[Span]) -> dict[Cause, float]:
-    """Seconds by cause."""
+    """Return the seconds by cause."""
     sums: dict[Cause, float] = {}
     for span in spans:
         sums[span.cause] = sums.get(span.cause, 0.0) + span.seconds
@@ -60,10 +60,10 @@ def totals(spans: Iterable[Span]) -> dict[Cause, float]:
 
 
 class CardTimes:
-    """Follows a run's facts; `see` comes after the ledger has applied the fact. Cards of a cluster,
-    which come and go with the jobs, are not its business.
+    """Follows a run's facts; `see` comes after the ledger has applied the fact.
 
-    Time never runs back: a clock that is set back stands still until it is where it was.
+    Cards of a cluster, which come and go with the jobs, are left out. Time never
+    runs back: a clock that is set back stands still until it is where it was.
     """
 
     def __init__(self) -> None:
@@ -115,11 +115,11 @@ class CardTimes:
 
     @property
     def reached(self) -> float:
-        """Up to when it has followed the run."""
+        """The time up to which the run was followed."""
         return self._now
 
     def until(self, end: float) -> Mapping[str, tuple[Span, ...]]:
-        """Every card that the run ever had, its time up to `end`, at least that of its facts."""
+        """Return each card's time up to `end`, or up to the last fact if that is later."""
         end = max(end, self._now)
         return {
             gpu: (*self._spans[gpu], *_span(since, end, cause))
@@ -162,7 +162,7 @@ class CardTimes:
                 self._turn(gpu, min(self._left[gpu], self._now), self._cause(gpu, ledger))
 
     def _mend(self, gpu: str, ended: float) -> None:
-        """Count a job that was cut off until then, although no supervisor was there."""
+        """Count the card as busy until a job that was cut off ended, with no supervisor there."""
         spans = self._spans[gpu]
         at = next((n for n in reversed(range(len(spans))) if spans[n].cause == "away"), None)
         if at is not None and spans[at].start < ended:
@@ -179,7 +179,7 @@ class CardTimes:
             self._idle_leases.discard(gpu)
 
     def _count(self, job: JobRecord, ledger: Ledger) -> None:
-        """Whether it is one of the jobs that wait for cards."""
+        """Note whether the job is one of those that wait for cards."""
         had = bool(self._waiting), bool(self._wanting_memory)
         waits = job.state == "waiting" and not job.vanished and job.definition.gpus > 0
         for names, held in (
@@ -218,7 +218,7 @@ class CardTimes:
         return self._idle(record, ledger)
 
     def _idle(self, record: GpuRecord, ledger: Ledger) -> Cause:
-        """Of a card that could be used."""
+        """Return why a card is idle that could be used."""
         if not self._waiting:
             return "nothing_left"
         if ledger.stopping is not None:

@@ -1,17 +1,34 @@
-"""What the report's page says, as plain values: text is visible, nothing of it is markup."""
+"""What a report is made of, and what its page says, as plain values. Pure.
+
+The page's text is visible, and nothing of it is markup.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.curves import Curve
-from gpulaunch.report.fold import Period
+from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.groups import Fit
-from gpulaunch.report.idle import Cause
-from gpulaunch.report.wording import percent
+from gpulaunch.report.idle import Cause, Span
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """What a report is made of. `spans` and `curves` by card (UUID), the latter where measured.
+
+    `tails` are the ends of logs, of those attempts whose end is shown.
+    """
+
+    history: RunHistory
+    when: Period
+    spans: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    uses: Mapping[AttemptId, AttemptUse] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    tails: Mapping[AttemptId, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +42,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A cause's share of a card's time (0 to 1), as a number and in words."""
+    """A cause's share of a card's time (0 to 1), and its seconds."""
 
     cause: Cause
     seconds: float
     share: float
-
-    @property
-    def said(self) -> str:
-        return percent(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,7 @@ class CardRow:
     parts: tuple[Part, ...]
 
     def part(self, cause: Cause) -> Part | None:
-        """None where it took no time."""
+        """Return the part of a cause; None where it took no time."""
         return next((part for part in self.parts if part.cause == cause), None)
 
 
@@ -107,7 +120,6 @@ class RemarkLine:
 @dataclass(frozen=True, slots=True)
 class Page:
     name: str
-    run: str
     state: str
     sign: str
     simulated: bool
@@ -125,11 +137,3 @@ class Page:
     measured: bool
     manifest: tuple[tuple[str, str], ...]
     next_command: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """What was measured, where it was."""
-
-    uses: Mapping[AttemptId, AttemptUse]
-    curves: Mapping[str, Curve]

@@ -15,8 +15,7 @@ from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words
-from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.report.fold import Period, RunHistory, TimedRemark, begin, finish
+from gpulaunch.report.fold import RunHistory, TimedRemark, begin, finish
 from gpulaunch.report.groups import fits, groups_of
 from gpulaunch.report.head import headline, tiles
 from gpulaunch.report.idle import CAUSES, Span, totals
@@ -24,13 +23,13 @@ from gpulaunch.report.model import (
     CardRow,
     FailedJob,
     FailureGroup,
-    Measures,
     Page,
     Part,
     RemarkLine,
+    ReportData,
     Slow,
 )
-from gpulaunch.report.wording import LONG, SHORT, card_name, cards_of, ended
+from gpulaunch.report.wording import CAUSE_WORDS, card_name, cards_of, ended
 from gpulaunch.wording import job_reason
 
 FAILED = 20
@@ -47,42 +46,38 @@ STATES: Mapping[RunState, tuple[str, str]] = {
 
 
 def page(
-    history: RunHistory,
-    when: Period,
-    spans: Mapping[str, tuple[Span, ...]],
-    measures: Measures,
-    tails: Mapping[AttemptId, tuple[str, ...]],
+    data: ReportData,
     logs: Mapping[AttemptId, str],
     manifest: Sequence[tuple[str, str]],
     next_command: str | None = None,
 ) -> Page:
     """Return the page. `logs`: the addresses of those that are there."""
+    history, when = data.history, data.when
     ledger = history.ledger
-    rows = tuple(_card_row(history.cards[uuid], spans[uuid]) for uuid in spans)
+    rows = tuple(_card_row(history.cards[uuid], spans) for uuid, spans in data.spans.items())
     shown = [cause for cause in CAUSES if any(p.cause == cause for row in rows for p in row.parts)]
-    failed = failures(history, when, tails, logs)
+    failed = failures(data, logs)
     skipped = Counter(
         job_reason(job.reason) for job in ledger.jobs.values() if job.state == "skipped"
     )
     sign, state = STATES[when.state]
     return Page(
         name=words.visible(ledger.opening.name),
-        run=words.visible(ledger.opening.run),
         state=state,
         sign=sign,
         simulated=ledger.opening.simulated,
         when=when,
-        headline=headline(history, when, rows, failed),
-        tiles=tiles(history, when, rows, measures),
-        causes=tuple((cause, SHORT[cause], LONG[cause]) for cause in shown),
+        headline=headline(data, rows, failed),
+        tiles=tiles(data, rows),
+        causes=tuple((cause, *CAUSE_WORDS[cause]) for cause in shown),
         cards=rows,
         failures=failed,
         skipped=tuple((words.visible(why), n) for why, n in skipped.most_common(10)),
-        slow=slowest(history, when, measures.uses),
-        fits=tuple(fits(ledger, history.cards, measures.uses)),
+        slow=slowest(data),
+        fits=tuple(fits(ledger, history.cards, data.uses)),
         lines=tuple(_line(remark, history) for remark in history.remarks[:REMARKS]),
         more_lines=max(0, len(history.remarks) - REMARKS),
-        measured=any(use.peak_gpu_memory for use in measures.uses.values()),
+        measured=any(use.peak_gpu_memory for use in data.uses.values()),
         manifest=tuple((name, words.visible(value)) for name, value in manifest),
         next_command=next_command and words.visible(next_command),
     )
@@ -101,13 +96,9 @@ def _line(remark: TimedRemark, history: RunHistory) -> RemarkLine:
     return RemarkLine(remark.at, about, words.visible(remark.text))
 
 
-def failures(
-    history: RunHistory,
-    when: Period,
-    tails: Mapping[AttemptId, tuple[str, ...]],
-    logs: Mapping[AttemptId, str],
-) -> tuple[FailureGroup, ...]:
+def failures(data: ReportData, logs: Mapping[AttemptId, str]) -> tuple[FailureGroup, ...]:
     """Return what failed by class, the most frequent first; each job by its newest failure."""
+    history, when = data.history, data.when
 
     def shown(job: JobRecord, attempt: AttemptRecord) -> FailedJob:
         return FailedJob(
@@ -117,7 +108,7 @@ def failures(
             seconds=finish(attempt, when) - begin(attempt),
             how=words.visible(ended(attempt, when)),
             evidence=words.visible(attempt.evidence),
-            lines=tuple(map(words.visible, tails.get(attempt.id, ()))),
+            lines=tuple(map(words.visible, data.tails.get(attempt.id, ()))),
             log=logs.get(attempt.id),
             mended=job.state == "succeeded",
         )
@@ -145,10 +136,9 @@ def failures(
     return tuple(sorted(groups, key=lambda one: (-one.failed, -one.mended, one.title)))
 
 
-def slowest(
-    history: RunHistory, when: Period, uses: Mapping[AttemptId, AttemptUse]
-) -> tuple[Slow, ...]:
+def slowest(data: ReportData) -> tuple[Slow, ...]:
     """Return the longest attempts, services left out: they end when told."""
+    history, when, uses = data.history, data.when, data.uses
     jobs = history.ledger.jobs
     attempts = [a for a in history.attempts() if not jobs[a.id.job].definition.service]
     length = {a.id: finish(a, when) - begin(a) for a in attempts}
@@ -174,7 +164,7 @@ def slowest(
 
 
 def _medians(ledger: Ledger) -> dict[int, tuple[str, float | None]]:
-    """Of each group's successes: its name and the middle of their seconds."""
+    """Return each group's name, and the median of its successes' seconds, if there are enough."""
     found: dict[int, tuple[str, float | None]] = {}
     for group in groups_of(ledger):
         seconds = [

@@ -23,7 +23,7 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
-    """`zone` is that of the times of day."""
+    """Return the report's HTML. `zone` is that of the times of day."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     around = Environment(

@@ -21,38 +21,29 @@ KINDS: tuple[AttemptState | str, ...] = (
 )
 """How a bar is drawn; `unknown`: it was running when the run was cut off."""
 
-SHORT: Mapping[Cause, str] = {
-    "busy": "jobs",
-    "draining": "memory draining",
-    "kept": "held",
-    "memory": "waiting for memory",
-    "nothing_ready": "nothing ready",
-    "nothing_left": "nothing left",
-    "limit": "beyond --gpus",
-    "others": "in others' use",
-    "given_back": "given back",
-    "aside": "set aside",
-    "paused": "paused",
-    "stopping": "stopping",
-    "away": "run not alive",
-    "cluster": "not the run's",
+CAUSE_WORDS: Mapping[Cause, tuple[str, str]] = {
+    "busy": ("jobs", "at least one job was on the card"),
+    "draining": ("memory draining", "the last job had ended, and its memory was not yet free"),
+    "kept": ("held", "leased, and about to start a job or kept for a job of several cards"),
+    "memory": ("waiting for memory", "jobs waited for more free memory than the card had"),
+    "nothing_ready": (
+        "nothing ready",
+        "the jobs left waited for other jobs, a retry's delay, a token or a service",
+    ),
+    "nothing_left": ("nothing left", "no job was waiting for a card any more"),
+    "limit": ("beyond --gpus", "the run had as many cards as --gpus allowed"),
+    "others": (
+        "in others' use",
+        "another launcher's lease, or processes that no launcher knows of",
+    ),
+    "given_back": ("given back", "a person gave it back (gpulaunch drain)"),
+    "aside": ("set aside", "it was unfit, or jobs failed on it that succeed elsewhere"),
+    "paused": ("paused", "the run started no jobs until somebody said so"),
+    "stopping": ("stopping", "the run was told to stop"),
+    "away": ("run not alive", "before the card belonged to the run, or between two starts of it"),
+    "cluster": ("not the run's", "the cluster had it for others, or for nobody"),
 }
-LONG: Mapping[Cause, str] = {
-    "busy": "at least one job was on the card",
-    "draining": "the last job had ended, and its memory was not yet free",
-    "kept": "leased, and about to start a job or kept for a job of several cards",
-    "memory": "jobs waited for more free memory than the card had",
-    "nothing_ready": "the jobs left waited for other jobs, a retry's delay, a token or a service",
-    "nothing_left": "no job was waiting for a card any more",
-    "limit": "the run had as many cards as --gpus allowed",
-    "others": "another launcher's lease, or processes that no launcher knows of",
-    "given_back": "a person gave it back (gpulaunch drain)",
-    "aside": "it was unfit, or jobs failed on it that succeed elsewhere",
-    "paused": "the run started no jobs until somebody said so",
-    "stopping": "the run was told to stop",
-    "away": "before the card belonged to the run, or between two starts of it",
-    "cluster": "the cluster had it for others, or for nobody",
-}
+"""Where a card's time went: in a column's head, and in a line beneath the table."""
 
 
 def card_name(gpu: Gpu) -> str:
@@ -69,7 +60,7 @@ def cards_of(attempt: AttemptRecord, cards: Mapping[str, Gpu]) -> str:
 
 
 def ended(attempt: AttemptRecord, when: Period) -> str:
-    """How an attempt ended, in words."""
+    """Return how an attempt ended, in words."""
     if cut_off(attempt, when):
         return "running when the run was cut off"
     return words.ending(attempt)

@@ -32,9 +32,9 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.report.curves import curves
-from gpulaunch.report.drawing import drawing, lanes
+from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
-from gpulaunch.report.model import Measures
+from gpulaunch.report.model import ReportData
 from gpulaunch.report.page import page
 from gpulaunch.report.render import render
 from gpulaunch.report.wording import card_name
@@ -54,7 +54,7 @@ ReadTail: TypeAlias = Callable[[AttemptId, int, int], Sequence[str]]
 def tails(
     attempts: Iterable[AttemptRecord], when: Period, read: ReadTail
 ) -> dict[AttemptId, tuple[str, ...]]:
-    """Of failures first, then of the longest."""
+    """Return the ends of logs, as many as the limits allow: failures first, then the longest."""
     found: dict[AttemptId, tuple[str, ...]] = {}
     left = CHARACTERS
     for attempt in sorted(attempts, key=lambda one: _rank(one, when))[:LOGS]:
@@ -110,29 +110,20 @@ def report(
         if state == "interrupted":
             mark_last_seen(run, history.ledger)
         when = period(history, state, at, reader.last_seen() if reader else None)
-        measures = Measures({}, {})
-        if reader is not None:
-            measures = Measures(reader.uses(), curves(reader, history.cards, when))
-    attempts = history.attempts()
+        uses = reader.uses() if reader else {}
+        measured = curves(reader, history.cards, when) if reader else {}
     zone = zone or _zone(when.start)
     address = quote(os.fsencode(os.path.relpath(run.logs, beside or run.path))) + "/"
-    ends = tails(attempts, when, lambda who, *how: _tail(run, who, *how))
+    ends = tails(history.attempts(), when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
-    split = spans(history, when)
-    told = page(
-        history, when, split, measures, ends, logs, manifest_rows(run, history),
-        next_command(when.state, history.ledger, os.fspath(run.path)),
-    )  # fmt: skip
-    offset = zone.utcoffset(None).total_seconds()
-    rows = lanes(attempts, history.cards, when)
-    drawn = drawing(
-        history, when, rows, split, measures.curves, measures.uses, ends, offset, address
-    )
-    return render(told, drawn, zone)
+    data = ReportData(history, when, spans(history, when), uses, measured, ends)
+    go_on = next_command(when.state, history.ledger, os.fspath(run.path))
+    told = page(data, logs, manifest_rows(run, history), go_on)
+    return render(told, drawing(data, zone.utcoffset(None).total_seconds(), address), zone)
 
 
 def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]:
-    """Nothing of a job whose name is no file's: a journal may be anybody's."""
+    """Return an attempt's last lines; none of a job whose name is no file's (a forged journal)."""
     try:
         return read_tail(run.log(who), lines, window)
     except ValueError:
@@ -140,7 +131,7 @@ def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]
 
 
 def _zone(utc: float) -> timezone:
-    """Return this machine's at that moment, for all of the report: one run, one clock."""
+    """Return this machine's time zone at that moment, for all of the report: one run, one clock."""
     offset = datetime.fromtimestamp(utc).astimezone().utcoffset() or timedelta()
     return timezone(offset)
 
@@ -189,7 +180,7 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write it whole or not at all. Raises UsageError where it cannot be written."""
+    """Write the file whole or not at all. Raises UsageError where it cannot be written."""
     try:
         replace_file(target, data)
     except OSError as error:
@@ -197,8 +188,10 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def main() -> None:
-    """Of the process that a run starts: its directory is the last argument but one. Says on
-    standard output what went wrong, one line, where something did."""
+    """Write the report of the run whose directory is the last argument but one.
+
+    In the process that a run starts; says in a line on standard output what went wrong, if so.
+    """
     # What a journal adds up to is no garbage: to look through it again and again takes a third of
     # the time.
     gc.set_threshold(100_000, 50, 100)

@@ -23,7 +23,7 @@ _LOOK = 0.2
 
 
 class Writing:
-    """Begun when it is made; `wait` must be called."""
+    """The writing of a report, begun when this is made; `wait` must be called."""
 
     def __init__(self, run: RunDir) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -35,7 +35,7 @@ class Writing:
             self._trouble = error.strerror or str(error)
 
     def wait(self, stopping: Mapping[signal.Signals, str], patience: float = REPORT_TIMEOUT) -> str:
-        """Until it is written: empty. Else why it is not, in words.
+        """Wait until the report is written; return why it is not, in words, or "".
 
         `stopping`: signals, each in words, that end the waiting and with it the report; what the
         run came to stays.

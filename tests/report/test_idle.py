@@ -12,7 +12,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Interrupted
 from gpulaunch.report import fold
 from gpulaunch.report.idle import CAUSES, totals
-from gpulaunch.report.wording import LONG, SHORT
+from gpulaunch.report.wording import CAUSE_WORDS
 from tests.core import world
 from tests.core.histories import play
 from tests.views.history import History
@@ -138,7 +138,7 @@ def test_a_clock_that_is_set_back_stands_still() -> None:
 
 
 def test_every_cause_has_its_words() -> None:
-    assert set(SHORT) == set(LONG) == set(CAUSES)
+    assert set(CAUSE_WORDS) == set(CAUSES)
 
 
 class Recorded(Ledger):

@@ -15,7 +15,7 @@ from gpulaunch.report import fold, write
 from gpulaunch.report.curves import curve_of
 from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.groups import fits, groups_of, label
-from gpulaunch.report.model import Measures, Page
+from gpulaunch.report.model import Page, ReportData
 from gpulaunch.report.page import page
 from gpulaunch.report.wording import cards_of
 from tests.views.history import START, History
@@ -30,7 +30,7 @@ def folded(run: History, state: str = "failed") -> tuple[fold.RunHistory, fold.P
 
 def told(run: History, state: str = "failed") -> Page:
     history, when = folded(run, state)
-    return page(history, when, fold.spans(history, when), Measures({}, {}), {}, {}, [])
+    return page(ReportData(history, when, fold.spans(history, when)), {}, [])
 
 
 # ── Lanes ───────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ def test_every_kind_of_end_is_drawn_as_what_it_is() -> None:
     run.end("cut", Interrupted(Quoted("a stop"))).end("lost", Lost(Quoted("nobody saw it")), "lost")
     for state, kind in (("running", "running"), ("interrupted", "unknown")):
         history, when = folded(run, state)
-        drawn = drawing(history, when, [], {}, {}, {}, {}, 0.0, "logs/")
+        drawn = drawing(ReportData(history, when), 0.0, "logs/")
         kinds = [drawn["kinds"][number] for number in drawn["attempts"]["kind"]]
         said = dict(zip([drawn["names"][n] for n in drawn["attempts"]["job"]], kinds, strict=True))
         assert said == {
@@ -311,7 +311,7 @@ def test_names_that_would_hide_or_reorder_text_are_written_out() -> None:
     assert told(run).name == "run\\u202eeman"
     assert told(run).failures[0].shown[0].name == "a\\udc80"
     history, when = folded(run)
-    drawn = drawing(history, when, [], {}, {}, {}, {}, 0.0, "logs/")
+    drawn = drawing(ReportData(history, when), 0.0, "logs/")
     assert drawn["names"] == ["a\\udc80"]
     assert drawn["files"] == {0: "a%80"}
     assert drawn["start"] == START
