@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.causes import Advice, EndCause
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
 from gpulaunch.core.model import AttemptId, End, Gpu, Job
 from gpulaunch.core.reasons import RunReason
 
@@ -177,31 +178,6 @@ class Misplaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
-    """An engine that places by itself has the attempt in its queue; `id` is for people."""
-
-    attempt: AttemptId
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The attempt's process runs. `gpus` and `node`: where, if the engine places by itself."""
-
-    attempt: AttemptId
-    pid: int
-    gpus: tuple[Gpu, ...] = ()
-    node: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BecameReady:
-    """A service's probe was answered."""
-
-    attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
     """The attempt's whole process tree is gone.
 
@@ -309,6 +285,8 @@ class RetriedAnew:
     gone: frozenset[str] = frozenset()
 
 
+Observed: TypeAlias = AttemptQueued | AttemptStarted | ServiceReady
+"""What the engine saw of an attempt: recorded as it is, where it is news."""
 LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
 
 Event: TypeAlias = (
@@ -318,9 +296,7 @@ Event: TypeAlias = (
     | GangGranted
     | GpuEvent
     | Misplaced
-    | Queued
-    | Started
-    | BecameReady
+    | Observed
     | Ended
     | WorkerEnded
     | OutOfReach
@@ -357,7 +333,7 @@ class ReserveGang:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start the attempt on these cards. Answered by Started and Ended, or by Ended alone.
+    """Start the attempt on these cards. Answered by AttemptStarted and Ended, or by Ended alone.
 
     `worker`: the idle worker that runs it, named by the attempt that the worker was started with.
 

@@ -124,6 +124,8 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True)
 class ServiceReady:
+    """A service's probe was answered."""
+
     attempt: AttemptId
 
 

@@ -1,7 +1,7 @@
 """Which jobs are handed to an engine that queues and places by itself, and in which order.
 
     ready job ──room among the handed over, tokens, cards within the run's limit──▶ Launch
-                                                        the engine's queue ─▶ Queued ─▶ Started
+                                         the engine's queue ─▶ AttemptQueued ─▶ AttemptStarted
 
 The passes over the ready jobs are those of `core.admission`, without cards: the engine decides
 where an attempt runs, and when its turn comes.

@@ -65,7 +65,8 @@ class Run:
         state = self._state
         state.effects.now = now
         _on(state, event)
-        if not isinstance(event, ev.Queued | ev.Started):  # these two can start or end nothing
+        # What the engine queued or started starts and ends nothing else.
+        if not isinstance(event, f.AttemptQueued | f.AttemptStarted):
             _settle_down(state)
         return state.effects.take()
 
@@ -118,18 +119,18 @@ def _on(state: State, event: ev.Event) -> None:
     match event:
         case ev.Submitted() if not state.course.submitted:
             _submit(state, event)
-        case ev.Queued(attempt, id):
+        case f.AttemptQueued(attempt, id):
             known = state.attempts.get(attempt) and state.ledger.attempt(attempt)
             if known and known.in_queue and known.queue_id != id:
-                state.effects.fact(f.AttemptQueued(attempt, id))
-        case ev.Started(attempt, pid, gpus, node):
+                state.effects.fact(event)
+        case f.AttemptStarted(attempt):
             live = state.attempts.get(attempt)
             if live is not None and state.ledger.attempt(attempt).started is None:
-                state.effects.fact(f.AttemptStarted(attempt, pid, gpus, node))
-        case ev.BecameReady(attempt):
+                state.effects.fact(event)
+        case f.ServiceReady(attempt):
             live = state.attempts.get(attempt)
             if live is not None and live.service and not live.stopping and not live.service.answers:
-                state.effects.fact(f.ServiceReady(attempt))
+                state.effects.fact(event)
                 graph.service_ready(state, live.service)
         case ev.Misplaced():
             _misplaced(state, event)

@@ -18,28 +18,30 @@ Cards (not for an engine that queues and places by itself)
   held; one that is lost is told held or not.
 
 Attempts
-  `Launch(attempt)` is answered by `Started`, then `Ended`, or by `Ended(NotStarted)` alone; always
-  by exactly one `Ended`, and only once no descendant of the attempt is alive. The lease of its
-  cards is held by the attempt's own processes as well. With `kept`, the worker that ran it lives
-  on, idle, holding those leases: `Launch` with it follows, or `EndWorker`, which is answered by
-  exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has ended
-  meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
+  `Launch(attempt)` is answered by `AttemptStarted`, then `Ended`, or by `Ended(NotStarted)` alone;
+  always by exactly one `Ended`, and only once no descendant of the attempt is alive. The lease of
+  its cards is held by the attempt's own processes as well. With `kept`, the worker that ran it
+  lives on, idle, holding those leases: `Launch` with it follows, or `EndWorker`, which is answered
+  by exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has
+  ended meanwhile is not an error. The engine ends its attempts by itself when the supervisor is
+  gone.
 
 Attempts in a queue
   An engine may queue and place by itself (Slurm). `Launch` names no card then, and is first
-  answered by `Queued`, once the attempt has a place in the queue that outlives the supervisor;
-  while it waits there, `why` says for what. `Started` tells the cards and the node. An attempt is
-  run once at most: after the death of a supervisor at any moment, `adopt` finds out whether it was
-  submitted. Whatever has become of it, exactly one `Ended` comes, `Interrupted` for what was never
-  submitted, for what the queue ended by itself (preempted, requeued) and for what it forgot before
-  it began; should the queue begin it once more, that is not an attempt's beginning. No attempt ends
-  because the queue does not answer, or a file system shows a record late; one of which nothing can
-  be known any more is `Lost`. Attempts in a queue go on without a supervisor; `adopt` takes them
-  up, and they are then reported, stopped and ended as any other. `Started` is posted (again) for
-  those that run. `StopAttempt` of one of them may come before `adopt` does. An attempt launched
-  `after` others starts once they have succeeded; where one of them ends otherwise, or had ended
-  before, it is `Interrupted`, and `StopAttempt` may come for it as well. `HoldQueue` keeps waiting
-  attempts from starting; should this supervisor die, the next one's `adopt` undoes it.
+  answered by `AttemptQueued`, once the attempt has a place in the queue that outlives the
+  supervisor; while it waits there, `why` says for what. `AttemptStarted` tells the cards and the
+  node. An attempt is run once at most: after the death of a supervisor at any moment, `adopt` finds
+  out whether it was submitted. Whatever has become of it, exactly one `Ended` comes, `Interrupted`
+  for what was never submitted, for what the queue ended by itself (preempted, requeued) and for
+  what it forgot before it began; should the queue begin it once more, that is not an attempt's
+  beginning. No attempt ends because the queue does not answer, or a file system shows a record
+  late; one of which nothing can be known any more is `Lost`. Attempts in a queue go on without a
+  supervisor; `adopt` takes them up, and they are then reported, stopped and ended as any other.
+  `AttemptStarted` is posted (again) for those that run. `StopAttempt` of one of them may come
+  before `adopt` does. An attempt launched `after` others starts once they have succeeded; where one
+  of them ends otherwise, or had ended before, it is `Interrupted`, and `StopAttempt` may come for
+  it as well. `HoldQueue` keeps waiting attempts from starting; should this supervisor die, the next
+  one's `adopt` undoes it.
 
   `StopAttempt` works even if the queue's controller does not answer: an attempt that has not begun
   is withdrawn, so that it never will, and is `Ended` as asked; one that runs is stopped on its

@@ -25,11 +25,10 @@ from gpulaunch.core.events import (
     Granted,
     Instruction,
     Launch,
-    Started,
     Submitted,
 )
 from gpulaunch.core.expected import expect
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import AttemptStarted, Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Exited, Gpu, Instant, Job
 from gpulaunch.core.run import Run
@@ -111,7 +110,7 @@ class Pretended:
             case Drain(gpu):
                 self._post(now, Drained(gpu, MEMORY))
             case Launch(attempt=attempt):
-                self._post(now, Started(attempt, 1))
+                self._post(now, AttemptStarted(attempt, 1))
                 self._post(now + seconds[attempt.job], Ended(attempt, End(Exited(0))))
 
     def _post(self, at: float, event: Event) -> None:

@@ -17,18 +17,8 @@ from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
 
-from gpulaunch.core.events import (
-    Acquire,
-    Drain,
-    Drained,
-    Ended,
-    Event,
-    Granted,
-    Launch,
-    Started,
-    Submitted,
-)
-from gpulaunch.core.facts import RunOpened
+from gpulaunch.core.events import Acquire, Drain, Drained, Ended, Event, Granted, Launch, Submitted
+from gpulaunch.core.facts import AttemptStarted, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Job
 from gpulaunch.core.run import Run
@@ -109,7 +99,7 @@ class Burst:
                         (self._inbox.appendleft if self._first else self._inbox.append)(clean)
                     case Launch(attempt=attempt):
                         self._launched[attempt] = perf_counter()
-                        self._inbox.append(Started(attempt, 1))
+                        self._inbox.append(AttemptStarted(attempt, 1))
 
 
 if __name__ == "__main__":

@@ -30,11 +30,9 @@ from gpulaunch.core.events import (
     Launch,
     Misplaced,
     Pause,
-    Queued,
     Request,
     Retry,
     SetTimer,
-    Started,
     Stop,
     StopAttempt,
     Submitted,
@@ -42,7 +40,7 @@ from gpulaunch.core.events import (
     TimerFired,
     WorkerEnded,
 )
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -351,7 +349,7 @@ class Cluster:
             self._end(entry, NotStarted("Slurm refused it"))
             return
         entry.known = True
-        self.inbox.append(Queued(entry.attempt, f"Slurm job {self.rng.randrange(99)}"))
+        self.inbox.append(AttemptQueued(entry.attempt, f"Slurm job {self.rng.randrange(99)}"))
 
     def _room(self, entry: Entry) -> tuple[Gpu, ...] | None:
         """Free cards of one node; None where there are not so many."""
@@ -387,7 +385,7 @@ class Cluster:
 
     def _say_started(self, entry: Entry) -> None:
         node = entry.cards[0].node if entry.cards else "n0"
-        self.inbox.append(Started(entry.attempt, 4711, entry.cards or (), node))
+        self.inbox.append(AttemptStarted(entry.attempt, 4711, entry.cards or (), node))
 
     def _end(self, entry: Entry, outcome: Outcome) -> None:
         del self.entries[entry.attempt]
@@ -438,7 +436,7 @@ class Cluster:
     def _deliver(self) -> None:
         event = self.inbox.popleft()
         self.tell(event)
-        if isinstance(event, Started):
+        if isinstance(event, AttemptStarted):
             record = self.run.ledger.attempt(event.attempt)
             expected = tuple(card.uuid for card in event.gpus)
             assert record.gpus == expected, f"{event.attempt} is recorded on {record.gpus}"
@@ -479,8 +477,8 @@ class Cluster:
     def _nonsense(self) -> Event:
         nobody = AttemptId(self.rng.choice(self.jobs).name, 99)
         events: list[Event] = [
-            Queued(nobody, "Slurm job 1"),
-            Started(nobody, 1, tuple(self.cards[:1]), "n0"),
+            AttemptQueued(nobody, "Slurm job 1"),
+            AttemptStarted(nobody, 1, tuple(self.cards[:1]), "n0"),
             Ended(nobody, End(Exited(0))),
             WorkerEnded(nobody),
             GangGranted(),

@@ -25,20 +25,18 @@ from gpulaunch.core.events import (
     Launch,
     LeaseLost,
     Occupied,
-    Queued,
     Refused,
     Release,
     Request,
     ReserveGang,
     SetTimer,
     Sick,
-    Started,
     StopAttempt,
     Submitted,
     TimerFired,
     WorkerEnded,
 )
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -166,10 +164,10 @@ class Table:
         return self.on(Refused(f"GPU-{card}", Sick("fell off the bus")))
 
     def queued(self, what: str, id: str = "Slurm job 7") -> list[str]:
-        return self.on(Queued(attempt(what), id))
+        return self.on(AttemptQueued(attempt(what), id))
 
     def started(self, what: str, *gpus: Gpu, node: str = "") -> list[str]:
-        return self.on(Started(attempt(what), 42, gpus, node))
+        return self.on(AttemptStarted(attempt(what), 42, gpus, node))
 
     def ended(self, what: str, outcome: Outcome | None = None, kept: bool = False) -> list[str]:
         return self.on(Ended(attempt(what), End(outcome or Exited(0)), kept=kept))

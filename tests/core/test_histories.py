@@ -70,7 +70,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
-        "Wanted GangGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
+        "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
         "LeaseLost HolderChanged robbed"
     )
@@ -87,7 +87,7 @@ def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
         seen["ahead"] += cluster.ahead
         seen["shared"] += cluster.shared
     expected = (
-        "Launch StopAttempt SetTimer Queued Started AttemptQueued AttemptStarted TimerFired Asked "
+        "Launch StopAttempt SetTimer AttemptQueued AttemptStarted TimerFired Asked "
         "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
         "Misplaced ahead shared"
     )

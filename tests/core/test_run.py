@@ -8,7 +8,6 @@ from collections import deque
 from gpulaunch.core.causes import Because, Quoted, SignalCaught
 from gpulaunch.core.events import (
     Acquire,
-    BecameReady,
     Cancel,
     Drain,
     Drained,
@@ -24,7 +23,7 @@ from gpulaunch.core.events import (
     Submitted,
     Wanted,
 )
-from gpulaunch.core.facts import AttemptEnded, AttemptStarted, JobAdded
+from gpulaunch.core.facts import AttemptEnded, AttemptStarted, JobAdded, ServiceReady
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     Cancelled,
@@ -474,7 +473,7 @@ def test_a_service_starts_with_its_first_dependant_and_stops_with_its_last() -> 
     assert table.ended("prep.1") == ["acquire 0"]
     assert table.granted(0) == ["launch web.1 on 0"]
     assert table.state("ask") == "waiting: waits for its service web to be ready"
-    assert table.on(BecameReady(attempt("web.1"))) == ["acquire 1"]
+    assert table.on(ServiceReady(attempt("web.1"))) == ["acquire 1"]
     assert table.granted(1) == ["launch ask.1 on 1"]
     assert table.ended("ask.1") == ["drain 1", "stop web.1 stopped"]
     table.drained(1)
@@ -491,7 +490,7 @@ def test_a_services_early_end_fails_what_runs_and_skips_what_waits() -> None:
         job("ask", gpus=0, needs=("web",)),
         job("next", gpus=0, needs=("web", "ask")),
     )
-    table.on(BecameReady(attempt("web.1")))
+    table.on(ServiceReady(attempt("web.1")))
     assert table.ended("web.1", Exited(0)) == ["stop ask.1 interrupted"]
     assert table.state("web") == "failed: ended early: exited with status 0"
     assert table.state("next") == "skipped: needs web, which failed"
@@ -504,10 +503,10 @@ def test_a_services_early_end_fails_what_runs_and_skips_what_waits() -> None:
 def test_a_service_that_is_tried_again_takes_its_dependants_along() -> None:
     table = Table(0, cpus=9)
     table.submit(service("web", gpus=0, retry=RetryPolicy(1)), job("ask", gpus=0, needs=("web",)))
-    table.on(BecameReady(attempt("web.1")))
+    table.on(ServiceReady(attempt("web.1")))
     assert table.ended("web.1", Exited(1)) == ["stop ask.1 interrupted"]
     assert table.ended("ask.1", Interrupted(Quoted("x"))) == ["launch web.2 on none"]
-    assert table.on(BecameReady(attempt("web.2"))) == ["launch ask.2 on none"]
+    assert table.on(ServiceReady(attempt("web.2"))) == ["launch ask.2 on none"]
 
 
 def test_two_services_do_not_keep_each_others_dependants_from_the_last_card() -> None:
@@ -515,7 +514,7 @@ def test_two_services_do_not_keep_each_others_dependants_from_the_last_card() ->
     table.submit(service("web"), service("api"), job("a", needs=("web",)), job("b", needs=("api",)))
     assert table.granted(0) == ["launch web.1 on 0"]
     assert table.states()["api"] == "waiting"
-    table.on(BecameReady(attempt("web.1")))
+    table.on(ServiceReady(attempt("web.1")))
     assert table.granted(1) == ["launch a.1 on 1"]
 
 
@@ -533,11 +532,11 @@ def test_a_service_nobody_needs_runs_until_the_others_have_ended() -> None:
 def test_a_service_is_run_again_for_a_retried_job() -> None:
     table = Table(0, cpus=9)
     table.submit(service("web", gpus=0), job("ask", gpus=0, needs=("web",)))
-    table.on(BecameReady(attempt("web.1")))
+    table.on(ServiceReady(attempt("web.1")))
     table.ended("ask.1", Exited(1))
     assert table.asked(Retry(None)) == []
     assert table.ended("web.1", Stopped()) == ["launch web.2 on none"]
-    assert table.on(BecameReady(attempt("web.2"))) == ["launch ask.2 on none"]
+    assert table.on(ServiceReady(attempt("web.2"))) == ["launch ask.2 on none"]
 
 
 def test_a_service_that_leaves_no_card_for_its_dependant_fails_it_in_the_end() -> None:

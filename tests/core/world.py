@@ -21,7 +21,6 @@ from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
     Asked,
-    BecameReady,
     Cancel,
     Drain,
     Drained,
@@ -48,7 +47,6 @@ from gpulaunch.core.events import (
     Retry,
     SetTimer,
     Sick,
-    Started,
     Stop,
     StopAttempt,
     Submitted,
@@ -57,7 +55,7 @@ from gpulaunch.core.events import (
     Wanted,
     WorkerEnded,
 )
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import AttemptStarted, Fact, RunOpened, ServiceReady
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -556,14 +554,14 @@ class World:
             self._end(process, NotStarted("no such file"), 0)
             return
         process.started = True
-        process.side.inbox.append(Started(process.attempt, self.rng.randrange(2, 9999)))
+        process.side.inbox.append(AttemptStarted(process.attempt, self.rng.randrange(2, 9999)))
         if process.job.service is not None:
             self._later(process.side.name, lambda: self._become_ready(process))
 
     def _become_ready(self, process: Process) -> None:
         if (process.side.name, process.attempt) in self.processes and process.asked != "old":
             process.ready = True
-            process.side.inbox.append(BecameReady(process.attempt))
+            process.side.inbox.append(ServiceReady(process.attempt))
 
     def _end(self, process: Process, outcome: Outcome, leftovers: int) -> None:
         key = (process.side.name, process.attempt)
@@ -913,10 +911,10 @@ class World:
             TimerFired(Timer("retry", attempt.job)),
             TimerFired(Timer("gang")),
             TimerFired(Timer("deadlock")),
-            Started(attempt, 1),
+            AttemptStarted(attempt, 1),
             Ended(attempt, End(Exited(0))),
             WorkerEnded(attempt),
-            BecameReady(attempt),
+            ServiceReady(attempt),
             Granted("GPU-99", 1),
             HolderChanged(uuid, "somebody else"),
         ]

@@ -12,12 +12,10 @@ from gpulaunch.core.events import (
     Granted,
     Instruction,
     Launch,
-    Queued,
     Release,
-    Started,
     StopAttempt,
 )
-from gpulaunch.core.facts import Fact
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
 from gpulaunch.engines.protocol import Post
@@ -38,7 +36,7 @@ class FakeEngine:
             case Drain(gpu):
                 self.post(Drained(gpu, 80 << 30))
             case Launch(attempt, job):
-                self.post(Started(attempt, 1))
+                self.post(AttemptStarted(attempt, 1))
                 if job.name != "long":
                     self.post(Ended(attempt, End(Exited(0))))
             case StopAttempt(attempt, by=by):
@@ -70,14 +68,14 @@ class FakeQueue(FakeEngine):
     def carry_out(self, instruction: Instruction) -> None:
         self.seen.append(instruction)
         if isinstance(instruction, Launch):
-            self.post(Queued(instruction.attempt, f"Slurm job {len(self.seen)}"))
+            self.post(AttemptQueued(instruction.attempt, f"Slurm job {len(self.seen)}"))
             if instruction.attempt.job == self.last:
                 self.run_all()
 
     def run_all(self) -> None:
         for index, launch in enumerate(i for i in self.seen if isinstance(i, Launch)):
             card = Gpu(f"n1/{index}", index, f"n1/{index}", "", 0, node="n1")
-            self.post(Started(launch.attempt, 1, (card,), "n1"))
+            self.post(AttemptStarted(launch.attempt, 1, (card,), "n1"))
             self.post(Ended(launch.attempt, End(Exited(0))))
 
     def why(self, attempt: AttemptId) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Ended, Started, StopAttempt, StopReason
+from gpulaunch.core.events import Ended, StopAttempt, StopReason
+from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -58,7 +59,7 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     leaves = "setsid sleep 1000 & setsid sleep 1000 & echo $! > pid"
     script = f"echo $GPULAUNCH_GPU_INDEX; {leaves}; exit 3"
     attempt = bench.launch(sh(script, cwd=str(bench.run.path)), bench.gpus[1])
-    started = bench.expect(Started)
+    started = bench.expect(AttemptStarted)
     assert started.attempt == attempt
     ended = bench.expect(Ended)
     assert (ended.attempt, ended.end.outcome) == (attempt, Exited(3))
@@ -106,7 +107,7 @@ def test_a_stop_decides_the_kind_of_end(bench: Bench) -> None:
     }
     for name in reasons:
         bench.launch(sh("exec sleep 100", name, grace=5))
-        bench.expect(Started)
+        bench.expect(AttemptStarted)
     for again in ("a test", "again"):
         for name, (reason, kind) in reasons.items():
             stop = StopAttempt(AttemptId(name, 1), reason, Quoted(again))

@@ -22,9 +22,9 @@ from gpulaunch.core.events import (
     Refused,
     Release,
     Sick,
-    Started,
     Wanted,
 )
+from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.local import cards
 from gpulaunch.gpus import lease, lockfile, waiter
@@ -171,7 +171,7 @@ def test_the_lease_outlives_the_engine_as_long_as_the_job_lives(make: Make) -> N
     gpu = one.gpus[0]
     one.hold(gpu)
     one.launch(sh("trap '' TERM; sleep 100", grace=2.0), gpu)
-    one.expect(Started)
+    one.expect(AttemptStarted)
     other.engine.carry_out(Acquire(gpu.uuid))
     other.expect(Refused)
     one.engine.close()
@@ -187,7 +187,7 @@ def test_the_lease_outlives_the_engine_as_long_as_the_job_lives(make: Make) -> N
 def test_an_attempt_that_ended_unseen_is_adopted_with_its_end(make: Make) -> None:
     first = make("run")
     attempt = first.launch(sh("exec sleep 100", grace=0.2))
-    first.expect(Started)
+    first.expect(AttemptStarted)
     first.engine.close()
     second = make("run")
     second.engine.adopt([attempt])

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import (
-    Ended,
-    EndWorker,
-    Launch,
-    Release,
-    Started,
-    StopAttempt,
-    WorkerEnded,
-)
+from gpulaunch.core.events import Ended, EndWorker, Launch, Release, StopAttempt, WorkerEnded
+from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -123,7 +116,7 @@ def test_an_attempt_that_cannot_begin_leaves_it_as_it_was(bench: Bench, program:
 def test_a_stopped_attempt_takes_it_along(bench: Bench, program: Path) -> None:
     go(bench, item(program, "a"))
     bench.engine.carry_out(Launch(B, item(program, "b", "time.sleep(600)"), (), A))
-    bench.expect(Started)
+    bench.expect(AttemptStarted)
     bench.engine.carry_out(StopAttempt(B, "cancelled", Quoted("a person")))
     ended = bench.expect(Ended)
     assert isinstance(ended.end.outcome, Cancelled)
@@ -146,7 +139,7 @@ def test_an_attempt_in_it_whose_keepers_are_killed_is_lost(bench: Bench, program
     inner = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     outer = int(Path(f"/proc/{inner}/stat").read_text().rpartition(")")[2].split()[1])
     bench.engine.carry_out(Launch(B, item(program, "b", "time.sleep(600)"), (), A))
-    bench.expect(Started)
+    bench.expect(AttemptStarted)
     wait_until(lambda: inner in children_of(outer))
     os.kill(outer, signal.SIGKILL)
     os.kill(inner, signal.SIGKILL)

@@ -22,12 +22,11 @@ from gpulaunch.core.events import (
     HoldQueue,
     Launch,
     OutOfReach,
-    Queued,
-    Started,
     Stop,
     StopAttempt,
     StopReason,
 )
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -149,7 +148,7 @@ class History:
         self.behind: dict[AttemptId, tuple[AttemptId, ...]] = {}
         self.events: list[Event] = []
         self.told: list[Ended] = []
-        self.begun: list[tuple[float, Started]] = []
+        self.begun: list[tuple[float, AttemptStarted]] = []
         self.warned: list[str] = []
         self.epoch = 0
         self.restart()
@@ -239,10 +238,10 @@ class History:
             match event:
                 case Ended():
                     self._hear(event)
-                case Queued(attempt):
+                case AttemptQueued(attempt):
                     assert attempt in self.open, f"{attempt} is queued after its end"
                     self.queued.add(attempt)
-                case Started(attempt):
+                case AttemptStarted(attempt):
                     assert attempt in self.open, f"{attempt} starts after its end"
                     assert attempt in self.queued, f"{attempt} starts and was never queued"
                     assert self.run.start(attempt).exists(), f"{attempt} starts without a claim"

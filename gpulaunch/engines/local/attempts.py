@@ -1,6 +1,6 @@
 """Attempts on this machine: each is prepared, launched on a keeper pair, and reported as ended.
 
-launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ Started ─▶ Ended
+launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ AttemptStarted ─▶ Ended
                        └ the worker's own, where one goes on with it
 """
 
@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from gpulaunch.core.causes import Because, EndCause
-from gpulaunch.core.events import Ended, EndWorker, Launch, Started, StopAttempt, WorkerEnded
+from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, WorkerEnded
+from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
@@ -228,7 +229,7 @@ class LocalAttempts:
 
     def _started(self, running: _Running, pid: int, keeper: int) -> None:
         launch = running.launch
-        self._post(Started(launch.attempt, pid))
+        self._post(AttemptStarted(launch.attempt, pid))
         goes_on = launch.worker is not None
         self._metering.begin(launch.attempt, pid, keeper, launch.gpus, goes_on)
         if launch.job.service:

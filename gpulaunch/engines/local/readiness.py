@@ -15,7 +15,7 @@ import urllib.request
 from functools import partial
 from urllib.parse import urlsplit
 
-from gpulaunch.core.events import BecameReady
+from gpulaunch.core.facts import ServiceReady
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
 from gpulaunch.engines.protocol import Post
@@ -98,7 +98,7 @@ class Services:
         self.addresses: dict[str, str] = {}
 
     def begin(self, attempt: AttemptId, ready: str) -> None:
-        """Ask the service until it answers; then post BecameReady."""
+        """Ask the service until it answers; then post ServiceReady."""
         self.addresses[attempt.job] = address_of(ready)
         self._ask(attempt, ready)
 
@@ -113,7 +113,7 @@ class Services:
 
     def _answered(self, attempt: AttemptId) -> None:
         self._stop_asking(attempt)
-        self._post(BecameReady(attempt))
+        self._post(ServiceReady(attempt))
 
     def _stop_asking(self, attempt: AttemptId) -> None:
         self._loop.forget(_timer(attempt))

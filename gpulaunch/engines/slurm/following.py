@@ -2,7 +2,7 @@
 
     squeue ─▶ row: over, unknown, requeued ─▶ scontrol show job ─▶ confirmed, or contradicted
     records ─▶ start, end ──────────▶ judge ◀──────────────────────┘
-                                        └─▶ Started, Ended; Slurm's job is followed until it is over
+                                        └─▶ AttemptStarted, Ended; its job is followed to the end
 
 Only the few attempts that a row would end, or call lost, are asked of: one call at a time.
 """
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpulaunch.core.causes import ByCluster, Hint
-from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
+from gpulaunch.core.events import Ended, OutOfReach
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu
 from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure.classes import advice
@@ -263,14 +264,14 @@ def begun(state: SlurmState, attempt: AttemptId) -> None:
     slurm = one.slurm
     if start.job and start.job != one.id:
         if not one.id:
-            state.post(Queued(attempt, f"Slurm job {start.job}"))
+            state.post(AttemptQueued(attempt, f"Slurm job {start.job}"))
         slurm = replace(slurm, id=start.job, title="")  # submitted twice: this is the job that runs
     one = state.change(attempt, holder=Began(start, state.now), sight=sight, slurm=slurm)
     _tell_start(state, one)
 
 
 def _tell_start(state: SlurmState, one: SlurmAttempt, is_over: bool = False) -> None:
-    """Post `Started` with the cards' names, or their indices if the names come too late.
+    """Post `AttemptStarted` with the cards' names, or their indices if the names come too late.
 
     The node writes the names a moment after its claim. An attempt that `is_over` is not kept
     waiting for them.
@@ -291,7 +292,7 @@ def _tell_start(state: SlurmState, one: SlurmAttempt, is_over: bool = False) -> 
         Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
         for gpu in start.gpus
     )
-    state.post(Started(one.attempt, start.pid, gpus, start.node))
+    state.post(AttemptStarted(one.attempt, start.pid, gpus, start.node))
 
 
 def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:

@@ -1,7 +1,7 @@
 """The state machine of a cluster's engine: an observation in, actions out. Pure: told the time.
 
-Launch ─▶ Prepare ─▶ Prepared ─▶ submission ─▶ Submit ─▶ Answered ─▶ Queued
-Due ─▶ AskQueue ─▶ Answered ─▶ following ─▶ Started, Ended
+Launch ─▶ Prepare ─▶ Prepared ─▶ submission ─▶ Submit ─▶ Answered ─▶ AttemptQueued
+Due ─▶ AskQueue ─▶ Answered ─▶ following ─▶ AttemptStarted, Ended
 StopAttempt ─▶ stopping ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawals: Ended
                                                     └▶ WriteStop, SignalJobs, CancelJobs
 """

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpulaunch.core.events import Queued
+from gpulaunch.core.facts import AttemptQueued
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands, following, probe, stopping, withdrawals
 from gpulaunch.engines.slurm.actions import AskConfig, ForgetBatch, RecordNumber, Submit
@@ -200,7 +200,7 @@ def numbered(state: SlurmState, batch: Batch) -> None:
         job = SlurmJob(batch.task_of(place), batch.title, state.now, need, token, lane)
         one = state.put(replace(one, slurm=job))
         if attempt in state.attempts:
-            state.post(Queued(attempt, f"Slurm job {one.id}"))
+            state.post(AttemptQueued(attempt, f"Slurm job {one.id}"))
         if one.withdrawn:
             withdrawals.cancel(state, [one])
         elif one.stop is not None:
