@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
-from gpulaunch.core.model import AttemptId, Instant, JobState, RunState
+from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons
@@ -20,7 +20,6 @@ from gpulaunch.digest.tail import read_tail
 from gpulaunch.digest.usage import CardUse, card_seconds, card_uses, use_of_all, use_of_one
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
-from gpulaunch.wording import run_reason
 
 
 class RunPaths(Protocol):
@@ -39,40 +38,34 @@ MAX_FAILURES_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Jobs that failed alike: all their `names`, the rest about the first of them.
+    """Jobs that failed alike; all but `alike` is about the first of them.
 
-    `reason` in words, `evidence` the line that shows it; `card` is where the last attempt ran;
-    `log` is None if there is none. `advice` is what a person can do about it; `reports` are the
-    driver's of its card meanwhile. `use` is what was measured of the last attempt, in words.
+    `last` is its last attempt, `card` where that ran, `log` its log if there is one, `use` what was
+    measured of it, in words.
     """
 
-    names: tuple[str, ...]
-    reason: str
-    attempts: int
-    card: str
-    log: str | None
-    tail: tuple[str, ...]
-    evidence: str = ""
-    advice: str = ""
-    reports: tuple[str, ...] = ()
+    alike: Alike
+    last: AttemptRecord | None
+    card: str = ""
+    log: str | None = None
+    tail: tuple[str, ...] = ()
     use: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What a person can do about it."""
+        return advice(self.last.advice) if self.last else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
-    `used` is what was measured of all attempts, in words. `nodes`: of a cluster, 0 elsewhere.
+    `used` is what was measured of all attempts, in words.
     """
 
-    name: str
+    ledger: Ledger
     directory: str
-    state: RunState
-    reason: str
-    simulated: bool
-    resumed: bool
-    counts: Mapping[JobState, int]
-    total: int
     elapsed: float
     gpu_hours: float
     cards: tuple[tuple[str, CardUse], ...]
@@ -80,11 +73,8 @@ class Summary:
     failed_more: int
     skipped: tuple[tuple[str, int], ...]
     skipped_more: int
-    vanished: int
-    notes: tuple[str, ...]
     next_command: str | None
-    used: str = ""
-    nodes: int = 0
+    used: str
 
     @property
     def busy(self) -> float | None:
@@ -98,82 +88,48 @@ def summarise(
     ledger: Ledger,
     paths: RunPaths,
     now: Instant,
-    state: RunState | None = None,
     tail_of: Callable[[str], Sequence[str]] = read_tail,
     exists: Callable[[str], bool] = os.path.exists,
     measured: Measured = NOTHING,
 ) -> Summary:
-    """Return the summary. `state`: the caller's, if it knows more than the ledger (a dead run)."""
-    state = state or ledger.state
+    """Return the summary of a run that has ended."""
     end = ledger.closed or now
     since = ledger.taken or ledger.opened or end
     failed = failures(job for job in ledger.jobs.values() if job.state == "failed" and not job.gone)
     jobs = (job for job in ledger.jobs.values() if job.state == "skipped" and not job.gone)
     causes = [(one.text, len(one.names)) for one in reasons(jobs, lambda job: job.reason, ledger)]
+
+    def detailed(alike: Alike) -> Failed:
+        attempts = ledger.jobs[alike.names[0]].attempts
+        if not attempts:
+            return Failed(alike, None)
+        last = attempts[-1]
+        log = os.fspath(paths.log(last.id))
+        there = exists(log)  # not where the job never started
+        return Failed(
+            alike,
+            last,
+            words.attempt_cards(last, ledger),
+            log if there else None,
+            tuple(tail_of(log)) if there else (),
+            use_of_one(measured.uses.get(last.id)),
+        )
+
     return Summary(
-        name=ledger.opening.name,
+        ledger=ledger,
         directory=os.fspath(paths.root),
-        state=state,
-        reason=run_reason(ledger.reason),
-        simulated=ledger.opening.simulated,
-        resumed=ledger.opening.epoch > 1,
-        counts={s: n for s, n in ledger.counts.items() if n > 0},
-        total=len(ledger.jobs),
         elapsed=max(0.0, end.utc - since.utc),
         gpu_hours=card_seconds(ledger, ledger.opened or end, end) / 3600,
         cards=tuple(
             (words.card(ledger.gpus[u.uuid].gpu), u) for u in card_uses(ledger, since, end)
         ),
-        failed=tuple(
-            replace(
-                _failed(alike, ledger, paths, tail_of, exists), use=_use(alike, ledger, measured)
-            )
-            for alike in failed[:MAX_FAILURES_TOLD]
-        ),
+        failed=tuple(map(detailed, failed[:MAX_FAILURES_TOLD])),
         failed_more=sum(len(one.names) for one in failed[MAX_FAILURES_TOLD:]),
         skipped=tuple(causes[:MAX_FAILURES_TOLD]),
         skipped_more=sum(n for _, n in causes[MAX_FAILURES_TOLD:]),
-        vanished=ledger.vanished,
-        notes=tuple(ledger.notes),
-        next_command=next_command(state, ledger, os.fspath(paths.root)),
+        next_command=next_command(ledger.state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
-        nodes=len({card.gpu.node for card in ledger.gpus.values()} - {""}),
     )
-
-
-def _use(alike: Alike, ledger: Ledger, measured: Measured) -> str:
-    job = ledger.jobs[alike.names[0]]
-    use = measured.uses.get(job.attempts[-1].id) if job.attempts else None
-    return use_of_one(use) if use else ""
-
-
-def _failed(
-    alike: Alike,
-    ledger: Ledger,
-    paths: RunPaths,
-    tail_of: Callable[[str], Sequence[str]],
-    exists: Callable[[str], bool],
-) -> Failed:
-    job = ledger.jobs[alike.names[0]]
-    last = job.attempts[-1] if job.attempts else None
-    log = os.fspath(paths.log(last.id)) if last else None
-    if log and not exists(log):  # the job never started
-        log = None
-    return Failed(
-        names=alike.names,
-        reason=alike.text,
-        evidence=alike.evidence,
-        attempts=len(job.attempts),
-        card=_where(last, ledger),
-        log=log,
-        tail=tuple(tail_of(log)) if log else (),
-        advice=advice(last.advice) if last else "",
-        reports=tuple(last.reports) if last else (),
-    )
-
-
-def _where(attempt: AttemptRecord | None, ledger: Ledger) -> str:
-    return words.attempt_cards(attempt, ledger) if attempt else ""
 
 
 def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:

@@ -64,8 +64,10 @@ def _spans(ledger: Ledger, since: float, until: float) -> dict[str, list[tuple[f
     return spans
 
 
-def use_of_one(use: AttemptUse) -> str:
+def use_of_one(use: AttemptUse | None) -> str:
     """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
+    if use is None:
+        return ""
     parts = []
     # The attempt ended before the sampler saw it on its card: the card's figures are not its own.
     missed = use.peak_gpu_memory == 0

@@ -16,6 +16,7 @@ from gpulaunch.digest.status import STYLES
 from gpulaunch.digest.summary import Failed, Summary
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.overview import counted, height_of, put
+from gpulaunch.wording import run_reason
 
 LINES = 40
 """Lines of the summary where standard error is no terminal."""
@@ -30,7 +31,7 @@ def print_summary(console: Console, summary: Summary) -> None:
     foot = [*_skipped(summary), *_totals(summary)]
     room = (console.height if console.is_terminal else LINES) - 2  # the report, the shell's prompt
     told = _told(summary, room - _height(console, foot), console)
-    left = sum(len(one.names) for one in summary.failed[len(told) :]) + summary.failed_more
+    left = sum(len(one.alike.names) for one in summary.failed[len(told) :]) + summary.failed_more
     more = [EndLine("", f"and {several(left, 'failed job')} more"), EndLine()] if left else []
     for line in (*chain(*told), *more, *foot):
         _say(console, line)
@@ -87,22 +88,24 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
     `detail`: 0 how it ended and the evidence, 1 also its log and advice, 2 everything. `advise`:
     its advice has not been shown yet.
     """
-    names, how = listing(map(words.visible, failed.names)), words.visible(failed.reason)
-    if len(failed.names) > 1:
-        head = Text.assemble(f"{several(len(failed.names), 'job')}: {how}: ", (names, "bold"))
+    alike, last = failed.alike, failed.last
+    names, how = listing(map(words.visible, alike.names)), words.visible(alike.text)
+    if len(alike.names) > 1:
+        head = Text.assemble(f"{several(len(alike.names), 'job')}: {how}: ", (names, "bold"))
     else:
-        attempts = f"{failed.attempts} attempts" if failed.attempts > 1 else ""
+        attempts = f"{last.id.number} attempts" if last and last.id.number > 1 else ""
         rest = ", ".join(filter(None, [how, attempts, failed.card]))
         head = Text.assemble((names, "bold"), f"  {rest}")
     lines = [EndLine("failed", head, "bold red")]
     if failed.log and detail:
         lines.append(EndLine("", Text(words.visible(failed.log), "dim"), whole=True))
     shown = failed.tail if detail > 1 else failed.tail[-1:]
-    if failed.evidence and not any(failed.evidence[:BEGINNING] in line for line in shown):
-        shown = (failed.evidence, *(shown if detail > 1 else ()))
+    if alike.evidence and not any(alike.evidence[:BEGINNING] in line for line in shown):
+        shown = (alike.evidence, *(shown if detail > 1 else ()))
     lines += [EndLine("", Text.assemble(("│ ", "red"), words.visible(line))) for line in shown]
     if detail > 1:
-        lines += [EndLine("driver", words.visible(report), "yellow") for report in failed.reports]
+        reports = last.reports if last else ()
+        lines += [EndLine("driver", words.visible(report), "yellow") for report in reports]
         lines += [EndLine("used", failed.use, "dim")] if failed.use else []
     if detail and failed.advice and advise:
         for number, line in enumerate(failed.advice.splitlines()):
@@ -120,16 +123,17 @@ def _skipped(summary: Summary) -> list[EndLine]:
 
 
 def _totals(summary: Summary) -> list[EndLine]:
-    counts = counted(summary.counts, summary.vanished, _STYLES)
-    head = Text.assemble(several(summary.total, "job"), ": ") + (counts or Text("none"))
-    style = "bold green" if summary.state == "succeeded" else "bold red"
-    if summary.state in ("stopped", "interrupted"):
+    ledger = summary.ledger
+    counts = counted(ledger.counts, ledger.vanished, _STYLES)
+    head = Text.assemble(several(len(ledger.jobs), "job"), ": ") + (counts or Text("none"))
+    style = "bold green" if ledger.state == "succeeded" else "bold red"
+    if ledger.state in ("stopped", "interrupted"):
         style = "bold yellow"
-    name = Text(words.visible(summary.name), "bold")
-    since = " since it was taken up again" if summary.resumed else ""
-    lines = [EndLine(summary.state, name + Text("  ") + head, style, whole=True)]
-    if summary.reason:
-        lines.append(EndLine("", words.visible(summary.reason), whole=True))
+    name = Text(words.visible(ledger.opening.name), "bold")
+    since = " since it was taken up again" if ledger.opening.epoch > 1 else ""
+    lines = [EndLine(ledger.state, name + Text("  ") + head, style, whole=True)]
+    if reason := run_reason(ledger.reason):
+        lines.append(EndLine("", words.visible(reason), whole=True))
     lines.append(EndLine("time", f"{clock(summary.elapsed)}{since}", "dim", whole=True))
     if summary.cards:
         lines.append(EndLine("cards", _cards_line(summary), "dim", whole=True))
@@ -143,11 +147,12 @@ def _totals(summary: Summary) -> list[EndLine]:
 
 
 def _cards_line(summary: Summary) -> str:
-    kind = "simulated card" if summary.simulated else "card"
+    kind = "simulated card" if summary.ledger.opening.simulated else "card"
     hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
-    if summary.nodes:  # other users' jobs may use a cluster's cards too
-        nodes = several(summary.nodes, "node")
-        return f"{several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
+    if nodes := {card.gpu.node for card in summary.ledger.gpus.values()} - {""}:
+        # Other users' jobs may use a cluster's cards too: how busy they were is not known.
+        on = several(len(nodes), "node")
+        return f"{several(len(summary.cards), kind)} on {on}, {hours} GPU-hours"
     busy = _percent(summary.busy or 0.0)
     line = f"{several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
     if len(summary.cards) > 1:

@@ -241,8 +241,7 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
         yield "" if number else "advice", words.visible(line)
     for report in attempt.reports:
         yield "driver", words.visible(report)
-    use = run.measured.uses.get(attempt.id)
-    if use is not None and (text := use_of_one(use)):
+    if text := use_of_one(run.measured.uses.get(attempt.id)):
         yield "used", text
     yield "log", words.visible(os.fspath(run.paths.log(attempt.id)))
     out = os.fspath(run.paths.out(attempt.id))

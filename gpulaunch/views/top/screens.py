@@ -18,8 +18,8 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.status import STYLES
-from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.text import clock, size
+from gpulaunch.digest.usage import use_of_one
+from gpulaunch.text import clock
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.log import LogTail
@@ -147,7 +147,8 @@ class LogScreen(Screen[None]):
             how = words.ending(attempt) if attempt.ended else board.ahead(attempt)
             took = clock(board.elapsed(attempt))
             text.append("  " + " · ".join(filter(None, [of, cards, took, how])), "dim")
-            for said in (_use(board, attempt.id), *attempt.reports, attempt.evidence):
+            use = use_of_one(board.samples.use(attempt.id) if board.samples else None)
+            for said in (use, *attempt.reports, attempt.evidence):
                 text.append(f"\n {words.visible(said)}" if said else "")
             if attempt.advice:
                 text.append(f"\n {words.visible(advice(attempt.advice))}", "italic")
@@ -177,21 +178,6 @@ class LogScreen(Screen[None]):
             if self._number == len(job.attempts):
                 self._number = None  # the newest, also when another one follows
             self.look()
-
-
-def _use(board: Board, attempt: AttemptId) -> str:
-    """Return what an attempt used, in words; empty if nothing was measured."""
-    use: AttemptUse | None = board.samples.use(attempt) if board.samples is not None else None
-    if use is None:
-        return ""
-    memory, busy = use.peak_gpu_memory, use.mean_gpu_utilization
-    parts = [
-        f"peak GPU memory {size(memory)}" if memory is not None else "",
-        f"mean utilisation {busy:.0f} %" if busy is not None else "",
-        f"CPU {clock(use.cpu_seconds)}" if use.cpu_seconds is not None else "",
-        f"peak memory {size(use.peak_resident)}" if use.peak_resident is not None else "",
-    ]
-    return " · ".join(filter(None, parts))
 
 
 _BOX = """

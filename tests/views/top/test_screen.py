@@ -197,7 +197,7 @@ def test_a_failed_jobs_log_begins_with_why_and_what_to_do(tmp_path: Path) -> Non
         assert lines[:5] == [
             " fold-4  running  attempt 1 of 2 · GPU 1 · 0:05 · out of GPU memory (exited with",
             "status 1)",
-            " peak GPU memory 70 GiB · mean utilisation 83 %",
+            " GPU memory at most 70 GiB, 83 % utilised",
             " torch.OutOfMemoryError: tried to allocate 20.00 GiB",
             " Ask for a card with more memory free (gpu_memory: 40GB).",
         ]
