@@ -56,7 +56,7 @@ def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a regular file; for libraries that open files by themselves."""
+    """Tell whether the path is a regular file; for libraries that open files by themselves."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def replace(path: str | os.PathLike[str], data: bytes, durable: bool = False) ->
 
 
 def is_nowhere() -> bool:
-    """Whether the working directory was deleted."""
+    """Tell whether the working directory was deleted."""
     try:
         os.getcwd()
     except OSError:

@@ -213,7 +213,7 @@ def _kept(home: RunDir, new: bool) -> bool:
 
 
 def _used(home: RunDir) -> bool:
-    """Whether the directory holds anything but empty logs."""
+    """Tell whether the directory holds anything but empty logs."""
     left = (each for each in home.path.rglob("*") if each not in (home.outs, home.logs))
     return any(each.parent != home.logs or each.stat().st_size > 0 for each in left)
 

@@ -114,7 +114,7 @@ def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
 
 
 def _has_end(run: RunDir, attempt: AttemptId) -> bool:
-    """Whether the keeper's record of the end exists, by which the attempt is settled."""
+    """Tell whether the keeper's record of the end exists, by which the attempt is settled."""
     try:
         return read_end(run.end(attempt)) is not None
     except OSError:

@@ -153,7 +153,7 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
 
 
 def _moved(job: Job, run: Run) -> bool:
-    """Whether the job's needs or after, among the run's jobs, or its service changed."""
+    """Tell whether the job's needs or after, among the run's jobs, or its service changed."""
     known = run.job(job.name)
     if known is None:
         return False

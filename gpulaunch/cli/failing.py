@@ -36,7 +36,7 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
 
 
 def asks_for_json(error: click.ClickException, argv: Sequence[str]) -> bool:
-    """Whether a command line that could not be parsed has the command's own `--json`."""
+    """Tell whether a command line that could not be parsed has the command's own `--json`."""
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None or not any("--json" in one.opts for one in context.command.params):
         return False

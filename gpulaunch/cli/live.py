@@ -72,7 +72,7 @@ def wait(run: str | None) -> int:
 
 
 def _unreported(run: RunDir, ledger: Ledger) -> bool:
-    """Whether no report shows the run's end: its launcher was killed before, or it was removed.
+    """Tell whether no report shows the run's end: none was written, or it was removed.
 
     A report older than the run's end is of an earlier end. The file system's own times count too: a
     file server's clock may be behind, and a copy's files are all younger.

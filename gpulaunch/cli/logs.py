@@ -266,7 +266,7 @@ def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
 
 
 def _is_news(wanted: LogSelection, ledger: Ledger, attempt: AttemptId) -> bool:
-    """Whether to show the attempt: it runs, or is the newest of a job that was named."""
+    """Tell whether to show the attempt: it runs, or is the newest of a job that was named."""
     newest = ledger.jobs[attempt.job].attempts[-1].id == attempt
     return ledger.attempt(attempt).ended is None or (wanted.names is not None and newest)
 

@@ -169,7 +169,7 @@ class Attached:
         return self.run.read_manifest().run
 
     def _beats(self, run: str) -> bool:
-        """Whether the supervisor lives, by a connection that hangs up once it is gone."""
+        """Tell whether the supervisor lives, by a connection that hangs up once it is gone."""
         if self._pulse is not None:
             if not select.select([self._pulse], [], [], 0)[0]:
                 return True

@@ -33,7 +33,7 @@ once in 100,000 jobs; on a sick card five fail soon, and all of them run again e
 
 
 def doubted(state: State, card: Card, job: str) -> bool:
-    """Whether other jobs failed in a row on the card before this job did."""
+    """Tell whether other jobs failed in a row on the card before this job did."""
     streak = state.health.streaks.get(card.gpu.uuid)
     return streak is not None and len(streak.failed.keys() - {job}) + 1 >= FAILURES_TO_DOUBT
 
@@ -101,6 +101,6 @@ def _elsewhere(state: State, card: Card, names: Iterable[str], why: FailedOnCard
 
 
 def _stands_out(streak: FailureStreak) -> bool:
-    """Whether jobs fail in a row on this card and most succeed on others."""
+    """Tell whether jobs fail in a row on this card and most succeed on others."""
     needed = max(SUCCESSES_ELSEWHERE, FAILURES_PER_SUCCESS * streak.bad)
     return len(streak.failed) >= IN_A_ROW and streak.good >= needed

@@ -45,7 +45,7 @@ def step(state: State) -> bool:
 
 
 def _something_moves(state: State) -> bool:
-    """Whether an attempt will end by itself, or a retry's delay will."""
+    """Tell whether an attempt will end by itself, or a retry's delay will."""
     for live in state.attempts:
         service = live.service
         if service is None or live.stopping or live.inherited:
@@ -97,7 +97,7 @@ def _may_focus(state: State, node: Node) -> bool:
 
 
 def _waits_for_others(state: State, node: Node) -> bool:
-    """Whether others have cards that the job could use, and that may come back."""
+    """Tell whether others have cards that the job could use, and that may come back."""
     demands = [node.job.demand, *(service.job.demand for service in closure(node))]
     memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
     if memory is None:
@@ -142,7 +142,7 @@ def _patience_is_over(state: State) -> bool:
 
 
 def _has_served(state: State, live: ActiveAttempt) -> bool:
-    """Whether a job has run beside this service since its start.
+    """Tell whether a job has run beside this service since its start.
 
     If it were stopped before, again and again, the run might never get anywhere.
     """

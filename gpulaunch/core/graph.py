@@ -317,7 +317,7 @@ def to_retry(state: State, names: tuple[str, ...] | None) -> list[Node]:
 
 
 def is_bad(state: State, node: Node) -> bool:
-    """Whether the job has ended without success."""
+    """Tell whether the job has ended without success."""
     return node.settled and state.record(node).state in BAD_STATES
 
 

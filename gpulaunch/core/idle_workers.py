@@ -45,7 +45,7 @@ class IdleWorker:
         return tuple(card.gpu.uuid for card in self.cards)
 
     def suits(self, demand: Demand) -> bool:
-        """Whether an attempt of this demand may start in the worker at once."""
+        """Tell whether an attempt of this demand may start in the worker at once."""
         if self.ending or not self.demand.same_seat(demand):
             return False
         return self.may_stay and not any(card.gpu.uuid in demand.avoid for card in self.cards)

@@ -81,7 +81,7 @@ class Demand:
     worker: str = ""
 
     def same_seat(self, other: Demand) -> bool:
-        """Whether one worker, on the cards that it has, serves both demands."""
+        """Tell whether one worker, on the cards that it has, serves both demands."""
         mine = (self.worker, self.gpus, self.gpu_memory, self.per_gpu, self.cpus)
         return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 

@@ -128,7 +128,7 @@ def _claim(state: State, cards: list[Card], demand: Demand) -> None:
 
 
 def _is_spoken_for(state: State, card: Card, node: Node) -> bool:
-    """Whether an idle worker on the card goes on with another job of this priority or more."""
+    """Tell whether an idle worker on the card goes on with another job of this priority or more."""
     return any(
         card in resident.cards and _has_next(state, resident, node)
         for resident in state.idle_workers
@@ -202,7 +202,7 @@ def let_go(state: State) -> bool:
 
 
 def _are_to_come(state: State, demand: Demand) -> bool:
-    """Whether jobs for this demand's worker are still to come, while no job waits for cards."""
+    """Tell whether jobs for this demand's worker will come, while no job waits for cards."""
     if state.closed or state.placing.focus is not None or state.placing.reserving is not None:
         return False
     if any(node.lacks in ("cards", "room") for node in state.placing.last.blocked):
@@ -283,7 +283,7 @@ def _should_reserve(state: State, node: Node) -> bool:
 
 
 def _in_reach(state: State) -> bool:
-    """Whether the run has a card or can have one to begin a gang with.
+    """Tell whether the run has a card or can have one to begin a gang with.
 
     If not, the right to reserve a gang is of more use to another launcher.
     """
@@ -315,7 +315,7 @@ def hold_out_over(state: State, name: str) -> None:
 
 
 def _comes_free(state: State, card: Card) -> bool:
-    """Whether the run has the card, and all that is on it ends by itself."""
+    """Tell whether the run has the card, and all that is on it ends by itself."""
     lives = [state.attempts.get(attempt) for attempt in card.attempts]
     if any(live is None or (live.service and not live.stopping) for live in lives):
         return False
@@ -323,7 +323,7 @@ def _comes_free(state: State, card: Card) -> bool:
 
 
 def _fits_beside_services(state: State, demand: Demand) -> bool:
-    """Whether the demand fits beside all running services.
+    """Tell whether the demand fits beside all running services.
 
     If not, cards kept for it would starve every other job, and never be enough.
     """
@@ -343,7 +343,7 @@ def _fits_beside_services(state: State, demand: Demand) -> bool:
 
 
 def _room_for(state: State, service: Node) -> bool:
-    """Whether this service and all running ones fit together with each job they serve.
+    """Tell whether this service and all running ones fit together with each job they serve.
 
     A service that left no room for the jobs that need it would keep its card for nothing.
     """
@@ -368,6 +368,6 @@ def _room_for(state: State, service: Node) -> bool:
 
 
 def _doubtful(card: Card, demand: Demand) -> bool:
-    """Whether the card could not be had for this demand when it was last looked at."""
+    """Tell whether the card could not be had for this demand when it was last looked at."""
     short = card.look.free is not None and card.look.free < demand.gpu_memory
     return isinstance(card.state, InUse) or short

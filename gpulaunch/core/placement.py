@@ -11,7 +11,7 @@ from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShor
 
 
 def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
-    """Whether one more attempt of this demand fits on the card, which has `memory` bytes for all.
+    """Tell whether one more attempt of this demand fits on the card with `memory` bytes for all.
 
     A card is shared only by attempts with the same `per_gpu`, and by at most that many. Idle
     workers count like attempts; with `idle_workers` false, the answer is for when they are gone.
@@ -31,14 +31,14 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
 
 
 def suits_now(card: Card, demand: Demand) -> bool:
-    """Whether the card is leased and an attempt of this demand may start on it at once."""
+    """Tell whether the card is leased and an attempt of this demand may start on it at once."""
     if type(card.state) is not Leased or card.drained or card.reserved or card.failing:
         return False
     return has_room(card, demand, card.look.free or 0)
 
 
 def suits_soon(card: Card, demand: Demand, now: float) -> bool:
-    """Whether a card that is not ready would suit the demand once it is leased and empty.
+    """Tell whether a card that is not ready would suit the demand once it is leased and empty.
 
     Judged by what is known of it now.
     """
@@ -86,7 +86,7 @@ def tokens_short(demand: Demand, limits: Mapping[str, int]) -> TokensShort | Non
 
 
 def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping[str, int]) -> bool:
-    """Whether all demands fit at once on these cards, if those were empty.
+    """Tell whether all demands fit at once on these cards, if those were empty.
 
     Tries first fit, largest first; so it may say no where another order fits.
     """

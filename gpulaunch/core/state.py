@@ -248,7 +248,7 @@ class State:
         return self.effects.ledger.jobs[node.name]
 
     def lacks_tokens(self, demand: Demand) -> bool:
-        """Whether the demand's tokens are not to be had now, or are kept for another job."""
+        """Tell whether the demand's tokens are not to be had now, or are kept for another job."""
         return bool(demand.uses) and any(
             self.attempts.tokens[token] + self.placing.last.kept_tokens[token] + count
             > self.config.tokens(token)
@@ -257,7 +257,7 @@ class State:
 
 
 def _takes_what_it_lacks(demand: Demand, other: Node) -> bool:
-    """Whether a job of this demand takes what `other`, which is blocked, waits for."""
+    """Tell whether a job of this demand takes what `other`, which is blocked, waits for."""
     match other.lacks:
         case "cards":
             return demand.gpus > 0

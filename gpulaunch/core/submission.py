@@ -117,7 +117,7 @@ def _link(state: State) -> None:
 
 
 def _is_known(state: State, need: str) -> bool:
-    """Whether the file has the need, or it has succeeded before it vanished."""
+    """Tell whether the file has the need, or it has succeeded before it vanished."""
     record = state.ledger.jobs.get(need)
     return need in state.jobs.nodes or (record is not None and record.state == "succeeded")
 

@@ -204,7 +204,7 @@ class Node:
 
 
 def is_extra(node: Node) -> bool:
-    """Whether no job but services needs this service: it runs while other jobs last."""
+    """Tell whether no job but services needs this service: it runs while other jobs last."""
     return node.job.service is not None and not node.serving.demands
 
 

@@ -191,7 +191,7 @@ def _line(
 
 
 def _alike(one: EventLine, other: EventLine) -> bool:
-    """Whether two lines may be folded; queued jobs may, although their details differ."""
+    """Tell whether two lines may be folded; queued jobs may, although their details differ."""
     return one.verb == other.verb and (one.detail == other.detail or one.verb == QUEUED)
 
 

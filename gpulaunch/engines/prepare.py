@@ -93,7 +93,7 @@ def scope(run_id: str, attempt: AttemptId) -> str:
 
 
 def wants_port(job: Job) -> bool:
-    """Whether `{{port}}` stands anywhere in the job, so that one must be reserved."""
+    """Tell whether `{{port}}` stands anywhere in the job, so that one must be reserved."""
     texts = [*(job.run if isinstance(job.run, tuple) else (job.run,)), *job.outputs]
     texts += [text for text in job.env.values() if text is not None]
     if job.service:

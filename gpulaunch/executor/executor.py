@@ -338,7 +338,7 @@ def _terminate_all() -> None:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether the error is a Ctrl-C, or was raised while one was being handled."""
+    """Tell whether the error is a Ctrl-C, or was raised while one was being handled."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

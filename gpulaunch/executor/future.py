@@ -208,7 +208,7 @@ _sigint = _Sigint()
 
 
 def _is_running(frame: FrameType | None, innermost: FrameType | None = None) -> bool:
-    """Whether the frame is on the stack of the main thread, which calls this."""
+    """Tell whether the frame is on the stack of the main thread, which calls this."""
     at = innermost or sys._getframe(1)
     while at is not None and at is not frame:
         at = at.f_back  # type: ignore[assignment]

@@ -123,7 +123,7 @@ def _as_array(tensor: Any, torch: Any) -> Any:
 
 
 def _by_value(reduced: object) -> bool:
-    """Whether this is cloudpickle's form of a function or class that is pickled by value."""
+    """Tell whether this is cloudpickle's form of a function or class that is pickled by value."""
     return (
         isinstance(reduced, tuple)
         and len(reduced) == 6

@@ -116,5 +116,5 @@ def _simple(text: str) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether bash can have a variable of that name."""
+    """Tell whether bash can have a variable of that name."""
     return bool(_IDENTIFIER.fullmatch(name))

@@ -26,7 +26,7 @@ def state_of(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is suspended, by job control or a debugger; False where that is unknown."""
+    """Tell whether a process is suspended, by job control or a debugger; False if unknown."""
     return state_of(pid) in ("T", "t")
 
 

@@ -156,7 +156,7 @@ class RegisteredCards:
         say("event", gpus=gpus, kind=kind, code=code, recovery=action)
 
     def _repeated(self, *event: object) -> bool:
-        """Whether the same event was printed less than REPEAT seconds ago."""
+        """Tell whether the same event was printed less than REPEAT seconds ago."""
         now = time.monotonic()
         recent = {key: at for key, at in self._last.items() if now - at < REPEAT}
         self._last = {event: now} | recent

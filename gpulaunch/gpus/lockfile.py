@@ -70,7 +70,7 @@ def lock(directory: str, key: str) -> int | None:
 
 
 def holds(fd: int, directory: str, key: str) -> bool:
-    """Whether a descriptor that was passed to this process holds the key's lock."""
+    """Tell whether a descriptor that was passed to this process holds the key's lock."""
     path = _path(directory, key)
     try:
         return _same_file(fd, path) and _take(fd, path)

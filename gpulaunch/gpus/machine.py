@@ -133,7 +133,7 @@ def is_free(look: CardReading, share_busy: bool = False) -> Occupied | Sick | No
 
 
 def drained(before: CardReading, look: CardReading) -> bool:
-    """Whether the card's memory is back to what it was before the attempt.
+    """Tell whether the card's memory is back to what it was before the attempt.
 
     The attempt's processes are gone by then: a process seen alive on the card is a stranger, and
     its memory is not the attempt's.

@@ -150,7 +150,7 @@ def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
 
 
 def is_bound(name: str) -> bool:
-    """Whether the name is taken, be it by a socket that does not listen yet."""
+    """Tell whether the name is taken, be it by a socket that does not listen yet."""
     return any(bound == name for bound, _ in _bound())
 
 

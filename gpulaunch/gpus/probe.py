@@ -232,7 +232,7 @@ def process(pid: int, memory: int | None) -> Answer:
 
 
 def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
-    """Whether the PID, which is the host's, names the same process in this PID namespace.
+    """Tell whether the PID, which is the host's, names the same process in this PID namespace.
 
     In a container the same number may be another process: it counts as the same only if it has a
     card open.
@@ -249,7 +249,7 @@ def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
 
 
 def sees_all_pids(proc: str = "/proc") -> bool:
-    """Whether this is the PID namespace of the host. Raises OSError."""
+    """Tell whether this is the PID namespace of the host. Raises OSError."""
     return os.readlink(f"{proc}/self/ns/pid") == _INITIAL_PID_NAMESPACE
 
 

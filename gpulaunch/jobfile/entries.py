@@ -132,7 +132,7 @@ class Drafts:
 
 
 def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> bool:
-    """Whether the entry has either a command or a worker; adds a mistake if not."""
+    """Tell whether the entry has either a command or a worker; adds a mistake if not."""
     if "run" not in plain and "worker" not in plain:
         mistakes.add(where, "run: is missing: the command to run")
     elif "run" in plain and "worker" in plain:

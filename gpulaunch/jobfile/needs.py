@@ -57,7 +57,7 @@ class NameShape:
     whole: re.Pattern[str]
 
     def may_be(self, pattern: Pattern) -> bool:
-        """Whether a pattern may mean such a job; a glob is judged by its start alone."""
+        """Tell whether a pattern may mean such a job; a glob is judged by its start alone."""
         if self.whole.fullmatch(pattern.name):
             return True
         if pattern.glob is None:

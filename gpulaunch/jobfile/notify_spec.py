@@ -83,7 +83,7 @@ def redacted(address: str) -> str:
 
 
 def secret_in(address: str) -> bool:
-    """Whether an address in the file looks like a secret."""
+    """Tell whether an address in the file looks like a secret."""
     scheme, _, rest = address.partition("://")
     if scheme.lower() in _OPEN or address.startswith(FROM_ENV):
         return False

@@ -105,7 +105,7 @@ def _with_values(given: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _is_open(word: str) -> bool:
-    """Whether a value may follow as a word of its own."""
+    """Tell whether a value may follow as a word of its own."""
     if word.startswith("--"):
         return "=" not in word
     valued = [letter not in _ALONE for letter in word[1:]]

@@ -66,7 +66,7 @@ def runs(directory: Path) -> list[RunDir]:
 
 
 def counts(run: RunDir) -> bool:
-    """Whether anything was started in the run, or may still be because it lives."""
+    """Tell whether anything was started in the run, or may still be because it lives."""
     if _launched(run):
         return True
     try:
@@ -123,7 +123,7 @@ def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
 
 
 def is_of(run: RunDir, job_file: str) -> bool:
-    """Whether the run is of the job file with this real path."""
+    """Tell whether the run is of the job file with this real path."""
     manifest = manifest_of(run)
     return bool(manifest and manifest.job_file and os.path.realpath(manifest.job_file) == job_file)
 
@@ -175,7 +175,7 @@ def make_latest(run: RunDir) -> None:
 
 
 def _launched(run: RunDir) -> bool:
-    """Whether an attempt was ever launched: it left a log, or the journal has it.
+    """Tell whether an attempt was ever launched: it left a log, or the journal has it.
 
     A power cut may lose the newest events and keep the log. The journal's text is searched: no
     string of a job's can look like the head of an event, as quotes in it are escaped.

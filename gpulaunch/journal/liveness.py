@@ -47,7 +47,7 @@ def control_name(run: str) -> str:
 
 
 def supervised(run: str, owner: int) -> bool:
-    """Whether a supervisor of this run lives on this machine.
+    """Tell whether a supervisor of this run lives on this machine.
 
     `owner` is the user id to whom the run's directory belongs: another user's process may have
     taken the name after the run was gone.
@@ -147,7 +147,7 @@ def require_dead_elsewhere(rundir: RunDir) -> None:
 
 
 def _is_known_here(rundir: RunDir) -> bool:
-    """Whether the state of the run's jobs can be found out on any machine: they are Slurm's."""
+    """Tell whether the state of a run's jobs can be learnt on any machine: they are Slurm's."""
     try:
         return rundir.read_manifest().engine != "local"
     except UsageError:

@@ -171,7 +171,7 @@ def finish(attempt: AttemptRecord, when: Period) -> float:
 
 
 def cut_off(attempt: AttemptRecord, when: Period) -> bool:
-    """Tell whether it was running when the run was cut off: nobody knows how it ended.
+    """Tell whether an attempt was running when the run was cut off: nobody knows how it ended.
 
     What an engine's queue started goes on without a supervisor.
     """

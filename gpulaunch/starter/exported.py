@@ -76,7 +76,7 @@ def _plain(pieces: Sequence[Piece], values: Mapping[str, str]) -> str:
 
 
 def is_export(script: str) -> bool:
-    """Whether a script says of itself that it is an export."""
+    """Tell whether a script says of itself that it is an export."""
     return any(line.startswith("#") and _MADE in line for line in script.split("\n")[:3])
 
 

@@ -121,7 +121,7 @@ class Memory:
     # ── builtins ────────────────────────────────────────────────────────────────────────────────
 
     def builtin(self, node: Node, scope: Scope, order: Order) -> bool:
-        """Whether the statement was one that starts no job; raises where it has no counterpart."""
+        """Tell whether the statement starts no job. Raises where it has no counterpart."""
         command, redirected = node, False
         if node.type == "redirected_statement" and node.children[0].type == "command":
             command, redirected = node.children[0], True

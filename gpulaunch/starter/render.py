@@ -128,7 +128,7 @@ class Renderer:
         return f"export {text}" if group[0].start_byte in self.exported else text
 
     def _spans_lines(self, top: Node) -> bool:
-        """Whether a text goes over several lines, so that its blanks count."""
+        """Tell whether a text goes over several lines, so that its blanks count."""
         texts = ("string", "raw_string", "ansi_c_string", "heredoc_body")
         return any("\n" in self.script.text(one) for one in walk(top) if one.type in texts)
 
@@ -143,7 +143,7 @@ class Renderer:
         return found
 
     def _in_shell_ways(self, nodes: Sequence[Node], variable: str) -> bool:
-        """Whether some use of it is more than `$f` where a value can be inserted."""
+        """Tell whether some use of it is more than `$f` where a value can be inserted."""
         mentions = re.compile(rf"\$\{{?[#!]?{variable}\b")
         bare = re.compile(rf"(?<![\w$]){variable}\b")
         for node in nodes:
@@ -172,7 +172,7 @@ class Renderer:
                 yield node
 
     def _blind(self, node: Node) -> bool:
-        """Whether a placeholder cannot be quoted here."""
+        """Tell whether a placeholder cannot be quoted here."""
         for one in above(node):
             if one == node.parent and one.type == "expansion":
                 continue  # its own braces
@@ -331,7 +331,7 @@ class Renderer:
             edits.cut_word(words[at - 1])
 
     def _inside_loop(self, node: Node, edits: _Edits) -> bool:
-        """Whether a loop is around that stays in the text, unlike the one that became foreach."""
+        """Tell whether a loop around stays in the text, unlike the one that became foreach."""
         loop = next((one for one in above(node) if one.type in _LOOPS), None)
         return loop is not None and any(
             top.start_byte <= loop.start_byte < top.end_byte for top in edits.tops

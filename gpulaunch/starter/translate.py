@@ -138,7 +138,7 @@ class _Translator:
         self.comments = []
 
     def _logged_group(self, node: Node) -> bool:
-        """Whether it is `( ... ) > log 2>&1`: a group whose output gpulaunch keeps."""
+        """Tell whether a statement is `( ... ) > log 2>&1`: its output is kept anyway."""
         group = node.type == "redirected_statement" and node.children[0].type in _GROUPS
         logs = node.children[1:] if group else []
         if not logs or not all(map(self.renderer.of_a_log, logs)):
@@ -154,7 +154,7 @@ class _Translator:
             raise Untranslatable("a function that no command calls in a way that is known")
 
     def _throttles(self, node: Node) -> bool:
-        """Whether it is an `if` or `while` that only waits for some of the started to end."""
+        """Tell whether a statement is an `if` or `while` that only waits for started ones."""
         if node.type not in ("if_statement", "while_statement", "compound_statement"):
             return False
         commands = [inner for inner in walk(node) if inner.type == "command"]
@@ -200,7 +200,7 @@ class _Translator:
         return self._is(node, "exit", "return")
 
     def _remembers(self, node: Node) -> bool:
-        """Whether it changes what the shell knows, and starts nothing."""
+        """Tell whether a statement changes what the shell knows, and starts nothing."""
         if node.type in _ASSIGNS:
             return True
         if node.type == "redirected_statement":
@@ -209,7 +209,7 @@ class _Translator:
         return activates or self._is(node, "cd", "source", ".", "set")
 
     def _leaves_traces(self, node: Node) -> bool:
-        """Whether what follows depends on which way it went."""
+        """Tell whether what follows depends on which way it went."""
         return any(
             inner.type == "declaration_command"
             or self._is(inner, "wait")
@@ -250,7 +250,7 @@ class _Translator:
                 self._block(statements, inner)
 
     def _prepares(self, node: Node) -> bool:
-        """Whether it changes what follows, or only tells and waits; it starts no job."""
+        """Tell whether a statement starts no job: it changes what follows, tells or waits."""
         return self._remembers(node) or self._tells(node) or self._is(node, "module", "ml")
 
     def _one_job(self, statements: Sequence[Statement]) -> bool:
@@ -261,7 +261,7 @@ class _Translator:
         return len(masks) < 2 and not forks and not any(map(broken, nodes))
 
     def _is(self, node: Node, *names: str) -> bool:
-        """Whether it is a command of one of these names."""
+        """Tell whether a statement is a command of one of these names."""
         words = self.script.words(node)
         return bool(words) and words[0] in names
 
@@ -352,7 +352,7 @@ class _Translator:
         return node.type == "variable_assignment" and name not in read | MASKS
 
     def _tells(self, node: Node) -> bool:
-        """Whether it only prints or waits."""
+        """Tell whether a statement only prints or waits."""
         return self._is(node, *PRINTS, "sleep", ":")
 
     def _counted(self, node: Node) -> set[str]:

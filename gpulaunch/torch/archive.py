@@ -135,7 +135,7 @@ def moved(stream: IO[bytes], moves: Moves) -> Overlay:
 
 
 def _is_record(archive: zipfile.ZipFile, member: str) -> bool:
-    """Whether it can hold device records: not raw weights, notes, or the user's extra files."""
+    """Tell whether a member can hold device records: no raw weights, notes or extra files."""
     if member.startswith("extra_files/") or "/extra/" in member:
         return False
     if member.endswith(".json") or "/opaque_obj_" in member:

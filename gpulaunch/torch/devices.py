@@ -29,7 +29,7 @@ def is_card(device: torch.device) -> bool:
 
 
 def same(left: torch.device, right: torch.device) -> bool:
-    """Whether tensors of these devices are on one, an index left out being the current one."""
+    """Tell whether tensors of these devices are on one, an index left out being the current one."""
     return bool(left == right) or normal(left) == normal(right)
 
 

@@ -187,7 +187,7 @@ def _innermost(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _raised_by_user(trace: TracebackType) -> bool:
-    """Whether the line is a `raise` of the user's: that error is theirs, whatever it says."""
+    """Tell whether the line is a `raise` of the user's: that error is theirs, whatever it says."""
     code = trace.tb_frame.f_code
     operation = dis.opname[code.co_code[trace.tb_lasti]]
     return not is_internal(code) and operation in ("RAISE_VARARGS", "RERAISE")
@@ -247,7 +247,7 @@ def _name_of(func: Any) -> str:
 
 
 def _meeting(func: Any, tensors: Sequence[tuple[str, Any]]) -> bool:
-    """Whether tensors of several devices meet here that cannot: scalars, indices and copies may."""
+    """Tell whether tensors of several devices meet that may not: scalars and copies may."""
     operation = _name_of(func)
     if operation in _JOIN_BY_DESIGN:
         return False
@@ -262,7 +262,7 @@ def _meeting(func: Any, tensors: Sequence[tuple[str, Any]]) -> bool:
 
 
 def _without_data(func: Any, tensors: Sequence[tuple[str, Any]]) -> bool:
-    """Whether an operation that torch let pass has read a meta tensor as if it had data.
+    """Tell whether an operation that torch let pass has read a meta tensor as if it had data.
 
     torch checks nothing on many of these, and a CPU kernel then reads garbage.
     """

@@ -115,7 +115,7 @@ class Walk:
                 waiting += [(at, child, movable, below) for at, child in _reverse(inside)]
 
     def _enter(self, thing: object) -> bool:
-        """Whether it is the first time; what is no container is never entered."""
+        """Tell whether a container is met for the first time. Nothing else is entered."""
         if _is_a(thing, _NEVER_ENTERED) or id(thing) in self._entered:
             return False
         self._entered[id(thing)] = thing

@@ -81,7 +81,7 @@ class SafeStream:
         return is_terminal(self._stream)
 
     def writable_now(self) -> bool:
-        """Whether the stream takes text; not after Ctrl-S, when a write would freeze the run."""
+        """Tell whether the stream takes text: after Ctrl-S a write would freeze the run."""
         return _polled(self._stream, select.POLLOUT) != 0
 
     def _encodable(self, text: str) -> str:
@@ -100,7 +100,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def is_gone(stream: TextIO) -> bool:
-    """Whether the terminal was closed, so that it cannot be read or written any more."""
+    """Tell whether the terminal was closed, so that it cannot be read or written any more."""
     state = _polled(stream, 0)  # poll always reports a hang-up
     return state is None or bool(state & (select.POLLHUP | select.POLLERR | select.POLLNVAL))
 
@@ -116,17 +116,17 @@ def _polled(stream: TextIO, wanted: int) -> int | None:
 
 
 def is_smart(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether the stream is a terminal that, by TERM, obeys escape sequences."""
+    """Tell whether the stream is a terminal that, by TERM, obeys escape sequences."""
     return is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether to use colours: on a terminal with them, unless NO_COLOR is set (no-color.org)."""
+    """Tell whether to use colours: on a terminal that has them, without NO_COLOR (no-color.org)."""
     return is_smart(stream, environ) and not environ.get("NO_COLOR")
 
 
 def can_redraw(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether the live view works: it moves the cursor and needs characters beyond ASCII."""
+    """Tell whether the live view works: it moves the cursor and needs characters beyond ASCII."""
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
     return is_smart(stream, environ) and encoding.startswith("utf")
 
@@ -157,7 +157,7 @@ def _columns(environ: Mapping[str, str]) -> int:
 
 
 def fits(console: Console, table: Table, last: int | None = None) -> bool:
-    """Whether no cell need be cut or folded; `last` columns are enough for the last one."""
+    """Tell whether no cell need be cut or folded; `last` columns are enough for the last one."""
     from rich.measure import Measurement
 
     if console.width >= UNBOUNDED:

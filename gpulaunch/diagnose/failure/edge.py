@@ -120,5 +120,5 @@ def _whole_lines(data: bytes, cut: bool) -> bytes:
 
 
 def is_bar(line: str) -> bool:
-    """Whether the line is a state of a progress bar (tqdm, rich, keras, pip and their kin)."""
+    """Tell whether the line is a state of a progress bar (tqdm, rich, keras, pip and their kin)."""
     return _BAR.fullmatch(line) is not None

@@ -112,7 +112,7 @@ def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
 
 
 def _points_back(error: Error) -> bool:
-    """Whether it only says that what a warning told of before it was not survived after all."""
+    """Tell whether an error only says that what a warning told of was not survived after all."""
     return any(shapes.WARNED.search(raised.message) for raised in error.raised)
 
 
@@ -163,7 +163,7 @@ def _decide(lines: Sequence[LogLine], cluster: Sequence[Error]) -> FailureEviden
 def _explains(
     lines: Sequence[LogLine], cluster: Sequence[Error], error: Error, last: Error
 ) -> bool:
-    """Whether `error` is why the unknown `last` came: another process's, or echoed by it."""
+    """Tell whether `error` is why the unknown `last` came: another process's, or echoed by it."""
     if error.stream != last.stream or error.shape == "child":
         return True
     plain = last.shape == "bare" and last.raised[0].type == "Error"

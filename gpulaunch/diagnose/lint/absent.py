@@ -176,7 +176,7 @@ class _Absences:
         return f"{home}{value[1:]}" if isinstance(home, str) and value.startswith("~/") else None
 
     def _passes(self, step: ScriptStep, cwd: str, texts: list[str]) -> bool:
-        """Whether what follows still needs what is there now. `texts` gets what a script says."""
+        """Tell whether the next step needs what is there now. `texts` gets what a script says."""
         program = step.command.program
         if program in _SOURCES:
             return step.words[-1].text.endswith("/activate")
@@ -268,7 +268,7 @@ def _run_of(values: Sequence[str | None]) -> ProgramRun | None:
 
 
 def _is_guarded(plain: str, step: ScriptStep) -> bool:
-    """Whether its failure is provided for: `python a.py || true`."""
+    """Tell whether a command's failure is provided for: `python a.py || true`."""
     end = step.words[-1].end
     line = plain[end : plain.find("\n", end) if "\n" in plain[end:] else None]
     _, or_, other = line.partition(";")[0].partition("||")

@@ -95,7 +95,7 @@ def compared(tree: PythonTree, node: ast.AST) -> bool:
 
 
 def uses_cards(tree: PythonTree) -> bool:
-    """Whether a number called `device` can be a card at all in this file."""
+    """Tell whether a number called `device` can be a card at all in this file."""
     return any(name.partition(".")[0] in _FRAMEWORKS for name in tree.aliases.values())
 
 

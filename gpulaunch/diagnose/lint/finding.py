@@ -174,7 +174,7 @@ def _here(gpus: int) -> str:
 
 
 def silenced(line: str, rule: str) -> bool:
-    """Whether the line's own comment speaks of this rule.
+    """Tell whether the line's own comment speaks of this rule.
 
     A name that is no rule silences nothing: it was meant for one, and misspelt.
     """

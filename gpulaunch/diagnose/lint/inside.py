@@ -67,7 +67,7 @@ def here_document(
 
 
 def _reads_its_input(words: Sequence[str]) -> bool:
-    """Whether a shell with these words takes its commands from standard input."""
+    """Tell whether a shell with these words takes its commands from standard input."""
     at = 0
     while at < len(words) and words[at][:1] in ("-", "+") and words[at] not in ("-", "--"):
         if not words[at].startswith("--") and "s" in words[at]:

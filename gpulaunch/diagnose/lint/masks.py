@@ -117,7 +117,7 @@ class Masks:
                     yield leaf, wording.address(text[:80])
 
     def _is_environment(self, node: ast.Dict) -> bool:
-        """Whether a dictionary becomes some process's environment."""
+        """Tell whether a dictionary becomes some process's environment."""
         parent = self.tree.parents.get(node)
         if any(key is None for key in node.keys):
             return True
@@ -164,7 +164,7 @@ class Masks:
                     yield node, suspect
 
     def _reads_mask(self, node: ast.expr) -> bool:
-        """Whether it is the mask itself, no part of it."""
+        """Tell whether a value is the mask itself, no part of it."""
         if isinstance(node, ast.Name):
             bound = self.tree.bound.get(node.id)
             return bound is not None and not isinstance(bound, ast.Name) and self._reads_mask(bound)

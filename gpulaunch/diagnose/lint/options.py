@@ -73,7 +73,7 @@ def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple
 
 
 def is_textual(program: str) -> bool:
-    """Whether a program's words are texts for people or patterns, whatever they look like."""
+    """Tell whether a program's words are texts for people or patterns, whatever they look like."""
     return program in _TEXTUAL and program != "conda"  # conda run
 
 

@@ -142,7 +142,7 @@ def _of_launcher(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] 
 
 
 def of_interpreter(words: Sequence[str | None], number: int) -> bool:
-    """Whether every word between an interpreter and its script is an option that is understood."""
+    """Tell whether every word between an interpreter and its script is a known option."""
     valued = False
     for word in words[1:number]:
         if word is None:

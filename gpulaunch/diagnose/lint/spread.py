@@ -81,7 +81,7 @@ def _divided(tree: PythonTree, node: ast.BinOp) -> Found:
 
 
 def _counted(tree: PythonTree, node: ast.expr) -> bool:
-    """Whether it is `torch.cuda.device_count()`, also by a name that is given nothing else."""
+    """Tell whether a value is `torch.cuda.device_count()`, also by a name for nothing else."""
     if isinstance(node, ast.Name):
         bound = tree.bound.get(node.id)
         if bound is None or isinstance(bound, ast.Name):

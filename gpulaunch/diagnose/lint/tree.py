@@ -266,7 +266,7 @@ class PythonTree:
                 yield from _left_before(child, parent)
 
     def assigned_from(self, node: ast.AST) -> bool:
-        """Whether the value of this expression is kept, to be put back later perhaps."""
+        """Tell whether the value of this expression is kept, to be put back later perhaps."""
         parent = self.parents.get(node)
         return isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr)
 

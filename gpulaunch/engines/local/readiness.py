@@ -41,7 +41,7 @@ def address_of(ready: str) -> str:
 
 
 def answers(address: str) -> bool:
-    """Whether the service answers now. An HTTP status below 500 other than 404 counts."""
+    """Tell whether the service answers now. An HTTP status below 500 other than 404 counts."""
     if address.startswith("tcp:"):
         host, _, port = address_of(address).rpartition(":")
         try:

@@ -205,7 +205,7 @@ def _why_anew(sight: Observation) -> Literal["preempted", "requeued"]:
 
 
 def is_full_there(row: QueueRow | None) -> bool:
-    """Whether the node's side could not write its records because the disk was full."""
+    """Tell whether the node's side could not write its records because the disk was full."""
     return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
 
 

@@ -112,7 +112,7 @@ class QueueRow:
         return OVER.get(self.state, "")
 
     def is_about(self, id: str, task: int | None = None) -> bool:
-        """Whether this row is about that job, or about that task of an array."""
+        """Tell whether this row is about that job, or about that task of an array."""
         if self.id != id:
             return False
         return self.task == task or (task is not None and task in self.tasks)
@@ -281,12 +281,12 @@ def one_line(text: str, longest: int = 500) -> str:
 
 
 def is_unconfigured(text: str) -> bool:
-    """Whether Slurm's programs find no configuration here, or none that they understand."""
+    """Tell whether Slurm's programs find no configuration here, or none that they understand."""
     return bool(_NO_CONFIG.search(text)) and not _NOT_FETCHED.search(text)
 
 
 def is_full(text: str) -> bool:
-    """Whether a refused job may be submitted later.
+    """Tell whether a refused job may be submitted later.
 
     A violated policy may be a limit on how many jobs there are, or on how large or long one may be.
     Newer versions name the limit. Without a name the former is assumed.
@@ -295,7 +295,7 @@ def is_full(text: str) -> bool:
 
 
 def is_over_already(text: str) -> bool:
-    """Whether every error of a cancellation or a hold is that the job was over already.
+    """Tell whether every error of a cancellation or a hold is that the job was over already.
 
     Of an array there is a line for each task.
     """

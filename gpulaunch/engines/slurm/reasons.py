@@ -91,7 +91,7 @@ def prospect(reason: str) -> Prospect:
 
 
 def is_mixed(reason: str) -> bool:
-    """Whether the reason lists several codes, of tasks that are shown in one row."""
+    """Tell whether the reason lists several codes, of tasks that are shown in one row."""
     return bool(re.match(r"\w+,\w", reason))
 
 

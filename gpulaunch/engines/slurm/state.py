@@ -187,7 +187,7 @@ class SlurmState:
         self.out.append(Warn(job, text))
 
     def first_time(self, what: str, about: AttemptId | str) -> bool:
-        """Tell whether it is the first time: people are told of some things only once."""
+        """Tell whether something is new: people are told of some things only once."""
         new = (what, about) not in self.said
         self.said.add((what, about))
         return new

@@ -43,7 +43,7 @@ class AttemptResult:
         self.answered: tuple[float, float] | None = None  # when a worker did
 
     def succeeded(self, codes: list[int]) -> bool:
-        """Whether the attempt's own status is a success; its outputs may still be missing."""
+        """Tell whether the attempt's own status is a success; its outputs may still be missing."""
         if self.cause or self.error or self.status is None:
             return False
         return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes

@@ -88,7 +88,7 @@ def _parent(name: str) -> int:
 
 
 def has_ended(pid: int | None) -> bool:
-    """Whether a direct child has ended, reaped or not."""
+    """Tell whether a direct child has ended, reaped or not."""
     assert pid is not None
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -95,7 +95,7 @@ class Looks:
             self.helper = None
 
     def reaped(self, pid: int) -> bool:
-        """Whether the process that was just reaped was a helper."""
+        """Tell whether the process that was just reaped was a helper."""
         ours = pid in self.pids
         self.pids.discard(pid)
         return ours

@@ -233,7 +233,7 @@ class Silence:
         self.seen: list[int] = []
 
     def lasts(self, log: list[int]) -> bool:
-        """Whether it has lasted to the limit; else plan the next look.
+        """Tell whether the silence has lasted to its limit; else plan the next look.
 
         `log` is the log's size and time of change (ns). The time counts only where it is plausible:
         a file server's clock may be wrong.

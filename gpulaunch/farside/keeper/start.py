@@ -115,7 +115,7 @@ class ForkedChild:
             self.pipe = None
 
     def is_dead(self) -> bool:
-        """Whether a child that has no job yet is dead; it is reaped then."""
+        """Tell whether a child that has no job yet is dead; it is reaped then."""
         if not has_ended(self.pid) or (self.meet_child() and not has_ended(self.pid)):
             return False
         if self.link:

@@ -43,7 +43,7 @@ class WorkerPipes:
         os.set_blocking(answers, False)
 
     def suits(self, task: dict[str, Any]) -> bool:
-        """Whether the worker may take this item; not if it has written something unasked."""
+        """Tell whether the worker may take this item; not if it has written something unasked."""
         return task["key"] == self.key and not self.hear()
 
     def hand(self, task: dict[str, Any], fresh: bool) -> None:
@@ -77,13 +77,13 @@ class WorkerPipes:
         return [_answer(line) for line in lines]
 
     def may_stay(self) -> bool:
-        """Whether the worker may take another item, by its limits of items and of memory."""
+        """Tell whether the worker may take another item, by its limits of items and of memory."""
         if self.most is not None and self.count >= self.most:
             return False
         return self.memory is None or tree_memory(self.pid) <= self.memory
 
     def has_died(self) -> bool:
-        """Whether the worker has died between items; reaps its dead descendants on the way."""
+        """Tell whether the worker has died between items; reaps its dead descendants on the way."""
         for pid in children():
             if pid != self.pid:
                 with contextlib.suppress(ChildProcessError):

@@ -87,7 +87,7 @@ def reseed(seeded: Any) -> None:
 
 
 def seeded_by_number(state: Any) -> bool:
-    """Whether a legacy state of numpy comes from `seed(N)`: its words then follow by a formula.
+    """Tell whether a legacy state of numpy comes from `seed(N)`: a formula then gives its words.
 
     Source: Knuth's initialisation of MT19937 (init_genrand).
     """

@@ -178,7 +178,7 @@ def load_file(path: str) -> Any:
 
 
 def spoils(error: BaseException | None) -> bool:
-    """Whether the error, or its cause, shows that the process must not take another item."""
+    """Tell whether the error, or its cause, shows that the process must not take another item."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -85,7 +85,7 @@ def called(body: str, given: Arguments) -> str:
 
 
 def _of_itself(script: Script, node: Node, given: Arguments, shifted: int) -> bool:
-    """Whether `f=$1` would come to `f=$f`."""
+    """Tell whether `f=$1` would come to `f=$f`."""
     match = _NAME.fullmatch(script.part(node, "value").strip('"'))
     alone = node.parent is not None and node.parent.type == "program"
     if match is None or not alone or not match.group(1).isdigit():
@@ -128,7 +128,7 @@ def _expansion(script: Script, node: Node, given: Arguments, shifted: int) -> st
 
 
 def _quoted(node: Node) -> bool:
-    """Whether "..." or arithmetic is around it, with no `$(` between."""
+    """Tell whether "..." or arithmetic is around it, with no `$(` between."""
     for one in above(node):
         if one.type in ("command_substitution", "process_substitution"):
             return False

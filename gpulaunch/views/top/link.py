@@ -55,7 +55,7 @@ class RunLink(Protocol):
         """Return the run's state now; the journal does not tell if its supervisor lives."""
 
     def gone(self) -> bool:
-        """Whether the run's directory no longer exists."""
+        """Tell whether the run's directory no longer exists."""
 
     def now(self) -> float:
         """Seconds since 1970 (UTC)."""

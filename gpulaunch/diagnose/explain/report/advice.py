@@ -105,7 +105,7 @@ class Advice:
         return list(found.items())
 
     def is_whole(self, group: list[NamedTensor]) -> bool:
-        """Whether a module's own tensors are all on the odd side: it is the module that is odd."""
+        """Tell whether a module is odd as a whole: its own tensors are all on the odd side."""
         owner = group[0].owner
         if owner is None or group[0].role in ("attribute", "plain", "hidden"):
             return False

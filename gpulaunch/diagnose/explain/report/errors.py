@@ -44,7 +44,7 @@ def recognised(
 
 
 def is_inner(error: BaseException, outer: BaseException) -> bool:
-    """Whether `error` is where `outer` comes from. A pickled one has lost its frames."""
+    """Tell whether `error` is where `outer` comes from. A pickled one has lost its frames."""
     return error.__traceback__ is not None and (
         error is outer.__cause__ or error is outer.__context__
     )

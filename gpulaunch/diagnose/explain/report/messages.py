@@ -74,7 +74,7 @@ def kind_of(text: str) -> str | None:
 
 
 def accelerated(type_name: str) -> bool:
-    """Whether `torch.cuda.FloatTensor` or `CUDABFloat16Type` is not on the CPU."""
+    """Tell whether `torch.cuda.FloatTensor` or `CUDABFloat16Type` is not on the CPU."""
     return bool(re.search(r"(?i)cuda|hip|xpu|npu|mps|hpu", type_name))
 
 

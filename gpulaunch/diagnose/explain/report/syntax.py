@@ -151,7 +151,7 @@ def chains(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def factory(node: ast.expr) -> bool:
-    """Whether an expression makes a tensor that has a `device` argument and was given none."""
+    """Tell whether an expression makes a tensor that has a `device` argument and was given none."""
     makers = "ones zeros empty full eye rand randn randint randperm arange linspace tensor"
     return (
         isinstance(node, ast.Call)
