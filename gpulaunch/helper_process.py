@@ -109,7 +109,7 @@ class Helper:
     def start(
         self, line: list[str], environ: Mapping[str, str] | None, cwd: str | None = None
     ) -> None:
-        """Start it, and have the loop watch it. Raises OSError."""
+        """Start the helper, and have the loop watch it. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, self._kind)
         with theirs, ExitStack() as undo:
             undo.callback(ours.close)

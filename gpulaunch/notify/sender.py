@@ -214,7 +214,7 @@ def _overheard() -> Iterator[list[str]]:
 
 
 def in_words(text: str) -> str:
-    """Why it failed, of what a library said of it: a status, a known phrase; never its own text."""
+    """Return why sending failed: a status or a known phrase, never the text of the library."""
     for pattern, words in ((_SMTP, "the mail server answered {}"), (_STATUS, "HTTP status {}")):
         if match := pattern.search(text):
             return words.format(match.group(1))

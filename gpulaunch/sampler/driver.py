@@ -84,7 +84,7 @@ class CardSampler:
         return self._helper.pid
 
     def name(self, uuid: str) -> str:
-        """`GPU 1` with its UUID."""
+        """Return `GPU 1` with its UUID."""
         places = {place.uuid: place for place in [*self._ours, *self._others]}
         return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
 

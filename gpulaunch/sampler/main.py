@@ -107,7 +107,7 @@ class Sampler:
         self._budget = SamplingPace()
 
     def serve(self) -> None:
-        """Until the launcher closes its end."""
+        """Sample until the launcher closes its end."""
         due = time.monotonic()
         while not self._link.ends_within(due - time.monotonic()):
             due = max(due + self._budget.period, time.monotonic())
@@ -160,7 +160,7 @@ class Sampler:
         self._live[live.attempt] = replace(live, seen_at=now, pin=pin or live.pin)
 
     def _memory(self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample) -> int | None:
-        """Of its processes, on whichever cards they are; None where it cannot be told."""
+        """Return the card memory of an attempt's processes, on all cards; None if unknown."""
         if not live.own or not all(uuid in seen.pids for uuid in live.own):
             return None
         known = self._pins.known(tree.processes)

@@ -91,7 +91,7 @@ class Pins:
         self._believed = {who: same for who, same in self._believed.items() if who in alive}
 
     def _is_same(self, pid: int, created: float) -> bool:
-        """Once it was seen to be, it stays the one; a card that is not open yet may be later."""
+        """Tell whether a process is the one that was seen: once it was, it stays so."""
         if not self._believed.get((pid, created)):
             self._believed[pid, created] = self._same(pid)
         return self._believed[pid, created]

@@ -26,7 +26,7 @@ _BY_DAEMON: Mapping[str, str] = {
 
 
 def why_outside(words: Sequence[str]) -> str:
-    """Why what a command starts would not end with its job, in words; empty where it would."""
+    """Return why what a command starts would not end with its job, in words; else empty."""
     first, *arguments = [word.strip("\"'") for word in words] or [""]
     name = posixpath.basename(first)
     kind, _ = daemon_of(name, arguments)

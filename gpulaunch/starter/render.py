@@ -208,7 +208,7 @@ class Renderer:
                 edits.remark(node, why)
 
     def _refused(self, node: Node) -> str:
-        """Why nothing around it can be a job; empty for nearly everything."""
+        """Return why nothing around a node can be a job; empty for nearly all nodes."""
         if node.type == "for_statement" and self.script.part(node, "variable") in self.script.made:
             return "starts several jobs, but only under a condition: write them without it"
         slot = node.type == "variable_name" and self.script.text(node) == _JOB_SLOT
@@ -322,7 +322,7 @@ class Renderer:
             edits.remark(node, why, name)
 
     def _cut_env_mask(self, word: Node, mask: str, words: list[Node], edits: _Edits) -> None:
-        """With the `env` before it, where that has nothing else to do."""
+        """Cut a mask with the `env` before it, if that does nothing else."""
         edits.masks.append(mask)
         edits.cut_word(word)
         at = words.index(word)

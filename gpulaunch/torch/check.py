@@ -146,7 +146,7 @@ def _mend(one: Named, wanted: torch.device) -> str:
 
 
 def _typed(path: str) -> str:
-    """As Python has it: layers[3], where a module's own path says layers.3."""
+    """Return a path as Python spells it: layers[3], where a module's own says layers.3."""
     return re.sub(r"\.(\d+)(?=\.|\[|$)", r"[\1]", path)
 
 

@@ -9,7 +9,10 @@ _CPU_LIKE = ("cpu", "meta")
 
 
 def normal(device: torch.device | str | int) -> torch.device:
-    """`device` with its index; plain for cpu and meta. Raises RuntimeError for no device's name."""
+    """Return `device` with its index; cpu and meta have none.
+
+    Raises RuntimeError where it names no device.
+    """
     given = torch.device(device)
     if given.type in _CPU_LIKE:
         return torch.device(given.type)

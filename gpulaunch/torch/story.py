@@ -57,7 +57,7 @@ def _in_full(
 
 
 def _usual(tensors: Tensors) -> torch.device:
-    """Where they should be: the card with most of them by size, else the CPU."""
+    """Return where tensors should be: the card with most of them by size, else the CPU."""
     sizes: Counter[torch.device] = Counter()
     for _, tensor in tensors:
         sizes[tensor.device] += 1 + tensor.numel() * tensor.element_size()

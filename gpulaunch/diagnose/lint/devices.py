@@ -127,7 +127,7 @@ def _target_name(tree: PythonTree, target: ast.expr) -> str:
 
 
 def _annotated(tree: PythonTree, node: ast.AnnAssign, value: ast.expr) -> Found:
-    """In a class it may be the default of an option (dataclasses behind argument parsers)."""
+    """Yield what is suspect in a name with a type: in a class it may be an option's default."""
     name = last_name(node.target)
     in_class = isinstance(tree.parents.get(node), ast.ClassDef)
     unless = frozenset({name}) if in_class else frozenset()

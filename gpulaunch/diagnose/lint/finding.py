@@ -100,7 +100,7 @@ class Suspect:
         return not self.only or bool(self.only & named)
 
     def words(self, given: Given) -> tuple[str, str]:
-        """Why and how to mend it, for a person whose job this is."""
+        """Return what is wrong and how to mend it, for a person whose job this is."""
         why = (self.strict if given.strict else None) or self.why
         return why.replace("{here}", _here(given.gpus)), self.mend
 

@@ -367,7 +367,7 @@ class CardLeases:
             lease.hand_over()
 
     def _in_need(self) -> bool:
-        """Tell whether other runs are to give way: this one has none, or only idle ones of a gang."""
+        """Tell whether others are to give way: this run has no card, or a gang's idle ones."""
         return not self._leases or (self._gang.held and not self._user.working())
 
     def say_want(self) -> None:

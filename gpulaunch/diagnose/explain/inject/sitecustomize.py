@@ -103,7 +103,7 @@ def run_own(before, ours):
 
 def explain(error, traceback):
     # type: (Any, Any) -> None
-    """Report it, once, if torch is there. Whatever happens, the program ends as it would have."""
+    """Report an exception, once, if torch is there; the program ends as it would have."""
     try:
         # At a KeyboardInterrupt nothing is compiled: the interpreter forgets that it is to die by
         # the signal when code is run by `eval`, which the standard library does.
