@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import Exited, Interrupted
-from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.engines.slurm.attempt import REQUEUED
 from gpulaunch.process.ends import text_of
 from gpulaunch.process.nodeside import write_stop
 from tests.slurm.histories import History

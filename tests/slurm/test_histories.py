@@ -19,6 +19,7 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import (
     engine,
     following,
+    judge,
     launch_files,
     queue_hold,
     step,
@@ -100,7 +101,7 @@ def _take_a_number_for_a_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_no_record(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(following, "NFS_VISIBILITY_TIMEOUT", 0.0)
+    patch.setattr(judge, "NFS_VISIBILITY_TIMEOUT", 0.0)
 
 
 def _withdraw_what_runs(patch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from gpulaunch.core.causes import ByCluster, Quoted
+from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import (
+    AttemptId,
     Cancelled,
     End,
     Exited,
@@ -24,16 +26,21 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import failure_of
 from gpulaunch.diagnose.failure.classes import advice
+from gpulaunch.engines.slurm import judge as judging
+from gpulaunch.engines.slurm.attempt import (
+    REQUEUED,
+    Began,
+    Sighting,
+    SlurmAttempt,
+    Unaccounted,
+    to_recall,
+)
 from gpulaunch.engines.slurm.judge import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
-    REQUEUED,
     Observation,
     Over,
-    hidden_kill,
     is_full_there,
-    judge,
-    to_recall,
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.process.ends import EndRecord
@@ -54,53 +61,95 @@ def end(outcome: Outcome, no_space: bool = False) -> EndRecord:
     return EndRecord("a.1", End(outcome, None, 0, NOW, NOW), 7, no_space=no_space)
 
 
-def over(sight: Observation) -> Outcome:
+@dataclass(frozen=True)
+class Seen:
+    """What a test says of an attempt: `over` and `ended` are seconds since Slurm finished it and
+    since its record appeared."""
+
+    row: QueueRow | None
+    start: NodeStart | None = None
+    record: EndRecord | None = None
+    over: float = 0.0
+    ended: float = 0.0
+    timeout: float | None = None
+    said: str = ""
+    asked_to_end: bool = False
+    recalled: ByCluster | None = None
+    asked: bool = True
+    preempted: bool = False
+    success: frozenset[int] = frozenset({0})
+
+    def observed(self) -> Observation:
+        """Return it as the engine sees it, at a time that only `over` and `ended` count from."""
+        now, attempt = 1000.0, AttemptId("a", 1)
+        gone = Unaccounted(now - self.over) if self.over else None
+        stop = StopAttempt(attempt, "cancelled", Quoted("")) if self.asked_to_end else None
+        one = SlurmAttempt(
+            attempt,
+            Job("a", (), timeout=self.timeout, success_codes=self.success),
+            sight=Sighting(self.row, self.asked, self.preempted, self.recalled, unaccounted=gone),
+            holder=Began(self.start, now) if self.start else "nobody",
+            stop=stop,
+            end_seen_at=now - self.ended,
+        )
+        return Observation(one, self.record, self.said, now)
+
+
+def judge(seen: Seen) -> Over | None:
+    return judging.judge(seen.observed())
+
+
+def hidden_kill(seen: Seen) -> str:
+    return judging.hidden_kill(seen.observed())
+
+
+def over(sight: Seen) -> Outcome:
     verdict = judge(sight)
     assert isinstance(verdict, Over), verdict
     return verdict.outcome
 
 
 def test_what_waits_waits_for_slurms_reason() -> None:
-    assert judge(Observation(row("PENDING", "Priority", node=""))) is None
+    assert judge(Seen(row("PENDING", "Priority", node=""))) is None
 
 
 def test_what_runs_is_not_judged_however_long_it_was_out_of_sight() -> None:
-    assert judge(Observation(row("RUNNING"), over=LATE)) is None
-    assert judge(Observation(row("COMPLETING"), START, over=LATE)) is None
+    assert judge(Seen(row("RUNNING"), over=LATE)) is None
+    assert judge(Seen(row("COMPLETING"), START, over=LATE)) is None
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "RUNNING"])
 def test_the_record_of_a_success_counts_whatever_slurm_says(state: str) -> None:
-    assert over(Observation(row(state, code=9), START, end(Exited(0)))) == Exited(0)
-    assert over(Observation(None, START, end(Exited(0)))) == Exited(0)
-    sight = Observation(row(state), START, end(Exited(3)), success=frozenset({3}))
+    assert over(Seen(row(state, code=9), START, end(Exited(0)))) == Exited(0)
+    assert over(Seen(None, START, end(Exited(0)))) == Exited(0)
+    sight = Seen(row(state), START, end(Exited(3)), success=frozenset({3}))
     assert over(sight) == Exited(3)
 
 
 def test_the_record_of_a_failure_counts_once_slurm_has_said_that_it_was_not_its_doing() -> None:
     for outcome in (Exited(3), Signaled(15)):
-        assert judge(Observation(row("RUNNING"), START, end(outcome))) is None
-        assert over(Observation(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
-        assert over(Observation(row("FAILED"), START, end(outcome))) == outcome
-        assert over(Observation(row("COMPLETED"), START, end(outcome))) == outcome
-        assert over(Observation(None, START, end(outcome))) == outcome
-        assert over(Observation(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
+        assert judge(Seen(row("RUNNING"), START, end(outcome))) is None
+        assert over(Seen(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
+        assert over(Seen(row("FAILED"), START, end(outcome))) == outcome
+        assert over(Seen(row("COMPLETED"), START, end(outcome))) == outcome
+        assert over(Seen(None, START, end(outcome))) == outcome
+        assert over(Seen(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
 
 
 def test_a_code_of_0_without_a_record_is_no_success() -> None:
     for state in ("COMPLETED", "FAILED", "NODE_FAIL"):
-        assert judge(Observation(row(state, code=0), START)) is None
-        assert isinstance(over(Observation(row(state, code=0), START, over=LATE)), Lost)
+        assert judge(Seen(row(state, code=0), START)) is None
+        assert isinstance(over(Seen(row(state, code=0), START, over=LATE)), Lost)
 
 
 def test_without_a_record_slurms_code_counts_in_the_end() -> None:
-    assert judge(Observation(row("FAILED", code=3), START)) is None
-    assert over(Observation(row("FAILED", code=3), START, over=LATE)) == Exited(3)
+    assert judge(Seen(row("FAILED", code=3), START)) is None
+    assert over(Seen(row("FAILED", code=3), START, over=LATE)) == Exited(3)
 
 
 def test_what_slurm_has_forgotten_and_left_no_record_is_lost() -> None:
-    assert judge(Observation(None, START)) is None
-    assert isinstance(over(Observation(None, START, over=LATE)), Lost)
+    assert judge(Seen(None, START)) is None
+    assert isinstance(over(Seen(None, START, over=LATE)), Lost)
 
 
 def test_a_full_disk_is_no_failure_of_the_job() -> None:
@@ -108,51 +157,49 @@ def test_a_full_disk_is_no_failure_of_the_job() -> None:
     assert is_full_there(full)
     others = (None, row("FAILED", code=1), row("RUNNING"), row("COMPLETED", code=0))
     assert not any(map(is_full_there, others))
-    never_began = judge(Observation(full))
+    never_began = judge(Seen(full))
     assert isinstance(never_began, Over)
     assert isinstance(never_began.outcome, Interrupted)
     assert "disk is full" in cause(never_began.outcome.by)
-    assert judge(Observation(full, START)) is None
-    assert isinstance(over(Observation(full, START, over=LATE)), Interrupted)
-    assert judge(Observation(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
+    assert judge(Seen(full, START)) is None
+    assert isinstance(over(Seen(full, START, over=LATE)), Interrupted)
+    assert judge(Seen(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
     recorded = end(NotStarted("cannot lay out ends/a.1: Kein Platz mehr"), no_space=True)
-    assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
+    assert isinstance(over(Seen(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
     for words in ("cannot lay out ends/a.1: Disk quota exceeded", os.strerror(errno.ENOSPC)):
         other = end(NotStarted(words))
-        assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
+        assert isinstance(over(Seen(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
 
 
 def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     killed = end(Signaled(9))
-    assert judge(Observation(row("RUNNING"), START, killed)) is None
-    verdict = judge(Observation(row("OUT_OF_MEMORY"), START, killed))
+    assert judge(Seen(row("RUNNING"), START, killed)) is None
+    verdict = judge(Seen(row("OUT_OF_MEMORY"), START, killed))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
-    assert judge(Observation(row("FAILED"), START, killed)) == Over(Signaled(9))
+    assert judge(Seen(row("FAILED"), START, killed)) == Over(Signaled(9))
 
 
 def test_the_kernels_own_count_tells_of_memory_where_slurm_does_not() -> None:
     killed = replace(end(Signaled(9)), oom_kills=2)
-    verdict = judge(Observation(row("FAILED"), START, killed))
+    verdict = judge(Seen(row("FAILED"), START, killed))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert verdict.failure.kind == "host_oom"
     assert verdict.failure.evidence == "the kernel's count in its cgroup: oom_kill 2"
-    assert judge(Observation(row("FAILED"), START, replace(killed, end=End(Exited(1))))) == Over(
-        Exited(1)
-    )
-    assert hidden_kill(Observation(row("RUNNING"), START, replace(killed, end=End(Exited(0)))))
-    assert not hidden_kill(Observation(row("RUNNING"), START, end(Exited(0))))
+    assert judge(Seen(row("FAILED"), START, replace(killed, end=End(Exited(1))))) == Over(Exited(1))
+    assert hidden_kill(Seen(row("RUNNING"), START, replace(killed, end=End(Exited(0)))))
+    assert not hidden_kill(Seen(row("RUNNING"), START, end(Exited(0))))
 
 
 def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_no_memory() -> None:
-    verdict = judge(Observation(row("OUT_OF_MEMORY"), START, end(Exited(1))))
+    verdict = judge(Seen(row("OUT_OF_MEMORY"), START, end(Exited(1))))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Exited(1), "host_oom")
     assert "--mem" in advice(verdict.failure.advice)
-    assert judge(Observation(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
+    assert judge(Seen(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
 
 
 @pytest.mark.parametrize(
@@ -166,13 +213,13 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
 )
 def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:
     ended = end(Interrupted(ByCluster("told_to_end"), Exited(5)))
-    assert judge(Observation(row("RUNNING"), START, ended)) is None
-    assert over(Observation(row(state), START, ended)) == outcome
+    assert judge(Seen(row("RUNNING"), START, ended)) is None
+    assert over(Seen(row(state), START, ended)) == outcome
 
 
 def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
     ended = end(Interrupted(Quoted("Ctrl-C")))
-    assert over(Observation(row("RUNNING"), START, ended, asked_to_end=True)) == Interrupted(
+    assert over(Seen(row("RUNNING"), START, ended, asked_to_end=True)) == Interrupted(
         Quoted("Ctrl-C")
     )
 
@@ -190,12 +237,12 @@ def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
     ],
 )
 def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome: Outcome) -> None:
-    assert over(Observation(row(state, reason, node=""))) == outcome
+    assert over(Seen(row(state, reason, node=""))) == outcome
 
 
 def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
-    assert over(Observation(row("CANCELLED"), asked_to_end=True)) == Cancelled()
-    assert judge(Observation(row("CANCELLED"))) is None
+    assert over(Seen(row("CANCELLED"), asked_to_end=True)) == Cancelled()
+    assert judge(Seen(row("CANCELLED"))) is None
 
 
 @pytest.mark.parametrize(
@@ -210,7 +257,7 @@ def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
     ],
 )
 def test_slurms_own_ends_count_once_no_record_can_come(state: str, outcome: Outcome) -> None:
-    sight = Observation(row(state), START, timeout=60.0)
+    sight = Seen(row(state), START, timeout=60.0)
     assert judge(sight) is None
     assert over(replace(sight, over=LATE)) == outcome
 
@@ -221,11 +268,9 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     state: str, code: int
 ) -> None:
     """One that is nobody's would go again, and end there again, for ever."""
-    recorded = Observation(
-        row(state), START, end(Interrupted(ByCluster("told_to_end"), Exited(code)))
-    )
+    recorded = Seen(row(state), START, end(Interrupted(ByCluster("told_to_end"), Exited(code))))
     heeded = replace(recorded, row=row("FAILED", code=143))
-    gone = Observation(row(state, code=code), START, over=LATE)
+    gone = Seen(row(state, code=code), START, over=LATE)
     for sight in (recorded, heeded, gone):
         verdict = judge(sight)
         assert isinstance(verdict, Over)
@@ -236,7 +281,7 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
 
 
 def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
-    sight = Observation(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
+    sight = Seen(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
     assert judge(replace(sight, over=0.0)) is None
     assert over(sight) == NotStarted("Slurm: FAILED (n1): no Python 3.8 on n1")
 
@@ -252,11 +297,11 @@ def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
 )
 def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(said: str) -> None:
     for end_of_it in (None, end(Signaled(9))):
-        verdict = judge(Observation(row("FAILED", code=9), START, end_of_it, over=LATE, said=said))
+        verdict = judge(Seen(row("FAILED", code=9), START, end_of_it, over=LATE, said=said))
         assert isinstance(verdict, Over)
         assert verdict.failure is not None
         assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
-    assert over(Observation(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)
+    assert over(Seen(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)
 
 
 # ── What Slurm began anew ───────────────────────────────────────────────────────────────────────
@@ -271,23 +316,23 @@ def anew(state: str, **fields: object) -> QueueRow:
 
 
 AGAIN = {
-    "waits": Observation(anew("PENDING"), START, recalled=REQUEUED),
-    "is ended": Observation(anew("COMPLETING"), START),
-    "is held": Observation(anew("SPECIAL_EXIT"), START, recalled=REQUEUED),
-    "runs again": Observation(anew("RUNNING"), START),
-    "found its claim": Observation(anew("FAILED", status=Exited(75)), START),
-    "was taken back": Observation(anew("CANCELLED"), START, recalled=REQUEUED),
+    "waits": Seen(anew("PENDING"), START, recalled=REQUEUED),
+    "is ended": Seen(anew("COMPLETING"), START),
+    "is held": Seen(anew("SPECIAL_EXIT"), START, recalled=REQUEUED),
+    "runs again": Seen(anew("RUNNING"), START),
+    "found its claim": Seen(anew("FAILED", status=Exited(75)), START),
+    "was taken back": Seen(anew("CANCELLED"), START, recalled=REQUEUED),
 }
 FORGOTTEN = {
-    "waits": Observation(row("PENDING", node=""), START, recalled=REQUEUED),
-    "found its claim": Observation(row("FAILED", code=75), START),
-    "was taken back": Observation(row("CANCELLED"), START, recalled=REQUEUED),
-    "is gone": Observation(None, START, recalled=REQUEUED),
+    "waits": Seen(row("PENDING", node=""), START, recalled=REQUEUED),
+    "found its claim": Seen(row("FAILED", code=75), START),
+    "was taken back": Seen(row("CANCELLED"), START, recalled=REQUEUED),
+    "is gone": Seen(None, START, recalled=REQUEUED),
 }
 
 
 @pytest.mark.parametrize("sight", [*AGAIN.values(), *FORGOTTEN.values()])
-def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observation) -> None:
+def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Seen) -> None:
     assert over(replace(sight, record=end(Exited(0)))) == Exited(0)
     assert over(replace(sight, record=end(Exited(3)))) == Exited(3)
     assert over(replace(sight, record=end(BY_SLURM))) == Interrupted(REQUEUED, Exited(5))
@@ -298,7 +343,7 @@ def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observa
 @pytest.mark.parametrize("sight", AGAIN.values(), ids=AGAIN)
 @pytest.mark.parametrize("outcome", [Exited(5), Exited(143), Signaled(15), Signaled(9)])
 def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
-    sight: Observation, outcome: Exited | Signaled
+    sight: Seen, outcome: Exited | Signaled
 ) -> None:
     """A job may end at the signal before its keeper has heard of it."""
     seen = replace(sight, record=end(outcome))
@@ -310,7 +355,7 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
 
 
 @pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Observation) -> None:
+def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Seen) -> None:
     killed = replace(sight, record=end(Signaled(9)))
     assert over(killed) == Interrupted(REQUEUED, Signaled(9))
     assert over(replace(sight, over=LATE)) == Interrupted(ByCluster("requeued", "n1"))
@@ -338,9 +383,9 @@ def test_while_it_is_being_ended_or_begins_again_nothing_is_judged() -> None:
 
 
 def test_a_status_of_75_may_be_the_jobs_own() -> None:
-    own = Observation(row("FAILED", code=75), START, end(Exited(75)))
+    own = Seen(row("FAILED", code=75), START, end(Exited(75)))
     assert over(own) == Exited(75)
-    cancelled = Observation(row("CANCELLED", code=75), START, end(Exited(75)))
+    cancelled = Seen(row("CANCELLED", code=75), START, end(Exited(75)))
     assert over(cancelled) == Cancelled(Exited(75))
     warned = replace(
         own, record=end(Interrupted(ByCluster("told_to_end"), Exited(75))), said=f"{TOLD} ***"
@@ -353,7 +398,7 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
 
 def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
     """Else the same warning says that its time is nearly up."""
-    heeded = Observation(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
+    heeded = Seen(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
     assert over(heeded) == Interrupted(ByCluster("preempted"), Exited(5))
     again = replace(AGAIN["waits"], record=end(BY_SLURM), preempted=True)
     assert over(again) == Interrupted(ByCluster("preempted"), Exited(5))
@@ -362,7 +407,7 @@ def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
 
 def test_an_end_is_not_judged_before_slurm_was_asked_of_it() -> None:
     """A launcher that takes it up has not looked yet."""
-    unasked = Observation(None, START, end(Signaled(15)), asked=False)
+    unasked = Seen(None, START, end(Signaled(15)), asked=False)
     assert judge(unasked) is None
     assert over(replace(unasked, ended=LATE)) == Signaled(15)
     assert over(replace(unasked, asked=True)) == Signaled(15)
@@ -392,17 +437,15 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     held = row("PENDING", reason, node="")
     recalled = to_recall(held, None)
     assert recalled == ByCluster("not_begun", said=reason)
-    assert judge(Observation(held, recalled=recalled)) is None
-    taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
+    assert judge(Seen(held, recalled=recalled)) is None
+    taken = Seen(row("CANCELLED", reason, node=""), recalled=recalled)
     assert over(taken) == Lost(ByCluster("not_begun", said=reason))
     assert over(replace(taken, asked_to_end=True)) == Cancelled()
 
 
 def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started_it_again() -> None:
     again = row("FAILED", code=75)
-    ended = Observation(
-        again, None, end(Interrupted(ByCluster("told_to_end"), Exited(143))), over=2.0
-    )
+    ended = Seen(again, None, end(Interrupted(ByCluster("told_to_end"), Exited(143))), over=2.0)
     assert judge(ended) is None
     assert over(replace(ended, start=START, row=replace(again, restarts=1))) == Interrupted(
         REQUEUED, Exited(143)

@@ -35,7 +35,7 @@ KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 IMPATIENT = [
     sys.executable,
     "-c",
-    "from gpulaunch.engines.slurm import following; following.NFS_VISIBILITY_TIMEOUT = 5.0;"
+    "from gpulaunch.engines.slurm import judge; judge.NFS_VISIBILITY_TIMEOUT = 5.0;"
     "from gpulaunch.cli import main; raise SystemExit(main())",
 ]
 

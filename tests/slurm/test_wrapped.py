@@ -41,9 +41,9 @@ WRAPPED = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 # A minute of patience becomes seconds, and a node's signs of life as much more frequent.
 HASTY = """
 from pathlib import Path
-from gpulaunch.engines.slurm import commands, following, launch_files, probe, submission
+from gpulaunch.engines.slurm import commands, judge, launch_files, probe, submission
 from gpulaunch.process.archive import archived
-following.NFS_VISIBILITY_TIMEOUT = 8.0
+judge.NFS_VISIBILITY_TIMEOUT = 8.0
 submission.OUTAGE_RETRY_DELAY = probe.FIRST_RESUBMIT_DELAY = 0.3
 submission.MAX_RESUBMIT_DELAY = probe.MAX_RESUBMIT_DELAY = 4.0
 commands.Slurm.__init__.__defaults__ = (4.0,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -9,7 +10,6 @@ from typing import Literal, TypeAlias, TypeVar
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.engines.slurm.judge import to_recall
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
@@ -18,7 +18,9 @@ from gpulaunch.text import consecutive
 T = TypeVar("T")
 MAX_NUMBERS_PER_CALL = 200
 """Slurm's job numbers, or ranges of an array's tasks, on one command line."""
-
+REQUEUED = ByCluster("requeued")
+_STUCK = re.compile(r"launch.fail|retrieval.failed|special.exit", re.I)
+"""Reasons of a job that Slurm could not start and holds: it never starts by itself."""
 
 Sign: TypeAlias = tuple[str, int]
 """Slurm's state of an attempt, empty for none, and how often Slurm restarted it."""
@@ -193,6 +195,17 @@ class SlurmAttempt:
         if self.row is not None and self.row.phase != "queued":
             return self.row.phase == "running"
         return self.begun
+
+
+def to_recall(row: QueueRow, start: NodeStart | None) -> ByCluster | None:
+    """Return why the job is to be taken out of Slurm's queue; None if it is to stay.
+
+    `row` was read after `start` was known. A job that never began and that a person holds stays.
+    """
+    if start is not None:
+        return REQUEUED if row.waits else None
+    stuck = row.waits and _STUCK.search(f"{row.state} {row.reason}")
+    return ByCluster("not_begun", said=row.reason or row.state) if stuck else None
 
 
 def sign_of(row: QueueRow | None) -> Sign:

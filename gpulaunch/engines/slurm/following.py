@@ -21,6 +21,7 @@ from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import commands, withdrawals
 from gpulaunch.engines.slurm.attempt import (
+    REQUEUED,
     UNCONFIRMED,
     Began,
     QueueSnapshot,
@@ -29,8 +30,6 @@ from gpulaunch.engines.slurm.attempt import (
     sign_of,
 )
 from gpulaunch.engines.slurm.judge import (
-    NFS_VISIBILITY_TIMEOUT,
-    REQUEUED,
     Observation,
     Over,
     found_its_claim,
@@ -303,8 +302,8 @@ def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
         return
     if end is not None and one.end_seen_at is None:
         one = state.change(attempt, end_seen_at=state.now)
-    sight = _sight_of(state, one, end, state.records.said(one.id))
-    verdict = judge(sight, NFS_VISIBILITY_TIMEOUT)
+    sight = Observation(one, end, state.records.said(one.id), state.now)
+    verdict = judge(sight)
     if verdict is None:
         _wait(state, one, end)
     elif end is None and one.start is None:
@@ -312,26 +311,6 @@ def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
         state.given_up[attempt] = verdict
     elif end is not None or not _still_beats(state, one):
         _end(state, one, verdict, sight)
-
-
-def _sight_of(
-    state: SlurmState, one: SlurmAttempt, end: EndRecord | None, said: str
-) -> Observation:
-    gone, sight = one.sight.unaccounted, one.sight
-    return Observation(
-        sight.row,
-        one.start,
-        end,
-        over=state.now - gone.since if gone else 0.0,
-        ended=0.0 if one.end_seen_at is None else state.now - one.end_seen_at,
-        timeout=one.job.timeout,
-        said=said,
-        asked_to_end=one.stop is not None,
-        recalled=sight.recalled,
-        asked=sight.asked,
-        preempted=sight.preempted,
-        success=one.job.success_codes,
-    )
 
 
 def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None) -> None:
@@ -395,7 +374,7 @@ def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool) -> None:
     """
     if succeeded and one.row is not None and one.row.kind != "completed":
         state.contrary[one.attempt] = one.row.state
-        seen = Observation(one.row, one.start, said=state.records.said(one.id))
+        seen = Observation(one, None, state.records.said(one.id), state.now)
         _say_hidden_kill(state, one, hidden_kill(seen))
 
 

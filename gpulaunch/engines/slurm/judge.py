@@ -38,6 +38,7 @@ from gpulaunch.core.model import (
     TimedOut,
     status_of,
 )
+from gpulaunch.engines.slurm.attempt import SlurmAttempt
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.farside.node.status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNFIT
 from gpulaunch.process.ends import EndRecord, cause_of
@@ -45,7 +46,6 @@ from gpulaunch.process.nodeside import NodeStart
 
 NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
-REQUEUED = ByCluster("requeued")
 NEED_FAILED = Interrupted(ByCluster("need_failed"))
 _TOLD_TO_END = cause_of(SLURM_ENDED_IT)
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
@@ -54,34 +54,40 @@ _KILLED = (Signaled(9), Exited(137))
 _ENDED = re.compile(r"CANCELLED AT \S+(?: DUE TO (PREEMPTION))?")
 """What `slurmstepd` prints before it ends a job for its controller (its source). It prints nothing
 where the controller has forgotten the job."""
-_STUCK = re.compile(r"launch.fail|retrieval.failed|special.exit", re.I)
-"""Reasons of a job that Slurm could not start and holds: it never starts by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is known of an attempt now.
+    """What is known of an attempt at the monotonic time `now`.
 
-    `row`: Slurm's row, None if Slurm does not know the job. `over`: seconds since Slurm finished
-    or forgot it; `ended`: seconds since the record of its end appeared. `timeout` and `success` are
-    the job's limit in seconds and its exit codes of success. `said`: what Slurm or the node's side
-    printed of it outside of its log. `asked_to_end`: by the launcher. `recalled`: why the launcher
-    took it out of Slurm's queue although nobody asked for its end. `asked`: the queue was read
-    since it has a number. `preempted`: Slurm said once that it makes room for another.
+    `record` is that of its end; `said` is what Slurm or the node's side printed of it outside of
+    its log.
     """
 
-    row: QueueRow | None
-    start: NodeStart | None = None
-    record: EndRecord | None = None
-    over: float = 0.0
-    ended: float = 0.0
-    timeout: float | None = None
-    said: str = ""
-    asked_to_end: bool = False
-    recalled: ByCluster | None = None
-    asked: bool = True
-    preempted: bool = False
-    success: frozenset[int] = frozenset({0})
+    one: SlurmAttempt
+    record: EndRecord | None
+    said: str
+    now: float
+
+    @property
+    def row(self) -> QueueRow | None:
+        return self.one.row
+
+    @property
+    def start(self) -> NodeStart | None:
+        return self.one.start
+
+    @property
+    def is_late(self) -> bool:
+        """Whether Slurm finished or forgot it so long ago that its records should be visible."""
+        gone = self.one.sight.unaccounted
+        return gone is not None and self.now - gone.since >= NFS_VISIBILITY_TIMEOUT
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the record of its end appeared so lately that other records may be missing."""
+        seen_at = self.now if self.one.end_seen_at is None else self.one.end_seen_at
+        return self.now - seen_at < NFS_VISIBILITY_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,47 +98,43 @@ class Over:
     failure: Failure | None = None
 
 
-def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Over | None:
-    """Return how the attempt ended; None while it waits or runs, or that cannot be told yet.
-
-    `patience`: seconds to wait for a missing record.
-    """
-    row = sight.row
+def judge(sight: Observation) -> Over | None:
+    """Return how the attempt ended; None while it waits or runs, or that cannot be told yet."""
+    row, recalled, stopped = sight.row, sight.one.sight.recalled, sight.one.stop is not None
     if sight.record is not None:
-        return _recorded(sight.record, sight, patience)
-    if row is not None and row.phase == "queued" and not (sight.recalled and sight.start):
+        return _recorded(sight.record, sight)
+    if row is not None and row.phase == "queued" and not (recalled and sight.start):
         return None
     if row is not None and row.phase == "running":
         return None
     if row is not None and sight.start is None:
         if not row.node:
-            return _never_began(row, None if sight.asked_to_end else sight.recalled)
-        if sight.asked_to_end:
+            return _never_began(row, None if stopped else recalled)
+        if stopped:
             return Over(Cancelled())  # before its claim, though it had a node: it never starts
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
-    if sight.over < patience:
-        return None
-    return _unrecorded(sight)
+    return _unrecorded(sight) if sight.is_late else None
 
 
-def _recorded(record: EndRecord, sight: Observation, patience: float) -> Over | None:
+def _recorded(record: EndRecord, sight: Observation) -> Over | None:
     """Return the verdict on a recorded outcome, corrected by what Slurm did.
 
     Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
     """
-    row, outcome, status = sight.row, record.end.outcome, status_of(record.end.outcome)
-    if isinstance(outcome, NotStarted) and record.no_space and not sight.asked_to_end:
+    one, row, outcome = sight.one, sight.row, record.end.outcome
+    status = status_of(outcome)
+    if isinstance(outcome, NotStarted) and record.no_space and not one.stop:
         return Over(Interrupted(Quoted(outcome.error)))
-    if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.asked_to_end:
+    if not isinstance(outcome, Exited | Signaled | Interrupted) or one.stop:
         return Over(outcome)
-    if isinstance(outcome, Exited) and outcome.code in sight.success:
+    if isinstance(outcome, Exited) and outcome.code in one.job.success_codes:
         return Over(outcome)
-    if sight.start is None and sight.ended < patience:
+    if sight.start is None and sight.is_fresh:
         return None  # the record of its start will show whether Slurm started it again since
     if _began_anew(sight):
         return _before_that(outcome, sight)
-    if sight.ended < patience and (row.phase != "over" if row else not sight.asked):
+    if sight.is_fresh and not one.sight.is_over:
         return None  # Slurm's final state will show whether Slurm ended it
     match "" if row is None else row.kind:
         case "cancelled":
@@ -143,7 +145,7 @@ def _recorded(record: EndRecord, sight: Observation, patience: float) -> Over | 
             return Over(Lost(ByCluster("node_failed", row.node)))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
-        case "failed" if sight.preempted:  # ended at the warning (preempt_send_user_signal)
+        case "failed" if one.sight.preempted:  # ended at the warning (preempt_send_user_signal)
             return Over(Interrupted(ByCluster("preempted"), status))
         case "failed" if outcome == Interrupted(_TOLD_TO_END, status):
             # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
@@ -166,7 +168,7 @@ def hidden_kill(sight: Observation) -> str:
 def _began_anew(sight: Observation) -> bool:
     """Return True if Slurm started, or will start, the job again since the attempt was claimed."""
     row, start = sight.row, sight.start
-    if sight.recalled:
+    if sight.one.sight.recalled:
         return True
     if row is None or start is None:
         return False
@@ -201,23 +203,12 @@ def _requeued(sight: Observation) -> bool:
 
 def _why_anew(sight: Observation) -> Literal["preempted", "requeued"]:
     word = _ENDED.search(sight.said)
-    return "preempted" if sight.preempted or (word and word[1]) else "requeued"
+    return "preempted" if sight.one.sight.preempted or (word and word[1]) else "requeued"
 
 
 def is_full_there(row: QueueRow | None) -> bool:
     """Tell whether the node's side could not write its records because the disk was full."""
     return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
-
-
-def to_recall(row: QueueRow, start: NodeStart | None) -> ByCluster | None:
-    """Return why the job is to be taken out of Slurm's queue; None if it is to stay.
-
-    `row` was read after `start` was known. A job that never began and that a person holds stays.
-    """
-    if start is not None:
-        return REQUEUED if row.waits else None
-    stuck = row.waits and _STUCK.search(f"{row.state} {row.reason}")
-    return ByCluster("not_begun", said=row.reason or row.state) if stuck else None
 
 
 def _never_began(row: QueueRow, recalled: ByCluster | None) -> Over:
@@ -234,7 +225,7 @@ def _unrecorded(sight: Observation) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
     row = sight.row
     if row is None and sight.start is None:
-        return Over(Cancelled() if sight.asked_to_end else Interrupted(ByCluster("forgotten")))
+        return Over(Cancelled() if sight.one.stop else Interrupted(ByCluster("forgotten")))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:
@@ -248,8 +239,8 @@ def _unrecorded(sight: Observation) -> Over:
             return Over(Interrupted(ByCluster("preempted", node)))
         case "dependency":
             return Over(NEED_FAILED)
-        case "timeout" | "deadline" if sight.timeout is not None:
-            return Over(TimedOut("timeout", sight.timeout))
+        case "timeout" | "deadline" if (timeout := sight.one.job.timeout) is not None:
+            return Over(TimedOut("timeout", timeout))
         case "node_fail" | "boot_fail":
             return Over(Lost(ByCluster("node_failed", node)))
     if sight.start is None:
@@ -290,7 +281,9 @@ def _out_of_time(
 ) -> Over:
     """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
     failure = Failure("timeout", said, (Hint("queue_time"),))
-    if status is None or (isinstance(status, Exited) and status.code in sight.success):
+    if status is None or (
+        isinstance(status, Exited) and status.code in sight.one.job.success_codes
+    ):
         return Over(TimedOut("timeout", 0.0, status), failure)
     return Over(status, failure)
 

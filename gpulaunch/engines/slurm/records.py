@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import script
-from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.engines.slurm.attempt import REQUEUED
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file

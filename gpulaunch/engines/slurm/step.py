@@ -27,9 +27,8 @@ from gpulaunch.engines.slurm import (
     submission,
     withdrawals,
 )
-from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt
+from gpulaunch.engines.slurm.attempt import REQUEUED, Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
-from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.state import SlurmState
 
