@@ -14,21 +14,13 @@ import click
 
 from gpulaunch.cli.options import as_json
 from gpulaunch.cli.output import print_json, say, stdout_console
-from gpulaunch.contracts import (
-    SCHEMA,
-    CardsDocument,
-    CardUser,
-    DoctorDocument,
-    MachineCard,
-    MachineFinding,
-)
+from gpulaunch.contracts import SCHEMA, CardsDocument, DoctorDocument, MachineFinding
 from gpulaunch.core.model import JobState
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from gpulaunch.control.client import RunInfo
-    from gpulaunch.gpus.inventory import InventoryRow
 
 
 @click.command("gpus")
@@ -53,7 +45,7 @@ def gpus(as_json: bool) -> None:
         except UsageError as error:  # the mask may mean two cards: a run would refuse it
             ours = None
             say(str(error))
-        rows = [card_of(row) for row in inventory(machine, client, scope_of(os.environ), ours)]
+        rows = inventory(machine, client, scope_of(os.environ), ours)
     for fault in machine.faults:
         say(str(fault))
     if as_json:
@@ -62,27 +54,6 @@ def gpus(as_json: bool) -> None:
         from gpulaunch.views.machine import print_gpus
 
         print_gpus(stdout_console(), rows)
-
-
-def card_of(row: InventoryRow) -> MachineCard:
-    """Return a card of the machine as `gpus` tells of it, in JSON and for people."""
-    users = [
-        CardUser(pid=one.pid, user=one.user, command=one.command, memory=one.memory)
-        for one in row.processes
-    ]
-    return {
-        "index": -1 if row.index is None else row.index,
-        "uuid": row.uuid,
-        "name": row.name,
-        "memory": row.memory,
-        "used": row.used,
-        "users": users,
-        "lease": None if row.holder is None else str(row.holder),
-        "health": row.health,
-        "simulated": row.simulated,
-        "state": row.occupied,
-        "outside": row.outside,
-    }
 
 
 @click.command("ps")

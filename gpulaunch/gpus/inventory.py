@@ -1,47 +1,25 @@
 """Gathers the table of `gpulaunch gpus`: the cards, their users, their leases, their health.
 
-Gathers; never prints and never decides whether a run may take a card (`free`).
+Gathers; never prints and never decides whether a run may take a card (`is_free`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from gpulaunch.contracts import CardUser, MachineCard
 from gpulaunch.core.events import Occupied
-from gpulaunch.gpus import machine
+from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
-from gpulaunch.gpus.machine import CardReading, Machine, Process
+from gpulaunch.gpus.machine import CardReading, Fault, Machine, Process, is_free
 from gpulaunch.gpus.mask import InheritedPool
 from gpulaunch.gpus.names import Holder
 
 
-@dataclass(frozen=True, slots=True)
-class InventoryRow:
-    """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
-
-    `health` is "ok", or what is wrong. `occupied` says what keeps a launcher off, None where
-    nothing does; `outside` which inherited mask leaves the card out of the pool, empty where it is
-    in.
-    """
-
-    index: int | None
-    uuid: str
-    name: str
-    memory: int | None
-    used: int | None
-    processes: tuple[Process, ...]
-    holder: Holder | None
-    health: str
-    mig: bool = False
-    simulated: bool = False
-    occupied: str | None = None
-    outside: str = ""
-
-
 def inventory(
     machine: Machine, client: ProbeClient, scope: str = "", pool: InheritedPool | None = None
-) -> list[InventoryRow]:
+) -> list[MachineCard]:
     """Return a row for each card of the machine, the unusable ones last. Blocks as `looks` does.
 
     `scope`: that of the job in which this process runs, whose leases are below the machine's.
@@ -52,35 +30,41 @@ def inventory(
     leased = holders() | holders(scope)
     rows = []
     for gpu in machine.gpus:
+        outside = pool.why if pool and gpu.uuid not in ours else ""
         look = seen.get(gpu.uuid, CardReading(gpu.uuid))
-        rows.append(
-            InventoryRow(
-                gpu.index,
-                gpu.uuid,
-                gpu.name,
-                gpu.memory,
-                look.used,
-                look.processes,
-                leased.get(gpu.key),
-                health(look),
-                gpu.mig,
-                gpu.simulated,
-                occupied(look),
-                outside=pool.why if pool and gpu.uuid not in ours else "",
-            )
-        )
-    return rows + [
-        InventoryRow(fault.index, "", fault.card, None, None, (), None, fault.advised)
-        for fault in machine.faults
-        if fault.card
+        rows.append(usable(gpu, look, leased.get(gpu.key), outside))
+    return rows + [unusable(fault) for fault in machine.faults if fault.card]
+
+
+def usable(
+    gpu: Gpu, look: CardReading, holder: Holder | None = None, outside: str = ""
+) -> MachineCard:
+    """Return a card's row. `outside`: the inherited mask that leaves it out, empty if it is in."""
+    unfit = is_free(look)
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "memory": gpu.memory,
+        "used": look.used,
+        "users": users(look.processes),
+        "lease": None if holder is None else str(holder),
+        "health": "; ".join(filter(None, (look.sick, *look.notes))) or "ok",
+        "simulated": gpu.simulated,
+        "state": unfit.by if isinstance(unfit, Occupied) else None,
+        "outside": outside,
+    }
+
+
+def users(processes: Sequence[Process]) -> list[CardUser]:
+    return [
+        {"pid": one.pid, "user": one.user, "command": one.command, "memory": one.memory}
+        for one in processes
     ]
 
 
-def occupied(look: CardReading) -> str | None:
-    why = machine.is_free(look)
-    return why.by if isinstance(why, Occupied) else None
-
-
-def health(look: CardReading) -> str:
-    said = ([look.sick] if look.sick else []) + list(look.notes)
-    return "; ".join(said) or "ok"
+def unusable(fault: Fault) -> MachineCard:
+    """Return the row of a card that no job can use."""
+    index = -1 if fault.index is None else fault.index
+    gpu = Gpu("", index, "", fault.card, 0)
+    return {**usable(gpu, CardReading("", sick=fault.advised)), "memory": None}

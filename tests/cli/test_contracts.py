@@ -8,13 +8,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpulaunch.cli.machine import card_of
 from gpulaunch.contracts import DOCUMENTS, SCHEMA
 from gpulaunch.contracts.schema import json_schema
+from gpulaunch.core.model import Gpu
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.digest.status import Standing, status_json
-from gpulaunch.gpus.inventory import InventoryRow
-from gpulaunch.gpus.machine import Process
+from gpulaunch.gpus.inventory import unusable, usable
+from gpulaunch.gpus.machine import CardReading, Fault, Process
 from tests.cli.launcher import Launcher
 from tests.views.screen import Paths
 from tests.views.test_cluster import cluster
@@ -80,8 +80,8 @@ def test_cards_runs_and_findings_keep_to_their_schemas(launcher: Launcher) -> No
     check("ps", launcher("ps", "--json").out)
     assert check("doctor", launcher("doctor", "--json").out)["findings"]
     on_it = (Process(7, "C", 6, "ann", "python"), Process(8, "C"))
-    used = card_of(InventoryRow(0, "GPU-1", "H200", 9, 8, on_it, None, "ok"))
-    unknown = card_of(InventoryRow(None, "", "", None, None, (), None, "lost"))
+    look = CardReading("GPU-1", total=9, used=8, processes=on_it)
+    used, unknown = usable(Gpu("GPU-1", 0, "", "H200", 9), look), unusable(Fault("card 1", "lost"))
     document = {"schema": SCHEMA, "gpus": [used, unknown]}
     assert check("gpus", json.dumps(document))["gpus"][0]["users"]
     known = RunRow("1", 7, "ann", "n", "/runs/n", "running", 1.5, "0", True, {"failed": 2})

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.contracts import MachineCard
 from gpulaunch.gpus import doctor
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.doctor import DoctorFinding, examine
-from gpulaunch.gpus.inventory import InventoryRow, inventory
+from gpulaunch.gpus.inventory import inventory
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import pool
@@ -21,7 +22,7 @@ from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
 
-def table(driver: FakeDriver) -> list[InventoryRow]:
+def table(driver: FakeDriver) -> list[MachineCard]:
     with ProbeClient(driver.environ) as client:
         return inventory(find(driver.environ, client=client), client)
 
@@ -41,26 +42,21 @@ def test_a_row_says_who_uses_the_card_and_who_leases_it(fake_driver: FakeDriver)
     fake_driver.process(1, os.getpid(), memory=3 * GIB)
     with take("ffff:ee:1f.0"):
         free, used = table(fake_driver)
-    assert (free.index, free.health, free.processes, free.holder) == (
-        0,
-        "ok",
-        (),
-        None,
-    )
-    assert (used.memory, used.used) == (80 * GIB, 3 * GIB)
-    assert [process.pid for process in used.processes] == [os.getpid()]
-    assert used.holder is not None
-    assert used.holder.pid == os.getpid()
+    assert (free["index"], free["health"], free["users"], free["lease"]) == (0, "ok", [], None)
+    assert (used["memory"], used["used"]) == (80 * GIB, 3 * GIB)
+    assert [one["pid"] for one in used["users"]] == [os.getpid()]
+    assert used["lease"] is not None
+    assert f"(pid {os.getpid()})" in used["lease"]
 
 
 def test_a_lost_card_has_a_row_too(fake_driver: FakeDriver) -> None:
     fake_driver.card(0, error_open=15)
     fake_driver.card(1, recovery=1)
     sick, lost = table(fake_driver)
-    assert sick.index == 1
-    assert "it needs a reset" in sick.health
-    assert (lost.index, lost.name) == (0, "card 0")
-    assert lost.health.startswith("GPU is lost; ")
+    assert sick["index"] == 1
+    assert "it needs a reset" in sick["health"]
+    assert (lost["index"], lost["name"]) == (0, "card 0")
+    assert lost["health"].startswith("GPU is lost; ")
 
 
 def test_a_card_that_the_inherited_mask_leaves_out_is_marked(fake_driver: FakeDriver) -> None:
@@ -71,12 +67,12 @@ def test_a_card_that_the_inherited_mask_leaves_out_is_marked(fake_driver: FakeDr
         machine = find(environ, client=client)
         marked = inventory(machine, client, pool=pool(machine, environ))
         plain = inventory(machine, client)
-    assert [row.outside for row in marked] == [
+    assert [row["outside"] for row in marked] == [
         "CUDA_VISIBLE_DEVICES=1",
         "",
         "CUDA_VISIBLE_DEVICES=1",
     ]
-    assert [row.outside for row in plain] == ["", "", ""]
+    assert [row["outside"] for row in plain] == ["", "", ""]
 
 
 def test_pretend_cards_are_rows_that_say_so(fake_driver: FakeDriver) -> None:
@@ -84,13 +80,9 @@ def test_pretend_cards_are_rows_that_say_so(fake_driver: FakeDriver) -> None:
     with ProbeClient(fake_driver.environ) as client, take(gpus[1].key):
         first, second = inventory(Machine(gpus), client)
         assert client.pid is None
-    assert (first.simulated, first.name, first.health, first.holder) == (
-        True,
-        "simulated",
-        "ok",
-        None,
-    )
-    assert second.holder is not None
+    seen = first["simulated"], first["name"], first["health"], first["lease"]
+    assert seen == (True, "simulated", "ok", None)
+    assert second["lease"] is not None
 
 
 # ── gpulaunch doctor ────────────────────────────────────────────────────────────────────────────

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpulaunch.cli.machine import card_of
 from gpulaunch.contracts import MachineCard
-from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
+from gpulaunch.core.model import Demand, Gpu, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.digest.plan import command, plan_json
 from gpulaunch.digest.runs import RunRow, runs_json
-from gpulaunch.gpus.inventory import InventoryRow
-from gpulaunch.gpus.machine import Process
+from gpulaunch.gpus.inventory import unusable, usable
+from gpulaunch.gpus.machine import CardReading, Fault, Process
 from gpulaunch.gpus.names import Holder
 from gpulaunch.views.machine import print_gpus, print_runs
 from gpulaunch.views.plan import print_plan
@@ -117,22 +116,21 @@ def test_a_value_with_braces_is_not_taken_for_a_slot() -> None:
     assert command(("echo", "{{out}}", Template(("-o", OUT)))) == "echo '{{out}}' -o{{out}}"
 
 
-def cards(*rows: InventoryRow) -> list[MachineCard]:
-    return [card_of(row) for row in rows]
+def card(index: int, uuid: str, used: int = 0, *on_it: Process) -> tuple[Gpu, CardReading]:
+    gpu = Gpu(uuid, index, "", "NVIDIA H200", 141 << 30)
+    return gpu, CardReading(uuid, total=gpu.memory, used=used, processes=on_it)
 
 
 ON_IT = (Process(4211, "C", 40 << 30, "ann", "python"), Process(9, "C"))
 HOLDER = Holder(7, 1000, "ann", run="20261120-074215-a1b2c3")
-LOST = "lost: the driver does not answer for it"
-ROWS = (
-    InventoryRow(0, "GPU-5f3c", "NVIDIA H200", 141 << 30, 0, (), None, "ok"),
-    InventoryRow(1, "GPU-77aa", "NVIDIA H200", 141 << 30, 41 << 30, ON_IT, HOLDER, "ok"),
-    InventoryRow(2, "GPU-dead", "NVIDIA\x1b[2J H200", None, None, (), None, LOST),
-)
+LOST = Fault("NVIDIA\x1b[2J H200", "lost: the driver does not answer for it", index=2)
+FREE = usable(*card(0, "GPU-5f3c"))
+USED = usable(*card(1, "GPU-77aa", 41 << 30, *ON_IT), HOLDER)
+ROWS: tuple[MachineCard, ...] = (FREE, USED, {**unusable(LOST), "uuid": "GPU-dead"})
 
 
 def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
-    assert rendered(lambda c: print_gpus(c, cards(*ROWS)), 40) == (
+    assert rendered(lambda c: print_gpus(c, ROWS), 40) == (
         "GPU 0  NVIDIA H200            0 B of 141 GiB  free\n"
         "       GPU-5f3c\n"
         "GPU 1  NVIDIA H200         41 GiB of 141 GiB  leased\n"
@@ -147,16 +145,17 @@ def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
 
 def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
     why = "5 GiB are in use there by nobody that the driver names"
-    text = rendered(lambda c: print_gpus(c, cards(replace(ROWS[0], occupied=why), ROWS[1])), 40)
+    unnamed = usable(*card(0, "GPU-5f3c", 5 << 30))
+    text = rendered(lambda c: print_gpus(c, [unnamed, USED]), 40)
     assert text.splitlines()[:2] == [
-        "GPU 0  NVIDIA H200     0 B of 141 GiB  in use",
+        "GPU 0  NVIDIA H200   5 GiB of 141 GiB  in use",
         f"       {why}",
     ]
 
 
 def test_a_card_that_the_inherited_mask_leaves_out_says_so() -> None:
-    row = replace(ROWS[0], outside="CUDA_VISIBLE_DEVICES=2,3")
-    text = rendered(lambda c: print_gpus(c, cards(row)), 40)
+    row = usable(*card(0, "GPU-5f3c"), outside="CUDA_VISIBLE_DEVICES=2,3")
+    text = rendered(lambda c: print_gpus(c, [row]), 40)
     assert text.splitlines()[1:] == [
         "       not used from here: CUDA_VISIBLE_DEVICES=2,3",
         "       GPU-5f3c",
@@ -164,9 +163,10 @@ def test_a_card_that_the_inherited_mask_leaves_out_says_so() -> None:
 
 
 def test_simulated_cards_say_so_and_json_has_every_field() -> None:
-    row = replace(ROWS[0], simulated=True)
-    assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, cards(row)))
-    (found,) = json.loads(json.dumps(cards(ROWS[1])))
+    gpu, look = card(0, "GPU-5f3c")
+    row = usable(replace(gpu, simulated=True), look)
+    assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, [row]))
+    found = json.loads(json.dumps(USED))
     assert found["users"][0] == {
         "pid": 4211,
         "user": "ann",
