@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from gpulaunch.core.model import Instant
+from gpulaunch.core.model import Gpu, Instant
 from gpulaunch.farside.shared import claim, look_anew
 from gpulaunch.farside.wire import coded_all
 from gpulaunch.files import regular
@@ -27,19 +27,6 @@ from gpulaunch.process.client import for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 
 Reason: TypeAlias = Literal["cancelled", "interrupted"]
-
-
-@dataclass(frozen=True, slots=True)
-class GrantedGpu:
-    """A card that Slurm granted.
-
-    `index` is its number on the node; `uuid` is the driver's, or `NODE/INDEX`; `name` is empty if
-    the driver did not answer.
-    """
-
-    index: int
-    uuid: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +47,7 @@ class NodeStart:
     pid: int
     restart: int
     mask: str | None
-    gpus: tuple[GrantedGpu, ...]
+    gpus: tuple[Gpu, ...]
     boot: str
     started: Instant
     awaits_cards: bool = False
@@ -88,7 +75,8 @@ def read_start(path: str | os.PathLike[str]) -> NodeStart | Withdrawn | None:
     if isinstance(start, NodeStart):
         with suppress(ValueError, LookupError, TypeError):  # not there, or not whole
             if len(more) > 1:  # what follows the last whole line is empty, or a part of one
-                return replace(start, gpus=_granted(record_of(more[0])), awaits_cards=False)
+                gpus = _granted(record_of(more[0]), start.node)
+                return replace(start, gpus=gpus, awaits_cards=False)
     return start
 
 
@@ -96,26 +84,26 @@ def _claim(record: Mapping[str, Any]) -> NodeStart | Withdrawn:
     """Return the claim from its record. Raises ValueError, LookupError or TypeError if invalid."""
     if "withdrawn" in record:
         return Withdrawn(_reason(record["withdrawn"]), text(record["by"]))
-    mask = record["mask"]
+    mask, node = record["mask"], text(record["node"])
     return NodeStart(
         attempt=text(record["attempt"]),
         job=text(record["job"]),
-        node=text(record["node"]),
+        node=node,
         host=text(record["host"]),
         pid=count(record["pid"]),
         restart=count(record["restart"]),
         mask=None if mask is None else text(mask),
-        gpus=_granted(record),
+        gpus=_granted(record, node),
         boot=text(record["boot"]),
         started=instant(record["started"]),
         awaits_cards=bool(record.get("awaits_cards", False)),
     )
 
 
-def _granted(record: Mapping[str, Any]) -> tuple[GrantedGpu, ...]:
-    return tuple(
-        GrantedGpu(count(c["index"]), text(c["uuid"]), text(c["name"])) for c in record["gpus"]
-    )
+def _granted(record: Mapping[str, Any], node: str) -> tuple[Gpu, ...]:
+    """Return the cards that Slurm granted; `uuid` is the driver's, or `NODE/INDEX`."""
+    cards = [(text(c["uuid"]), count(c["index"]), text(c["name"])) for c in record["gpus"]]
+    return tuple(Gpu(uuid, n, f"{node}/{n}", name, 0, node=node) for uuid, n, name in cards)
 
 
 def last_beat(path: str | os.PathLike[str]) -> float | None:

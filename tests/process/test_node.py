@@ -17,6 +17,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
     Exited,
+    Gpu,
     Interrupted,
     MissingOutput,
     NotStarted,
@@ -33,7 +34,6 @@ from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import (
-    GrantedGpu,
     Withdrawn,
     last_beat,
     read_start,
@@ -47,6 +47,10 @@ from tests.process.test_pythons import VERSIONS, python
 
 DEAF = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
 SHOW_MASK = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}" ${CUDA_DEVICE_ORDER-unset}')
+
+
+def granted(index: int, uuid: str, name: str) -> Gpu:
+    return Gpu(uuid, index, f"n1/{index}", name, 0, node="n1")
 
 
 @pytest.fixture
@@ -288,7 +292,7 @@ def test_the_mask_is_what_slurm_set(node: Node, tmp_path: Path) -> None:
     attempt = node.ticket(*SHOW_MASK, gpus=2, env_set=env_set, env_unset=unset)
     assert node.serve(mask="1,3", environ=environ)[0] == 0
     assert node.log(attempt) == "1,3 PCI_BUS_ID\n"
-    cards = (GrantedGpu(1, "n1/1", ""), GrantedGpu(3, "n1/3", ""))
+    cards = (granted(1, "n1/1", ""), granted(3, "n1/3", ""))
     assert node.began(attempt).gpus == cards
 
 
@@ -331,7 +335,7 @@ def test_a_card_has_the_nodes_number_and_the_drivers_identity(node: Node, tmp_pa
     environ = {**driver(tmp_path / "bin", listing(["GPU-5f"])), "SLURM_JOB_GPUS": "3"}
     assert node.serve(mask="0", environ=environ)[0] == 0
     assert node.log(attempt) == "3 GPU-5f GPU-5f /cache/triton/GPU-5f\n"
-    assert node.began(attempt).gpus == (GrantedGpu(3, "GPU-5f", "NVIDIA H100"),)
+    assert node.began(attempt).gpus == (granted(3, "GPU-5f", "NVIDIA H100"),)
 
 
 def test_a_card_that_no_driver_knows_is_named_for_its_node(node: Node) -> None:
@@ -346,7 +350,7 @@ def test_a_mask_of_identities_is_kept_as_it_is(node: Node) -> None:
     environ: dict[str, str | None] = {"SLURM_JOB_GPUS": "5", "PATH": "/usr/bin:/bin"}
     assert node.serve(mask="MIG-77", environ=environ)[0] == 0
     assert node.log(attempt) == "MIG-77 PCI_BUS_ID\n"
-    assert node.began(attempt).gpus == (GrantedGpu(5, "MIG-77", ""),)
+    assert node.began(attempt).gpus == (granted(5, "MIG-77", ""),)
 
 
 V1 = "9:name=systemd:/x\n4:cpu,memory:/slurm_n1/uid_7/job_12/step_batch\n0::/\n"
@@ -389,7 +393,7 @@ def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_
     attempt = node.ticket("true", gpus=1)
     environ = driver(tmp_path / "bin", "exec sleep 1000")
     assert node.serve(mask="0", environ=environ)[0] == 0
-    assert node.began(attempt).gpus == (GrantedGpu(0, "n1/0", ""),)
+    assert node.began(attempt).gpus == (granted(0, "n1/0", ""),)
 
 
 def test_an_attempt_is_claimed_while_the_driver_takes_its_time(node: Node, tmp_path: Path) -> None:
@@ -399,14 +403,14 @@ def test_an_attempt_is_claimed_while_the_driver_takes_its_time(node: Node, tmp_p
     process = node.start(mask="0", environ=driver(tmp_path / "bin", slow))
     wait_until(node.run.start(attempt).exists, PATIENCE)
     start = node.began(attempt)
-    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(0, "n1/0", ""),), True)
+    assert (start.gpus, start.awaits_cards) == ((granted(0, "n1/0", ""),), True)
     assert withdraw([node.run.start(attempt)], "interrupted", "Ctrl-C") == [False]
     status, said = node.serve(environ={"SLURM_ARRAY_JOB_ID": "99"})
     assert (status, "as Slurm job 12_0 on node n1" in said) == (75, True)
     go.touch()
     assert finished(process)[0] == 0
     start = node.began(attempt)
-    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(0, "GPU-a", "NVIDIA H100"),), False)
+    assert (start.gpus, start.awaits_cards) == ((granted(0, "GPU-a", "NVIDIA H100"),), False)
     status, said = node.serve(environ={"SLURM_ARRAY_JOB_ID": "99"})
     assert (status, "as Slurm job 12_0 on node n1" in said) == (75, True)
     assert node.log(attempt) == "ran\n"
@@ -437,7 +441,7 @@ def test_a_claim_stands_whatever_became_of_what_follows_it(node: Node, more: byt
     claim = node.run.start(attempt).read_bytes().partition(b"\n")[0]
     node.run.start(attempt).write_bytes(claim + b"\n" + more)
     start = node.began(attempt)
-    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(3, "n1/3", ""),), True)
+    assert (start.gpus, start.awaits_cards) == ((granted(3, "n1/3", ""),), True)
     assert node.serve(mask="3", environ=environ)[0] == 75
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from gpulaunch.core.causes import ByCluster, Hint
 from gpulaunch.core.events import Ended, OutOfReach
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted
-from gpulaunch.core.model import AttemptId, End, Exited, Gpu
+from gpulaunch.core.model import AttemptId, End, Exited
 from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import actions as a
@@ -46,7 +46,7 @@ CARD_NAMES_TIMEOUT = 15.0
 """Seconds after a claim for which the engine waits for the node's record of its cards' names."""
 RECORDS_INTERVAL = 1.0
 """Seconds between two looks at the records in the run directory. Slurm's queue is read every
-`Settings.cycle` seconds."""
+`SlurmState.cycle` seconds."""
 CALL_INTERVAL = 0.1
 """Seconds between two calls of scontrol: each costs the cluster's controller some work."""
 MAX_ASKED_PER_LOOK = 50
@@ -287,11 +287,7 @@ def _tell_start(state: SlurmState, one: SlurmAttempt, is_over: bool = False) -> 
             return
     start = began.start
     state.change(one.attempt, holder=replace(began, told=True))
-    gpus = tuple(
-        Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
-        for gpu in start.gpus
-    )
-    state.post(AttemptStarted(one.attempt, start.pid, gpus, start.node))
+    state.post(AttemptStarted(one.attempt, start.pid, start.gpus, start.node))
 
 
 def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
