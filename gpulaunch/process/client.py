@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, Any, TypeAlias
 
 from gpulaunch.core.events import StopReason
@@ -313,16 +313,7 @@ def for_the_child(command: Command) -> dict[str, object]:
 
 def _task(command: Command, task: Task) -> dict[str, object]:
     """Return a worker's item as `farside/serve` reads it, which decodes names of files as we do."""
-    return {
-        "key": task.key,
-        "values": dict(task.values),
-        "env": dict(task.env),
-        "items": task.items,
-        "memory": task.memory,
-        "load_timeout": task.load_timeout,
-        "log": command.log,
-        "cwd": command.cwd,
-    }
+    return {**asdict(task), "log": command.log, "cwd": command.cwd}
 
 
 def _main(main: Main) -> dict[str, object]:
