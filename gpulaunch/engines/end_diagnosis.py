@@ -8,7 +8,7 @@ Decides nothing about jobs or cards. An end whose status says all is passed on a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -61,36 +61,26 @@ class PendingDiagnosis:
 class EndDiagnosis:
     """Finds the failure of an attempt's end and posts the end with it.
 
-    `look` looks at a card; `xids` returns those of a card since a monotonic time.
+    `rooms`: directories where the attempts may run out of room, beside those of their own. `look`
+    looks at a card, and `xids` returns those of a card since a monotonic time: without these two,
+    for attempts on other machines, nothing is known of a card.
     """
 
     def __init__(
         self,
         run: RunDir,
-        base: Mapping[str, str],
-        look: Callable[[Gpu, LookCallback], None],
-        xids: Callable[[str, float], tuple[int, ...]],
         warn: Callable[[str | None, str], None],
+        rooms: Sequence[str] = (),
+        look: Callable[[Gpu, LookCallback], object] = lambda gpu, then: then(CardReading(gpu.uuid)),
+        xids: Callable[[str, float], tuple[int, ...]] = lambda gpu, since: (),
     ) -> None:
         self._run = run
-        self._temporary = base.get("TMPDIR") or "/tmp"
+        self._warn = warn
+        self._rooms = rooms
         self._look = look
         self._xids = xids
-        self._warn = warn
-        self._afar = False
         self._begun: dict[AttemptId, Beginning] = {}
         self._counted = Beginning(counters(), time.monotonic())
-
-    @classmethod
-    def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> EndDiagnosis:
-        """Return one for attempts on other machines, whose kernels and cards cannot be seen."""
-
-        def look(gpu: Gpu, then: LookCallback) -> None:
-            raise NotImplementedError("nobody looks at the cards of another machine")
-
-        diagnosis = cls(run, {}, look, lambda gpu, since: (), warn)
-        diagnosis._afar = True
-        return diagnosis
 
     def begin(self, attempt: AttemptId) -> None:
         now = time.monotonic()
@@ -138,15 +128,12 @@ class EndDiagnosis:
     def _conclude(self, pending: PendingDiagnosis) -> None:
         ended, job = pending.ended, pending.job
         begun = pending.beginning
-        rooms = [str(self._run.out(ended.attempt)), job.cwd]
-        if not self._afar:
-            rooms += [self._temporary, "/dev/shm"]
         evidence = Evidence(
             ended.end.outcome,
             tail(self._run.log(ended.attempt)),
             rises=counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
-            rooms=rooms_of(rooms),
+            rooms=rooms_of([str(self._run.out(ended.attempt)), job.cwd, *self._rooms]),
         )
         found = diagnose(evidence) or _plain(evidence, job)
         if found is not None:

@@ -15,7 +15,7 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
-from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -102,8 +102,7 @@ class SlurmBench(Bench):
 
     def begin(self) -> None:
         self.environ |= self.cluster.environ
-        settings = Settings(cycle=0.2)
-        self.engine = SlurmEngine(self.context(), settings, self.loop, self.events.append)
+        self.engine = SlurmEngine(self.context(), (), 0.2, self.loop, self.events.append)
 
     def hold(self, *gpus: Gpu) -> None:
         """Slurm's business."""

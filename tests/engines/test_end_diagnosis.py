@@ -51,10 +51,10 @@ class Scene:
         self.warned: list[tuple[str | None, str]] = []
         self.diagnosis = EndDiagnosis(
             self.run,
-            {},
+            lambda job, text: self.warned.append((job, text)),
+            ("/tmp", "/dev/shm"),
             lambda gpu, then: self.looks.__setitem__(gpu.uuid, then),
             lambda uuid, since: self.xids.get(uuid, ()),
-            lambda job, text: self.warned.append((job, text)),
         )
 
     def end(

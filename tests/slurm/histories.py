@@ -40,7 +40,7 @@ from gpulaunch.core.model import (
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
-from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.wording import cause, run_reason
@@ -166,7 +166,7 @@ class History:
             {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
         )  # fmt: skip
         self.engine = SlurmEngine(
-            context, Settings(), self.loop, self.events.append, self.programs,
+            context, (), 5.0, self.loop, self.events.append, self.programs,
             clock=lambda: self.loop.now,
         )  # fmt: skip
         if self.epoch > 1:

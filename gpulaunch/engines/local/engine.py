@@ -35,8 +35,9 @@ class Local(LeaseUser):
         self._post = post
         self._cards = CardLeases(pool, loop, post, context.base, self)
         self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
+        rooms = (context.base.get("TMPDIR") or "/tmp", "/dev/shm")
         self._diagnosis = EndDiagnosis(
-            context.run, context.base, self._cards.look, self._health.xids, context.warn
+            context.run, context.warn, rooms, self._cards.look, self._health.xids
         )
         self._metering = Metering(
             context.run.metrics, pool.gpus, loop, post, context.base, context.warn

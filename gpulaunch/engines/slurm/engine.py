@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from gpulaunch.core.events import HoldQueue, Instruction, Launch, StopAttempt
@@ -28,53 +27,28 @@ from gpulaunch.engines.slurm.records import DiskRecords
 from gpulaunch.engines.slurm.rundir import SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
-from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
-from gpulaunch.text import parse_span
-
-CYCLE = "GPULAUNCH_SLURM_CYCLE"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A run's settings: `words` are options for every sbatch; `cycle` is the number of seconds
-    between two looks at Slurm's queue."""
-
-    words: tuple[str, ...] = ()
-    cycle: float = 5.0
-
-    @classmethod
-    def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
-        """Return the settings with the cycle of GPULAUNCH_SLURM_CYCLE.
-
-        Raises UsageError where that is not a duration above 0.
-        """
-        text = environ.get(CYCLE)
-        if text is None:
-            return cls(tuple(words))
-        try:
-            cycle = parse_span(text)
-        except ValueError as error:
-            raise UsageError(f"{CYCLE}: {error}") from None
-        if not cycle:
-            raise UsageError(f"{CYCLE}: expected a duration longer than 0")
-        return cls(tuple(words), cycle)
 
 
 class SlurmEngine:
-    """The engine that carries out the core's instructions on a Slurm cluster (see `protocol`)."""
+    """Carries out the core's instructions on a Slurm cluster; see `protocol` for what it promises.
+
+    `words` are options for every sbatch; `cycle` is the seconds between two looks at the queue.
+    """
 
     def __init__(
         self,
         context: RunContext,
-        settings: Settings,
+        words: Sequence[str],
+        cycle: float,
         loop: Loop,
         post: Post,
         slurm: commands.Slurm | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
-        self._words = settings.words
+        self._words = tuple(words)
         self._run = run = SlurmDir(context.run.path)
         self._loop = loop
         self._post = post
@@ -83,7 +57,7 @@ class SlurmEngine:
         self._slurm = slurm or commands.Slurm(loop, context.base)
         self._environ = script.environment(context.base)
         self._records = DiskRecords(run)
-        self._diagnosis = EndDiagnosis.afar(context.run, context.warn)
+        self._diagnosis = EndDiagnosis(context.run, context.warn)
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
         launch_files.lay_out(run)
@@ -94,7 +68,7 @@ class SlurmEngine:
             prefix,
             context.epoch,
             str(context.run.path),
-            settings.cycle,
+            cycle,
             Probe(f"{prefix}{script.PROBE}-{context.epoch}", asked=seen, settled=seen),
             self._records,
             outage=Outage(heard_at=clock()),

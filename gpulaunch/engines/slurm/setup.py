@@ -14,6 +14,9 @@ from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.journal.choices import Choices
 from gpulaunch.loop import Loop
+from gpulaunch.text import parse_span
+
+CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
 
 def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) -> None:
@@ -51,10 +54,9 @@ def open_pool(
 
 def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
     from gpulaunch.engines.slurm.commands import PROGRAMS
-    from gpulaunch.engines.slurm.engine import Settings
     from gpulaunch.engines.slurm.health import unconfigured
 
-    Settings.of((), environ)
+    cycle_of(environ)
     if missing := [name for name in PROGRAMS if not which(name)]:
         raise NoCardsError(
             f"--engine slurm: {', '.join(missing)} not found in PATH: start the run where Slurm's"
@@ -69,6 +71,16 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
 def make(
     context: RunContext, pool: CardPool, words: Sequence[str], loop: Loop, post: Post
 ) -> Engine:
-    from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+    from gpulaunch.engines.slurm.engine import SlurmEngine
 
-    return SlurmEngine(context, Settings.of(words, os.environ), loop, post)
+    return SlurmEngine(context, words, cycle_of(os.environ), loop, post)
+
+
+def cycle_of(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two looks at Slurm's queue. Raises UsageError for no duration."""
+    try:
+        if cycle := parse_span(environ.get(CYCLE, "5s")):
+            return cycle
+    except ValueError as error:
+        raise UsageError(f"{CYCLE}: {error}") from None
+    raise UsageError(f"{CYCLE}: expected a duration longer than 0")
