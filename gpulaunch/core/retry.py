@@ -64,17 +64,6 @@ class RetryPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class NoBetterPlacement:
-    """No card of the run would do better, and why."""
-
-    why: r.Pointless
-
-
-NOWHERE_KNOWN = RetryContext()
-"""The context where nothing is known of the cards."""
-
-
-@dataclass(frozen=True, slots=True)
 class TryAgain:
     """The job waits again, and `there` is where it runs then. `charged`: it cost a retry."""
 
@@ -127,7 +116,7 @@ def decide(
     charged: int,
     lost: int = 0,
     seen: Failure | None = None,
-    ground: RetryContext = NOWHERE_KNOWN,
+    ground: RetryContext = RetryContext(),
 ) -> Decision:
     """Decide what follows from this outcome of an attempt of `job`.
 
@@ -167,24 +156,24 @@ def _by_policy(
     charged: int,
     failure: str,
     end: r.AttemptEnd,
-    there: RetryPlacement | NoBetterPlacement,
+    there: RetryPlacement | r.Pointless,
 ) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):
         return Settle("failed", end, failure, True)
-    if isinstance(there, NoBetterPlacement) and failure not in policy.on:
-        return Settle("failed", r.RetryPointless(end, there.why), failure, True)
+    if isinstance(there, str) and failure not in policy.on:
+        return Settle("failed", r.RetryPointless(end, there), failure, True)
     return _again(job, there, r.RetryGranted(end, charged + 1, policy.times), failure, True)
 
 
 def _again(
     job: Job,
-    there: RetryPlacement | NoBetterPlacement,
+    there: RetryPlacement | r.Pointless,
     reason: r.JobReason,
     failure: str,
     charged: bool = False,
 ) -> TryAgain:
-    if isinstance(there, NoBetterPlacement):
+    if isinstance(there, str):
         there = RetryPlacement(job.demand)
     delay = max(job.retry.delay if charged else 0.0, there.delay)
     return TryAgain(replace(there, delay=delay), reason, failure, charged)
@@ -205,8 +194,8 @@ PLAIN = frozenset({"exit", "signal", "missing_output"})
 
 def choose_placement(
     kind: str, demand: Demand, ground: RetryContext
-) -> RetryPlacement | NoBetterPlacement:
-    """Choose where to try again after a failure of this class."""
+) -> RetryPlacement | r.Pointless:
+    """Choose where to try again after a failure of this class, or say why it is pointless."""
     policy = policy_of(kind)
     if ground.anywhere:
         return _anywhere(policy, demand, ground)
@@ -216,7 +205,7 @@ def choose_placement(
         names = {gpu.name for gpu in ground.used}
         same = [gpu for gpu in ground.others if gpu.name in names]
         there = _elsewhere(demand, ground, "other_kind", same)
-        return there or NoBetterPlacement("no_other_kind")
+        return there or "no_other_kind"
     if policy.again == "yes":
         return (ground.doubted and _elsewhere(demand, ground)) or RetryPlacement(demand)
     there = _elsewhere(demand, ground) if _may_go(policy, ground) else None
@@ -224,18 +213,16 @@ def choose_placement(
         return RetryPlacement(demand, None, _pause(ground))
     if there is None and policy.free:
         return RetryPlacement(demand)
-    return there or NoBetterPlacement("same")
+    return there or "same"
 
 
-def _anywhere(
-    policy: Policy, demand: Demand, ground: RetryContext
-) -> RetryPlacement | NoBetterPlacement:
+def _anywhere(policy: Policy, demand: Demand, ground: RetryContext) -> RetryPlacement | r.Pointless:
     """Choose whether to try again where the engine places, and may happen to use another card."""
     if policy.again == "later":
         return RetryPlacement(demand, None, _pause(ground))
     if policy.again == "yes" or policy.other in ("larger", "other_kind") or _may_go(policy, ground):
         return RetryPlacement(demand)
-    return NoBetterPlacement("same")
+    return "same"
 
 
 def _pause(ground: RetryContext) -> float:
@@ -246,7 +233,7 @@ def _may_go(policy: Policy, ground: RetryContext) -> bool:
     return policy.other == "yes" or (policy.other == "once" and not ground.before)
 
 
-def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | NoBetterPlacement:
+def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | r.Pointless:
     """Choose a place after out of memory: alone, else away from strangers, else a larger card."""
     if not ground.used:
         return RetryPlacement(demand)
@@ -258,7 +245,7 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
     if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
         larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))
         return RetryPlacement(larger, "more_memory")
-    return NoBetterPlacement("no_larger")
+    return "no_larger"
 
 
 def _elsewhere(
