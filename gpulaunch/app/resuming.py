@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -125,8 +124,9 @@ def retry(
         return _retry_alive(one, names, options, observer, recorded)
 
     def failed(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
-        _note_untouched(ledger, names, resume_plan.retried(ledger, jobs, names), observer)
-        return resume_plan.retry(ledger, jobs, names)
+        asked = resume_plan.retried(ledger, jobs, names)
+        _note_untouched(ledger, names, asked, observer)
+        return resume_plan.resume(ledger, jobs, asked)
 
     return _go_on(one, options, observer, failed, recorded)
 
@@ -188,7 +188,7 @@ def _go_on(
             [attempt.id for attempt in ledger.open_attempts()],
             None if recorded else filed_of(manifest, options),
         )
-        with closing(Journal.reopen(run)) as journal:
+        with Journal.reopen(run) as journal:
             return run_to_its_end(session, server, journal, exporter, observer)
 
 

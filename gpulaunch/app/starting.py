@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def start(
             kept, run_id, plan, pool, options, submitted, Ledger(), filed=filed, earlier=earlier
         )
         observer.created(kept)
-        with ControlServer(run_id) as server, closing(Journal.create(kept)) as journal:
+        with ControlServer(run_id) as server, Journal.create(kept) as journal:
             _describe(session, job_file)
             return run_to_its_end(session, server, journal, exporter, observer)
 

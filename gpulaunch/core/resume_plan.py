@@ -124,11 +124,6 @@ def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
     return [node.job for node in state.jobs if node.waits]
 
 
-def retry(ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None) -> ResumePlan:
-    """Plan to run only the jobs that `retried` names."""
-    return resume(ledger, jobs, among=retried(ledger, jobs, names))
-
-
 def retried(
     ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None
 ) -> frozenset[str]:

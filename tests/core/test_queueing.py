@@ -534,7 +534,8 @@ def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
     names = [*jobs("a", "b")]
     table.submit(*names)
     table.ended("a.1", Exited(1))
-    chosen = resume_plan.retry(table.run.ledger, names)
+    asked = resume_plan.retried(table.run.ledger, names)
+    chosen = resume_plan.resume(table.run.ledger, names, asked)
     assert chosen.left == {"b"}
     other = queue(ledger=copy.deepcopy(table.run.ledger))
     assert other.submit(*names, again=["a"], left=["b"]) == ["launch a.2 on none"]

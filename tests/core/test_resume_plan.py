@@ -60,6 +60,7 @@ def test_retry_takes_failures_and_what_was_skipped_because_of_them() -> None:
     before = ledger(
         bad="failed", b="skipped", c="skipped", off="cancelled", d="skipped", e="waiting"
     )
-    result = resume_plan.retry(before, jobs("bad", "off", "e", b="bad", c="b", d="off"))
+    filed = jobs("bad", "off", "e", b="bad", c="b", d="off")
+    result = resume_plan.resume(before, filed, resume_plan.retried(before, filed))
     assert result.requeue == {"bad", "b", "c"}
     assert result.left == {"off", "d", "e"}
