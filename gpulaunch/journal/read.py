@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch import __version__
@@ -33,14 +32,6 @@ class DamagedJournalError(UsageError):
 
 class OtherFormatError(UsageError):
     """A version of gpulaunch that writes another form of the journal wrote this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The number of a journal's last line, and the offset where its whole lines end, in bytes."""
-
-    lines: int
-    end: int
 
 
 class _Facts(Splitter[codec.JournalLine]):
@@ -130,13 +121,13 @@ def fold(ledger: Ledger, fact: Fact, at: Instant, where: str) -> None:
         ) from None
 
 
-def scan(path: Path) -> Scan:
-    """Return the file's last line and its end, by checksums and numbers. Raises as `read` does."""
-    lines = Splitter(lambda line: (codec.check(line), None))
+def scan(path: Path) -> Splitter[None]:
+    """Return the whole file's lines, known by checksums and numbers. Raises as `read` does."""
+    lines: Splitter[None] = Splitter(lambda line: (codec.check(line), None))
     for chunk in _chunks(path):
         lines.feed(chunk)
     lines.finish()
-    return Scan(lines.lines, lines.end)
+    return lines
 
 
 class Follower:
