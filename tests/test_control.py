@@ -25,6 +25,7 @@ from gpulaunch.cli.machine import ps
 from gpulaunch.control import client
 from gpulaunch.control.client import call, live_runs, present, reasons, watch
 from gpulaunch.control.protocol import (
+    ASKING,
     REQUEST_BYTES,
     AlreadySupervisedError,
     Asking,
@@ -32,8 +33,6 @@ from gpulaunch.control.protocol import (
     NoAnswerError,
     Present,
     Reasons,
-    decode_request,
-    encode_request,
 )
 from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
 from gpulaunch.core.causes import Quoted
@@ -117,7 +116,7 @@ def well(conn: Conn, asking: Asking) -> None:
         case Stop(now=True):
             conn.fail("it stops already")
         case _:
-            conn.send({"done": encode_request(asking)["kind"]})
+            conn.send({"done": ASKING.plain(asking)["kind"]})
 
 
 @pytest.fixture
@@ -164,7 +163,7 @@ def test_a_request_reaches_the_supervisor_as_it_was_asked(served: Served, asking
 def test_every_request_survives_the_wire(cls: type) -> None:
     @given(values(cls))
     def check(asking: Asking) -> None:
-        assert decode_request(json.loads(json.dumps(encode_request(asking)))) == asking
+        assert ASKING.decode(json.loads(json.dumps(ASKING.plain(asking)))) == asking
 
     check()
 

@@ -15,7 +15,7 @@ from threading import Thread
 
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.control.protocol import EXPLAINED, Asking, Hello, Reasons, told
+from gpulaunch.control.protocol import EXPLAINED, TOLD, Asking, Hello, Reasons, Told
 from gpulaunch.control.server import Conn, ControlServer
 from gpulaunch.core.events import Asked, Retry
 from gpulaunch.core.ledger import Ledger
@@ -72,7 +72,7 @@ class Answers:
         self.loop.watch(reading.fileno(), over)
 
     def _retry_anew(self, plan: Plan, names: tuple[str, ...] | None) -> dict[str, object]:
-        found = refiled(self.run, plan, names, self.pool)
+        anew = refiled(self.run, plan, names, self.pool)
         directory = self.directory
         try:
             if read_bytes(directory.newest_jobs_file()) != plan.text:
@@ -81,12 +81,10 @@ class Answers:
             raise RefusedError(
                 f"{error.filename}: {error.strerror}; nothing was requeued"
             ) from None
-        self.supervisor.post(found.event)
-        return {
-            "requeued": list(found.requeued),
-            "changed": list(found.changed),
-            "gone": list(found.gone),
-        }
+        self.supervisor.post(anew)
+        before = {job.name: self.run.ledger.jobs[job.name].definition for job in anew.jobs}
+        changed = [job.name for job in anew.jobs if before[job.name].digest != job.digest]
+        return {"requeued": list(before), "changed": changed, "gone": list(anew.gone)}
 
     def _answer(self, asking: Asking) -> dict[str, object]:
         ledger = self.supervisor.ledger
@@ -97,7 +95,9 @@ class Answers:
                 waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
                 why = self.supervisor.why_waiting
                 known = ((name, why(name)) for name in islice(waiting, EXPLAINED))
-                return told({name: reason for name, reason in known if reason is not None})
+                reasons = {name: reason for name, reason in known if reason is not None}
+                answer: dict[str, object] = TOLD.plain(Told(reasons))
+                return answer
             case Retry(names):
                 requeued = self.run.retried_by(names)
                 self.supervisor.post(Asked(asking))

@@ -46,20 +46,6 @@ class Filed:
         return as_chosen(plan, self.choices.explain, self.choices.preload)
 
 
-@dataclass(frozen=True, slots=True)
-class Refiled:
-    """What a retry does, with the job file as it is now.
-
-    Names of jobs: `requeued`, those of them with another definition (`changed`), and those that
-    the file no longer has (`gone`).
-    """
-
-    event: RetriedAnew
-    requeued: tuple[str, ...]
-    changed: tuple[str, ...]
-    gone: tuple[str, ...]
-
-
 def plan_again(run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool) -> Plan:
     """Return the plan of the job file as it is now, under the run's choices.
 
@@ -126,8 +112,8 @@ class Reading:
             os.close(self._write)
 
 
-def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool) -> Refiled:
-    """Return what a retry of these jobs (None: all that failed) would do. Changes nothing.
+def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool) -> RetriedAnew:
+    """Return the retry of these jobs (None: all that failed) by this plan. Changes nothing.
 
     Raises RefusedError where a job can never run as it is now, or its needs, after or service
     changed: a live run cannot take that up.
@@ -144,12 +130,7 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
             " take up. Nothing was requeued: let the run end, or stop it, and retry then;"
             " --recorded retries what it began with"
         )
-    ledger = run.ledger
-    changed = tuple(
-        job.name for job in jobs if ledger.jobs[job.name].definition.digest != job.digest
-    )
-    requeued = tuple(job.name for job in jobs)
-    return Refiled(RetriedAnew(names, jobs, frozenset(gone)), requeued, changed, gone)
+    return RetriedAnew(names, jobs, gone)
 
 
 def _moved(job: Job, run: Run) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpulaunch.control.protocol import (
+    ASKING,
     REPLY_BYTES,
     TOLD,
     Asking,
@@ -22,7 +23,6 @@ from gpulaunch.control.protocol import (
     Present,
     Reasons,
     Told,
-    encode_request,
     not_admitted,
 )
 from gpulaunch.core.model import RunState
@@ -73,7 +73,7 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
         if os.geteuid() not in (uid, 0):
             raise NoAnswerError(not_admitted(run, uid))
         try:
-            answer = _exchange(link, to_json(encode_request(asking)) + b"\n", until)
+            answer = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until)
         except TimeoutError:
             raise NoAnswerError(
                 f"run {run} has not answered within {timeout:g} s: its supervisor (pid {pid})"

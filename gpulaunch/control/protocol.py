@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
@@ -40,7 +40,8 @@ class Reasons:
 
 
 Asking: TypeAlias = Request | Hello | Reasons
-_ASKING = coder_of(Asking)
+ASKING = coder_of(Asking)
+"""How a request is written. Reading another raises ValueError, in words for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,6 @@ class Told:
 TOLD = coder_of(Told)
 
 
-def told(reasons: Mapping[str, WaitReason]) -> dict[str, Any]:
-    """Return the answer to Reasons as JSON's values."""
-    return cast("dict[str, Any]", TOLD.plain(Told(reasons)))
-
-
 class AlreadySupervisedError(UnfinishedRunError):
     """Another supervisor has the run; `pid` is 0 where that is in another PID namespace."""
 
@@ -98,16 +94,6 @@ class AlreadySupervisedError(UnfinishedRunError):
 
 class NoAnswerError(UsageError):
     """The run is not alive, belongs to another user, or does not answer."""
-
-
-def decode_request(value: object) -> Asking:
-    """Return the request that this JSON holds. Raises ValueError, in words for the client."""
-    return cast(Asking, _ASKING.decode(value))
-
-
-def encode_request(asking: Asking) -> dict[str, Any]:
-    """Return the request as JSON's values."""
-    return cast("dict[str, Any]", _ASKING.plain(asking))
 
 
 def not_admitted(run: str, uid: int) -> str:

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 from gpulaunch import __version__
 from gpulaunch.control.protocol import (
+    ASKING,
     REPLY_BYTES,
     REQUEST_BYTES,
     AlreadySupervisedError,
     Asking,
-    decode_request,
     not_admitted,
 )
 from gpulaunch.farside.wire import peer
@@ -136,7 +136,8 @@ class Conn:
 
     def _understand(self, line: bytearray) -> Asking | None:
         try:
-            return decode_request(json.loads(line))
+            asking: Asking = ASKING.decode(json.loads(line))
+            return asking
         except (ValueError, RecursionError) as error:
             self.end(f"gpulaunch {__version__} does not understand this request: {error}")
         return None

@@ -282,7 +282,7 @@ class RetriedAnew:
 
     names: tuple[str, ...] | None
     jobs: tuple[Job, ...]
-    gone: frozenset[str] = frozenset()
+    gone: tuple[str, ...] = ()
 
 
 Observed: TypeAlias = AttemptQueued | AttemptStarted | ServiceReady

@@ -45,7 +45,7 @@ def retire_unneeded(state: State) -> None:
             graph.retire(state, node)
 
 
-def redefine(state: State, jobs: Iterable[Job], gone: frozenset[str]) -> None:
+def redefine(state: State, jobs: Iterable[Job], gone: Iterable[str]) -> None:
     """Give settled and delayed jobs their new definition; mark those of `gone` as vanished."""
     for job in jobs:
         node = state.jobs.nodes.get(job.name)
@@ -57,7 +57,7 @@ def redefine(state: State, jobs: Iterable[Job], gone: frozenset[str]) -> None:
         links = node.job
         node.job = replace(job, needs=links.needs, after=links.after, service=links.service)
         _add(state, node.job)
-    for name in sorted(gone & state.jobs.nodes.keys()):
+    for name in sorted(state.jobs.nodes.keys() & gone):
         node = state.jobs.nodes[name]
         if graph.is_bad(state, node) and not state.record(node).vanished:
             state.jobs.failed.pop(node, None)

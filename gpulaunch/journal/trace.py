@@ -76,7 +76,7 @@ class JobsRetried:
 
     names: tuple[str, ...] | None
     jobs: tuple[TracedJob, ...]
-    gone: frozenset[str]
+    gone: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

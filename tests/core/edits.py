@@ -18,4 +18,4 @@ def retried_anew(rng: random.Random, jobs: tuple[Job, ...]) -> RetriedAnew:
     ]
     gone = {job.name for job in jobs if job not in chosen and rng.random() < 0.05}
     names = rng.choice([None, tuple(job.name for job in chosen)])
-    return RetriedAnew(names, tuple(defined), frozenset(gone))
+    return RetriedAnew(names, tuple(defined), tuple(sorted(gone)))
