@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.views.terminal import SilentView
+from gpulaunch.views.terminal import SilentView, View
 
 if TYPE_CHECKING:
     from gpulaunch.diagnose.lint import Finding
@@ -62,6 +62,11 @@ class Observer(SilentView):
 
         `earlier`: how long jobs took in earlier runs of the same file, in seconds by name.
         """
+
+    @property
+    def view(self) -> View:
+        """What is shown facts from then on: the observer itself, or a view of its own."""
+        return self
 
     def begun(self) -> None:
         """Learn that the run is being recorded."""

@@ -23,7 +23,7 @@ from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Supervisor
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
@@ -126,9 +126,9 @@ def run_to_its_end(
         urgent = session.options.metrics_port == 0
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     try:
-        unrecorded = supervise(session, server, journal, observer, begun)
+        unrecorded = supervise(session, server, journal, observer.view, begun)
     finally:
-        observer.close(ledger)
+        observer.view.close(ledger)
         if exporter is not None:
             exporter.close()
     with attended(server, session.run, ledger):
@@ -216,8 +216,8 @@ def supervise(
         begun()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
-        shown = _TeeView(view, teller) if session.plan.notify else view
-        supervisor = Supervisor(run, recorder, shown, loop, now, session.options.wait)
+        tell = teller.see if session.plan.notify else None
+        supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)
         if threading.current_thread() is threading.main_thread():
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))
@@ -274,21 +274,6 @@ def _opened(session: Session) -> RunOpened:
 def _command(run: Run, name: str) -> str:
     job = run.job(name)
     return "" if job is None else command_line(what_runs(job))
-
-
-class _TeeView:
-    """Passes each fact to the view and to the notifier."""
-
-    def __init__(self, view: View, teller: Notifier) -> None:
-        self._teller = teller
-        self._view = view
-        self.tick = view.tick
-        self.next_tick = view.next_tick
-        self.close = view.close
-
-    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
-        self._view.see(fact, at, ledger)
-        self._teller.see(fact, at, ledger)
 
 
 def _teller(session: Session, ledger: Ledger, loop: Loop, note: Callable[[str], None]) -> Notifier:

@@ -47,12 +47,14 @@ BeforeClose: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
 
 It may turn the loop for a while. If an event comes meanwhile, the run goes on, and it is called
 again at the next end."""
+Tell: TypeAlias = Callable[[Fact, Instant, Ledger], object]
 
 
 class Supervisor:
     """Drives one Run to its end through an engine.
 
     `wait`: seconds from the first request for a card; a run without an attempt by then gives up.
+    `tell` hears each fact after the view has shown it.
     """
 
     _engine: Engine
@@ -65,10 +67,12 @@ class Supervisor:
         loop: Loop,
         clock: Callable[[], Instant],
         wait: float | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self._run = run
         self._record = record
         self._view = view
+        self._tell = tell
         self._loop = loop
         self._clock = clock
         self._driver = Driver(run, loop, self, wait, clock)
@@ -185,6 +189,8 @@ class Supervisor:
             self._recording_failed(now)
         for fact in facts:
             self._view.see(fact, now, self._run.ledger)
+            if self._tell is not None:
+                self._tell(fact, now, self._run.ledger)
         if not self._syncing:
             self._syncing = True
             self._loop.call_after("sync", 1.0, self._sync)

@@ -13,9 +13,7 @@ import click
 from gpulaunch.app.observer import Observer, Preview
 from gpulaunch.cli.detach import DetachedSupervisor, detach
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, stderr_console
-from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, View
@@ -73,17 +71,9 @@ class Terminal(Observer):
         if self._detached is not None:
             self._detached.begun()
 
-    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
-        self._view.see(fact, at, ledger)
-
-    def tick(self, now: Instant, ledger: Ledger) -> None:
-        self._view.tick(now, ledger)
-
-    def next_tick(self, now: Instant) -> float | None:
-        return self._view.next_tick(now)
-
-    def close(self, ledger: Ledger) -> None:
-        self._view.close(ledger)
+    @property
+    def view(self) -> View:
+        return self._view
 
     def ended(self, run: RunDir, ledger: Ledger) -> None:
         if not self._json:
