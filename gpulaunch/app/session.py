@@ -223,8 +223,8 @@ def supervise(
             loop.on_signals(heard, _signal_handler(supervisor, teller))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         make = setup_of(session.pool.engine).make
-        context = _context(session, ledger, supervisor)
-        engine = make(context, session.pool, session.options.slurm, loop, supervisor.post)
+        context = _context(session, ledger, supervisor, loop)
+        engine = make(context, session.pool, session.options.slurm)
         stack.callback(engine.close)
         answers = Answers(session.run, session.pool, session.filed, supervisor, run, loop)
         server.serve(loop, answers.answer)
@@ -299,13 +299,15 @@ def _signal_handler(supervisor: Supervisor, teller: Notifier) -> Callable[[int],
     return hear
 
 
-def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> RunContext:
+def _context(session: Session, ledger: Ledger, supervisor: Supervisor, loop: Loop) -> RunContext:
     return RunContext(
         run=session.run,
         run_id=session.run_id,
         epoch=ledger.opening.epoch,
         machine=session.pool.machine,
         base=dict(os.environ),
+        loop=loop,
+        post=supervisor.post,
         force_uuid=session.pool.style == "uuid",
         warn=supervisor.note,
     )

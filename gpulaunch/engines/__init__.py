@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from gpulaunch.core.selection import Selection
     from gpulaunch.engines.context import RunContext
     from gpulaunch.engines.pool import CardPool
-    from gpulaunch.engines.protocol import Engine, Post
+    from gpulaunch.engines.protocol import Engine
     from gpulaunch.journal.choices import Choices
-    from gpulaunch.loop import Loop
 
 
 class EngineSetup(Protocol):
@@ -43,9 +42,7 @@ class EngineSetup(Protocol):
         in the environment, or too few descriptors.
         """
 
-    def make(
-        self, context: RunContext, pool: CardPool, words: Sequence[str], loop: Loop, post: Post, /
-    ) -> Engine:
+    def make(self, context: RunContext, pool: CardPool, words: Sequence[str], /) -> Engine:
         """Return the engine, ready for instructions."""
 
 

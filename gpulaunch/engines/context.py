@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpulaunch.engines.environment import MachineLimits
+from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 """Errors of a launch for lack of descriptors, memory or disk: it is tried again."""
@@ -17,12 +19,18 @@ SCARCITY_RETRY_DELAY = 1.0
 
 @dataclass(slots=True)
 class RunContext:
-    """What all attempts of the run share. `base` is the keepers' own environment."""
+    """What all attempts of the run share.
+
+    `base` is the keepers' own environment. What happens to the run comes in through `loop`, and
+    goes to the supervisor through `post`.
+    """
 
     run: RunDir
     run_id: str
     epoch: int
     machine: MachineLimits
     base: Mapping[str, str]
+    loop: Loop
+    post: Post
     force_uuid: bool = False
     warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)

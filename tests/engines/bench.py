@@ -43,7 +43,7 @@ class Bench:
         self.begin()
 
     def begin(self) -> None:
-        self.engine = Local(self.context(), self.pool, self.loop, self.events.append)
+        self.engine = Local(self.context(), self.pool)
 
     def context(self) -> RunContext:
         return RunContext(
@@ -52,6 +52,8 @@ class Bench:
             epoch=self.epoch,
             machine=self.pool.machine,
             base=self.environ,
+            loop=self.loop,
+            post=self.events.append,
             warn=lambda job, text: self.warned.append(text),
         )
 
@@ -102,7 +104,7 @@ class SlurmBench(Bench):
 
     def begin(self) -> None:
         self.environ |= self.cluster.environ
-        self.engine = SlurmEngine(self.context(), (), 0.2, self.loop, self.events.append)
+        self.engine = SlurmEngine(self.context(), (), 0.2)
 
     def hold(self, *gpus: Gpu) -> None:
         """Slurm's business."""

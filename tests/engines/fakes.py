@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gpulaunch.core.events import (
     Acquire,
@@ -18,7 +19,17 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.protocol import Post
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+
+
+def lone_context(path: Path, loop: Loop, environ: Mapping[str, str]) -> RunContext:
+    """What a part of an engine needs that has no run around it."""
+    machine = MachineLimits(1, 1, str(path / "cache"))
+    return RunContext(RunDir(path), "run", 1, machine, dict(environ), loop, print, warn=print)
 
 
 class FakeEngine:

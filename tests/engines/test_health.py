@@ -18,6 +18,7 @@ from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.machine import CardReading, drained, is_free
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from tests.engines.fakes import lone_context
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import descriptors_left, wait_until
 
@@ -39,8 +40,11 @@ class Bench:
         self.loop = Loop()
         self.events: list[Event] = []
         pool = open_pool(None, simulate, dict(os.environ), "run")
-        context = RunContext(RunDir(path), "run", 1, pool.machine, dict(os.environ))
-        self.engine = Local(context, pool, self.loop, self.events.append)
+        post = self.events.append
+        context = RunContext(
+            RunDir(path), "run", 1, pool.machine, dict(os.environ), self.loop, post
+        )
+        self.engine = Local(context, pool)
 
     def until(self, *kinds: type[Event], count: int = 1, seconds: float = 60.0) -> list[Event]:
         """The first `count` events of these kinds."""
@@ -141,12 +145,12 @@ def test_a_driver_without_events_disturbs_nothing(driver: FakeDriver, tmp_path: 
     bench.close()
 
 
-def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
+def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver, tmp_path: Path) -> None:
     driver.card(0)
     gpus = find(os.environ).gpus
     before = sorted(os.listdir("/proc/self/fd"))
     loop = Loop()
-    health = Health(gpus, loop, lambda event: None, lambda gpu: True, dict(os.environ))
+    health = Health(lone_context(tmp_path, loop, os.environ), gpus, lambda gpu: True)
     health.begin()
     health.begin()
     assert health._client is not None

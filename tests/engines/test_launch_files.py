@@ -19,6 +19,7 @@ from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.jobfile import load_text
+from gpulaunch.loop import Loop
 from gpulaunch.process.archive import archived
 from gpulaunch.process.nodeside import withdraw, write_stop
 from tests.process.onnode import Node, driver, listing
@@ -45,7 +46,7 @@ class Bench:
 
     def write(self, job: Job, number: int = 1) -> AttemptId:
         attempt = AttemptId(job.name, number)
-        context = RunContext(self.run, RUN_ID, 1, MACHINE, self.base)
+        context = RunContext(self.run, RUN_ID, 1, MACHINE, self.base, Loop(), print)
         launch_files.write(Launch(attempt, job, ()), context, self.outs)
         return attempt
 

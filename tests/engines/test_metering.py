@@ -25,6 +25,7 @@ from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import MetricsReader, open_metrics
 from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
+from tests.engines.fakes import lone_context
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import goes_along, wait_until
 from tests.process.conftest import spawner
@@ -52,15 +53,10 @@ class Bench:
         self.loop = Loop()
         self.events: list[Event] = []
         self.warned: list[str] = []
-        self.metering = Metering(
-            self.path,
-            self.gpus,
-            self.loop,
-            self.events.append,
-            fake.environ,
-            lambda job, text: self.warned.append(text),
-            after=0.01,
-        )
+        context = lone_context(path, self.loop, fake.environ)
+        context.post = self.events.append
+        context.warn = lambda job, text: self.warned.append(text)
+        self.metering = Metering(context, self.gpus, after=0.01)
 
     def turn(self, seconds: float = 0.05) -> None:
         self.loop.call_after("test", seconds, lambda: None)
@@ -329,9 +325,11 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.core.model import Gpu
 from gpulaunch.loop import Loop
+from tests.engines.fakes import lone_context
 loop = Loop()
 gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]
-metering = Metering(Path(sys.argv[1]), gpus, loop, print, os.environ, print, after=0.0)
+context = lone_context(Path(sys.argv[1]).parent, loop, os.environ)
+metering = Metering(context, gpus, after=0.0)
 metering.begin(AttemptId("a", 1), os.getpid(), os.getppid(), gpus)
 loop.turn()
 print(metering.pid, flush=True)

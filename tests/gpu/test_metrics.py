@@ -21,6 +21,7 @@ from gpulaunch.metrics.read import measured
 from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.sampler.driver import CardSampler
 from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
+from tests.engines.fakes import lone_context
 from tests.helpers import wait_until
 from tests.process.conftest import spawner
 from tests.process.support import Slot
@@ -108,7 +109,7 @@ def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
     """The sampler as a run has it; what it costs is printed."""
     attempt, loop = AttemptId("a", 1), Loop()
     path = tmp_path / "metrics.db"
-    metering = Metering(path, [gpu], loop, print, os.environ, print, after=0.0)
+    metering = Metering(lone_context(tmp_path, loop, os.environ), [gpu], after=0.0)
 
     def turned(seconds: float) -> None:
         loop.call_after("test", seconds, lambda: None)

@@ -163,12 +163,10 @@ class History:
         self.programs = Programs(self.loop, self.cluster, self._fault)
         context = RunContext(
             self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
-            {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
+            {"PATH": "/bin"}, self.loop, self.events.append,
+            warn=lambda job, text: self.warned.append(text),
         )  # fmt: skip
-        self.engine = SlurmEngine(
-            context, (), 5.0, self.loop, self.events.append, self.programs,
-            clock=lambda: self.loop.now,
-        )  # fmt: skip
+        self.engine = SlurmEngine(context, (), 5.0, self.programs, clock=lambda: self.loop.now)
         if self.epoch > 1:
             self.engine.adopt(sorted(self.open))
 

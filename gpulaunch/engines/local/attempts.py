@@ -29,11 +29,9 @@ from gpulaunch.engines.local.readiness import Services
 from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers, close_ports
 from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
-from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import reserve_port
-from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
 from gpulaunch.process.ends import text_of
@@ -78,23 +76,17 @@ class LocalAttempts:
     def __init__(
         self,
         context: RunContext,
-        loop: Loop,
-        post: Post,
         cards: CardLeases,
         diagnosis: EndDiagnosis,
         metering: Metering,
     ) -> None:
         self._context = context
-        self._loop = loop
-        self._post = post
         self._diagnosis = diagnosis
         self._metering = metering
-        self._postponed = PostponedLaunches(loop, self.launch, context.warn)
-        self.pairs = Pairs(
-            context, loop, cards, self._hear, lambda: self._postponed.resume("server")
-        )
-        self._workers = WaitingWorkers(self.pairs, post)
-        self._services = Services(loop, post)
+        self._postponed = PostponedLaunches(context, self.launch)
+        self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
+        self._workers = WaitingWorkers(self.pairs, context.post)
+        self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
         self._declined: set[AttemptId] = set()
         self._outs = OutputDirs()
@@ -130,7 +122,7 @@ class LocalAttempts:
 
     def _refuse(self, launch: Launch, outcome: Outcome) -> None:
         """Post the end of an attempt that never began. Its worker, if it has one, waits on."""
-        self._post(Ended(launch.attempt, End(outcome), kept=launch.worker in self._workers))
+        self._context.post(Ended(launch.attempt, End(outcome), kept=launch.worker in self._workers))
 
     def cards_settled(self) -> None:
         """Launch the attempts that waited to know whether the run still has their card's lease."""
@@ -229,7 +221,7 @@ class LocalAttempts:
 
     def _started(self, running: _Running, pid: int, keeper: int) -> None:
         launch = running.launch
-        self._post(AttemptStarted(launch.attempt, pid))
+        self._context.post(AttemptStarted(launch.attempt, pid))
         goes_on = launch.worker is not None
         self._metering.begin(launch.attempt, pid, keeper, launch.gpus, goes_on)
         if launch.job.service:
@@ -245,7 +237,7 @@ class LocalAttempts:
         else:
             self.pairs.keep(running.pair, running.kind)
             if launch.gpus and _was_short(report.end):
-                self._loop.call_after(
+                self._context.loop.call_after(
                     f"pair:{launch.gpus[0].uuid}",
                     NEXT_PAIR_DELAY,
                     lambda: self._fork_second_pair(running.kind),
@@ -258,7 +250,7 @@ class LocalAttempts:
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
         ended = Ended(launch.attempt, report.end, report.kept)
-        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._post)
+        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._context.post)
 
     def _fork_second_pair(self, kind: PairKind) -> None:
         """Fork a second pair for these leases, so that one gets ready while the other works.
@@ -289,17 +281,17 @@ class LocalAttempts:
 
     def _pair_gone(self, pair: Pair) -> None:
         """End what ran in a pair whose keepers are both gone: its worker and its attempts."""
-        self._loop.unwatch(pair.fileno())
+        self._context.loop.unwatch(pair.fileno())
         pair.close()
         self.pairs.forget(pair)
         for worker in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
-            self._post(WorkerEnded(worker))
+            self._context.post(WorkerEnded(worker))
         for running in self._all_on(pair):
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            self._post(Ended(running.attempt, End(Lost(Because("keeper_killed")))))
+            self._context.post(Ended(running.attempt, End(Lost(Because("keeper_killed")))))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from gpulaunch.core.causes import Because
@@ -17,10 +18,8 @@ from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.names import listening
 from gpulaunch.gpus.waiter import Waiter
-from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 
 
@@ -29,22 +28,17 @@ class Local(LeaseUser):
 
     entrusts = True
 
-    def __init__(self, context: RunContext, pool: CardPool, loop: Loop, post: Post) -> None:
+    def __init__(self, context: RunContext, pool: CardPool) -> None:
         self._context = context
-        self._loop = loop
-        self._post = post
-        self._cards = CardLeases(pool, loop, post, context.base, self)
-        self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
+        self._cards = CardLeases(pool, context.loop, context.post, context.base, self)
+        self._health = Health(context, pool.gpus, self._cards.holds)
         rooms = (context.base.get("TMPDIR") or "/tmp", "/dev/shm")
         self._diagnosis = EndDiagnosis(
             context.run, context.warn, rooms, self._cards.look, self._health.xids
         )
-        self._metering = Metering(
-            context.run.metrics, pool.gpus, loop, post, context.base, context.warn
-        )
-        self._attempts = LocalAttempts(
-            context, loop, self._posted, self._cards, self._diagnosis, self._metering
-        )
+        self._metering = Metering(context, pool.gpus)
+        heard = replace(context, post=self._posted)
+        self._attempts = LocalAttempts(heard, self._cards, self._diagnosis, self._metering)
         # Before the first launch: later some of these names would be this supervisor's own pairs.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
         self._adopted: list[AttemptId] = []
@@ -79,7 +73,7 @@ class Local(LeaseUser):
     def _posted(self, event: Event) -> None:
         if isinstance(event, Ended):
             self._cards.say_want()
-        self._post(event)
+        self._context.post(event)
 
     # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
 
@@ -96,14 +90,14 @@ class Local(LeaseUser):
                 waiter.close()  # another user's process took the name: no keeper of this run
             elif waiter:
                 self._keepers[name] = waiter
-                self._loop.watch(waiter.fileno(), partial(self._keeper_news, name))
+                self._context.loop.watch(waiter.fileno(), partial(self._keeper_news, name))
         self._settle_adopted()
 
     def _keeper_news(self, name: str) -> None:
         if self._keepers[name].on_readable() == "still":
             return
         waiter = self._keepers.pop(name)
-        self._loop.unwatch(waiter.fileno())
+        self._context.loop.unwatch(waiter.fileno())
         waiter.close()
         self._settle_adopted()
 
@@ -120,10 +114,10 @@ class Local(LeaseUser):
             if record is None:
                 # Only this attempt's processes: new attempts of the run may be alive by now.
                 end_stragglers(self._context, attempt)
-                self._post(Ended(attempt, End(Lost(Because("unseen")))))
+                self._context.post(Ended(attempt, End(Lost(Because("unseen")))))
             else:
                 ended = Ended(attempt, record.end)
-                self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._post)
+                self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._context.post)
 
     def why(self, attempt: AttemptId) -> str:
         """Return nothing: on this machine what is launched starts at once."""
@@ -131,7 +125,7 @@ class Local(LeaseUser):
 
     def close(self) -> None:
         for waiter in self._keepers.values():
-            self._loop.unwatch(waiter.fileno())
+            self._context.loop.unwatch(waiter.fileno())
             waiter.close()
         self._metering.close()
         self._attempts.close()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.protocol import Post
+from gpulaunch.engines.context import RunContext
 from gpulaunch.gpus.events import EventsClient
-from gpulaunch.loop import Loop
 
 MAX_XIDS_REMEMBERED = 100
 """Xids that are remembered of each card, the newest: a faulty program makes thousands."""
@@ -27,18 +26,11 @@ class Health:
     """
 
     def __init__(
-        self,
-        gpus: Sequence[Gpu],
-        loop: Loop,
-        post: Post,
-        held: Callable[[str], bool],
-        environ: Mapping[str, str],
+        self, context: RunContext, gpus: Sequence[Gpu], held: Callable[[str], bool]
     ) -> None:
+        self._context = context
         self._gpus = [gpu for gpu in gpus if not gpu.simulated]
-        self._loop = loop
-        self._post = post
         self._held = held
-        self._environ = environ
         self._client: EventsClient | None = None
         self._xids: defaultdict[str, deque[tuple[float, int]]] = defaultdict(
             lambda: deque(maxlen=MAX_XIDS_REMEMBERED)
@@ -47,14 +39,15 @@ class Health:
     def begin(self) -> None:
         """Begin to listen. Idempotent."""
         if self._client is None and self._gpus:
-            self._client = EventsClient(self._gpus, self._loop, self._report, self._environ)
+            loop, environ = self._context.loop, self._context.base
+            self._client = EventsClient(self._gpus, loop, self._report, environ)
 
     def _report(self, event: GpuEvent) -> None:
         if event.verdict != "lost" and not self._held(event.gpu):
             return
         if event.code is not None:
             self._xids[event.gpu].append((time.monotonic(), event.code))
-        self._post(event)
+        self._context.post(event)
 
     def xids(self, gpu: str, since: float) -> tuple[int, ...]:
         """Return a card's Xids since this monotonic time, at most the last MAX_XIDS_REMEMBERED."""

@@ -13,16 +13,14 @@ import json
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.engines.protocol import Post
+from gpulaunch.engines.context import RunContext
 from gpulaunch.helper_process import Helper, command
-from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
@@ -58,28 +56,14 @@ class _Begun:
 
 
 class Metering:
-    """Owns the sampler process. `path` is the run's metrics.db.
-
-    `after`: seconds from the first attempt to the sampler's start.
-    """
+    """Owns the sampler process. `after`: seconds from the first attempt to the sampler's start."""
 
     def __init__(
-        self,
-        path: Path,
-        gpus: Sequence[Gpu],
-        loop: Loop,
-        post: Post,
-        environ: Mapping[str, str],
-        warn: Callable[[str | None, str], None],
-        after: float = BEGIN_AFTER,
+        self, context: RunContext, gpus: Sequence[Gpu], after: float = BEGIN_AFTER
     ) -> None:
-        self._path = path
+        self._context = context
         self._cards = [(gpu.index, gpu.uuid) for gpu in gpus if not gpu.simulated]
         self._pretend = any(gpu.simulated for gpu in gpus)
-        self._loop = loop
-        self._post = post
-        self._environ = dict(environ)
-        self._warn = warn
         self._after = after
         self._wanted = False
         self._warned = False
@@ -87,7 +71,7 @@ class Metering:
         self._begins_unsent = False
         self._ends_unsent: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
         self._helper = Helper(
-            loop,
+            context.loop,
             self._received,
             lambda status: self._helper.restart(self._start),
             socket.SOCK_SEQPACKET,
@@ -112,7 +96,7 @@ class Metering:
         self._live[attempt] = begun
         if not self._wanted:
             self._wanted = True
-            self._loop.call_after("metering:start", self._after, self._start)
+            self._context.loop.call_after("metering:start", self._after, self._start)
         if not self._send(begun.message("begin", begun.at)):
             self._begins_unsent = True
         self._flush()
@@ -134,7 +118,7 @@ class Metering:
     def close(self) -> None:
         """Let the sampler record what is left, then end it. Idempotent."""
         for timer in ("start", "flush"):
-            self._loop.forget(f"metering:{timer}")
+            self._context.loop.forget(f"metering:{timer}")
         end = time.monotonic() + LAST_WORDS
         if self._helper.link is not None:
             with contextlib.suppress(OSError):
@@ -145,10 +129,10 @@ class Metering:
     # ── The process ─────────────────────────────────────────────────────────────────────────────
 
     def _start(self) -> None:
-        arguments = [str(self._path), json.dumps(self._cards)]
+        arguments = [str(self._context.run.metrics), json.dumps(self._cards)]
         line = command("gpulaunch.sampler.main", *arguments, title="sampler")
         try:
-            self._helper.start(line, self._environ)
+            self._helper.start(line, self._context.base)
         except OSError:  # processes, memory or descriptors are scarce
             self._helper.restart(self._start)
             return
@@ -175,7 +159,7 @@ class Metering:
             self._begins_unsent = not all(map(self._send, begun))
         self._flush_ends()
         if self._ends_unsent or self._begins_unsent:
-            self._loop.call_after("metering:flush", FULL_PIPE_DELAY, self._flush)
+            self._context.loop.call_after("metering:flush", FULL_PIPE_DELAY, self._flush)
 
     def _flush_ends(self) -> None:
         while self._ends_unsent and self._send(self._ends_unsent[0]):
@@ -186,11 +170,13 @@ class Metering:
         if message["said"] == "trouble":
             if not self._warned:
                 self._warned = True
-                self._warn(None, f"what the run uses is not all recorded: {message['text']}")
+                self._context.warn(
+                    None, f"what the run uses is not all recorded: {message['text']}"
+                )
             return
         attempt = AttemptId(message["job"], message["number"])
         begun = self._live.get(attempt)
         if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
             self._live[attempt] = replace(begun, misplaced=True)
             where = message["gpu"], message["pid"], message["text"]
-            self._post(Misplaced(attempt, *where, (Hint("wrong_gpu"),)))
+            self._context.post(Misplaced(attempt, *where, (Hint("wrong_gpu"),)))

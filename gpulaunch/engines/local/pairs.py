@@ -16,7 +16,6 @@ from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.local.preloads import Preloads
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
-from gpulaunch.loop import Loop
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.preloading import PreloadServer
 
@@ -44,16 +43,14 @@ class Pairs:
     def __init__(
         self,
         context: RunContext,
-        loop: Loop,
         cards: CardLeases,
         hear: Callable[[Pair], None],
         served: Callable[[], None],
     ) -> None:
         self._context = context
-        self._loop = loop
         self._cards = cards
         self._hear = hear
-        self.preloads = Preloads(context, loop, served, self._server_gone)
+        self.preloads = Preloads(context, served, self._server_gone)
         self._spawner: Spawner | None = None
         self._forked = 0
         self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)
@@ -100,7 +97,7 @@ class Pairs:
             brings = link.fileno() if link else None
             pair = self._fork_from(kind, leases, alive.fileno(), brings)
         self._leases[pair] = kind.leases
-        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        self._context.loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
     def _fork_from(self, kind: PairKind, leases: list[int], alive: int, link: int | None) -> Pair:
@@ -151,7 +148,7 @@ class Pairs:
         """Close a pair's socket. Its keepers exit on the end of file, and end what runs there."""
         self._leases.pop(pair, None)
         self.lent(pair, ())
-        self._loop.unwatch(pair.fileno())
+        self._context.loop.unwatch(pair.fileno())
         pair.close()
 
     def forget(self, pair: Pair) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId
-from gpulaunch.loop import Loop
+from gpulaunch.engines.context import RunContext
 
 Awaited: TypeAlias = Literal["server", "lease"]
 """What a launch waits for: a preload server that imports, or a lease that is being regained."""
@@ -17,12 +17,9 @@ Awaited: TypeAlias = Literal["server", "lease"]
 class PostponedLaunches:
     """Calls `launch` with each postponed launch in its time. The attempts are not charged."""
 
-    def __init__(
-        self, loop: Loop, launch: Callable[[Launch], None], warn: Callable[[str | None, str], None]
-    ) -> None:
-        self._loop = loop
+    def __init__(self, context: RunContext, launch: Callable[[Launch], None]) -> None:
+        self._context = context
         self._launch = launch
-        self._warn = warn
         self._launches: dict[AttemptId, Launch] = {}
         self._waiting: defaultdict[Awaited, list[AttemptId]] = defaultdict(list)
         self._warned: set[AttemptId] = set()
@@ -37,10 +34,10 @@ class PostponedLaunches:
                 return
             if why and attempt not in self._warned:
                 self._warned.add(attempt)
-                self._warn(attempt.job, f"is tried again until it can start: {why}")
+                self._context.warn(attempt.job, f"is tried again until it can start: {why}")
             self._launch(launch)
 
-        self._loop.call_after(f"launch:{attempt}", seconds, again)
+        self._context.loop.call_after(f"launch:{attempt}", seconds, again)
 
     def wait_for(self, launch: Launch, awaited: Awaited) -> None:
         """Launch again at the next call of `resume`."""

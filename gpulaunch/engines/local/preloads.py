@@ -20,7 +20,6 @@ from gpulaunch.core.model import Job
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import CACHES, CHOSEN, Delta
 from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
-from gpulaunch.loop import Loop
 from gpulaunch.process.command import Command, Main
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, PreloadUnavailable
 
@@ -62,12 +61,10 @@ class Preloads:
     def __init__(
         self,
         context: RunContext,
-        loop: Loop,
         news: Callable[[], None],
         gone: Callable[[PreloadServer], None],
     ) -> None:
         self._context = context
-        self._loop = loop
         self._news = news
         self._gone = gone
         self._kinds: dict[Key, _Kind] = {}
@@ -155,7 +152,7 @@ class Preloads:
         log = _fresh(folder, self._number)
         server = PreloadServer(preload, log, self._context.base)
         kind.servers.append(server)
-        self._loop.watch(server.fileno(), lambda: self._hear(kind, server, job))
+        self._context.loop.watch(server.fileno(), lambda: self._hear(kind, server, job))
 
     # ── What servers say ────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +178,7 @@ class Preloads:
 
     def _end(self, server: PreloadServer) -> None:
         if server.state != "over":
-            self._loop.unwatch(server.fileno())
+            self._context.loop.unwatch(server.fileno())
             server.close()
 
 

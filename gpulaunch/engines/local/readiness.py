@@ -17,9 +17,7 @@ from urllib.parse import urlsplit
 
 from gpulaunch.core.facts import ServiceReady
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
-from gpulaunch.engines.protocol import Post
-from gpulaunch.loop import Loop
+from gpulaunch.engines.context import SCARCITY_RETRY_DELAY, RunContext
 
 READY_RETRY_DELAY = 0.25
 """Seconds between two connections to a service that is not ready."""
@@ -91,9 +89,9 @@ class Readiness:
 class Services:
     """The services that run: where each is found, and who is still asked whether it is ready."""
 
-    def __init__(self, loop: Loop, post: Post) -> None:
-        self._loop = loop
-        self._post = post
+    def __init__(self, context: RunContext) -> None:
+        self._loop = context.loop
+        self._post = context.post
         self._asked: dict[AttemptId, Readiness] = {}
         self.addresses: dict[str, str] = {}
 

@@ -9,10 +9,9 @@ from gpulaunch.core.selection import Selection
 from gpulaunch.engines import pool as pools
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.engines.protocol import Engine, Post
+from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import Choices
-from gpulaunch.loop import Loop
 from gpulaunch.text import several
 
 _LAUNCHER = 24
@@ -35,12 +34,10 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
     require_descriptors(len(pool.gpus))
 
 
-def make(
-    context: RunContext, pool: CardPool, words: Sequence[str], loop: Loop, post: Post
-) -> Engine:
+def make(context: RunContext, pool: CardPool, words: Sequence[str]) -> Engine:
     from gpulaunch.engines.local.engine import Local
 
-    return Local(context, pool, loop, post)
+    return Local(context, pool)
 
 
 def require_descriptors(cards: int) -> None:

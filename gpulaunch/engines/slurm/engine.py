@@ -20,7 +20,6 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import SCARCE, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.prepare import OutputDirs
-from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
@@ -28,7 +27,6 @@ from gpulaunch.engines.slurm.rundir import SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.loop import Loop
 
 
 class SlurmEngine:
@@ -42,19 +40,15 @@ class SlurmEngine:
         context: RunContext,
         words: Sequence[str],
         cycle: float,
-        loop: Loop,
-        post: Post,
         slurm: commands.Slurm | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._words = tuple(words)
         self._run = run = SlurmDir(context.run.path)
-        self._loop = loop
-        self._post = post
         self._clock = clock
         self._outs = OutputDirs()
-        self._slurm = slurm or commands.Slurm(loop, context.base)
+        self._slurm = slurm or commands.Slurm(context.loop, context.base)
         self._environ = script.environment(context.base)
         self._records = DiskRecords(run)
         self._diagnosis = EndDiagnosis(context.run, context.warn)
@@ -116,14 +110,14 @@ class SlurmEngine:
     def _do(self, action: a.Action) -> None:
         match action:
             case a.PostEvent(event):
-                self._post(event)
+                self._context.post(event)
             case a.Diagnose(ended, job):
-                self._diagnosis.diagnose(ended, job, (), self._post)
+                self._diagnosis.diagnose(ended, job, (), self._context.post)
             case a.Warn(job, text):
                 self._context.warn(job, text)
             case a.Wake(timer, seconds):
                 due = a.Due(timer)
-                self._loop.call_after(f"slurm:{timer}", seconds, partial(self._tell, due))
+                self._context.loop.call_after(f"slurm:{timer}", seconds, partial(self._tell, due))
             case _ if isinstance(action, a.Call):
                 self._call(action)
             case _:

@@ -10,10 +10,9 @@ from gpulaunch.core.selection import Selection
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.pool import CardPool, SelectionError, cache_directory, parse
-from gpulaunch.engines.protocol import Engine, Post
+from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.journal.choices import Choices
-from gpulaunch.loop import Loop
 from gpulaunch.text import parse_span
 
 CYCLE = "GPULAUNCH_SLURM_CYCLE"
@@ -68,12 +67,10 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
         )
 
 
-def make(
-    context: RunContext, pool: CardPool, words: Sequence[str], loop: Loop, post: Post
-) -> Engine:
+def make(context: RunContext, pool: CardPool, words: Sequence[str]) -> Engine:
     from gpulaunch.engines.slurm.engine import SlurmEngine
 
-    return SlurmEngine(context, words, cycle_of(os.environ), loop, post)
+    return SlurmEngine(context, words, cycle_of(os.environ))
 
 
 def cycle_of(environ: Mapping[str, str]) -> float:
