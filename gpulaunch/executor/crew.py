@@ -39,8 +39,8 @@ from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
 from gpulaunch.executor.work import Work
-from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
-from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerPlan, WorkerSlot
+from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
+from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerSlot
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.wording import job_reason

@@ -33,7 +33,7 @@ from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.manager import Manager, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
 from gpulaunch.executor.work import WorkItem
-from gpulaunch.executor.worker_slot import WorkerPlan
+from gpulaunch.executor.worker_handle import WorkerPlan
 from gpulaunch.gpus.visible import MASK, ORDER
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from gpulaunch.executor.crew import Crew, launching
 from gpulaunch.executor.errors import BrokenGpuExecutorError
 from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.work import Work
-from gpulaunch.executor.worker_slot import WorkerPlan
+from gpulaunch.executor.worker_handle import WorkerPlan
 from gpulaunch.loop import Loop
 
 running: set[Manager] = set()

@@ -14,7 +14,7 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,20 +111,36 @@ def _nowhere() -> int:
     return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What every worker is started with. `wait`: seconds for a first card, None: for ever.
+
+    `streams`: whether the executor's process has a standard output and error. `most_items`: items
+    after which a worker is replaced.
+    """
+
+    hello: ChannelMessage
+    environ: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str | None] = field(repr=False)
+    cwd: str
+    streams: tuple[bool, bool] = (True, True)
+    per_gpu: int = 1
+    cpus: int | None = None
+    wait: float | None = None
+    most_items: int | None = None
+
+
 @dataclass(eq=False)
 class WorkerHandle:
-    """One worker. `open_streams`: whether the executor's process has standard output and error.
+    """One worker. `tell` is called once by its thread, when it stops serving.
 
-    `tell` is called once by the worker's thread, when it stops serving: with the error where the
-    worker never became ready, else None. `most`: items after which it is replaced. `outcome` is
-    known once `ended` is set. `unbegun`: the worker has not read its last item.
+    With the error where the worker never became ready, else with None. `outcome` is known once
+    `ended` is set. `unbegun`: the worker has not read its last item.
     """
 
     attempt: AttemptId
     gpu: Gpu
-    hello: ChannelMessage
-    most: int | None
-    open_streams: tuple[bool, bool]
+    plan: WorkerPlan
     work: Work
     tell: Callable[[WorkerHandle, UnreadyError | None], None]
     claim: Claim = field(default_factory=Claim)
@@ -135,7 +151,7 @@ class WorkerHandle:
     log: bytes = b""
 
     def __post_init__(self) -> None:
-        self.streams = Streams(self.open_streams)
+        self.streams = Streams(self.plan.streams)
         try:
             ours, self.theirs = socket.socketpair()
         except BaseException:
@@ -183,7 +199,7 @@ class WorkerHandle:
         try:
             unready = self._greet()
             done = 0
-            while unready is None and done != self.most:
+            while unready is None and done != self.plan.most_items:
                 item = self.work.take(self.claim)
                 if item is None or not self._run(item):
                     break
@@ -200,7 +216,7 @@ class WorkerHandle:
             self.streams.hand_over(self.channel.link)
         except OSError:
             self._shut(socket.SHUT_RDWR)
-        self._send(self.hello)
+        self._send(self.plan.hello)
         answer = self._receive()
         if answer is not None and answer.kind == READY:
             return None

@@ -11,17 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpulaunch.core.events import Launch
 from gpulaunch.engines.environment import AttemptPlace, delta
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.executor.channel import ChannelMessage
 from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker import START
-from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
+from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.files import regular
 from gpulaunch.gpus.port import reserve_port
@@ -30,24 +29,6 @@ from gpulaunch.process.command import Command
 
 GRACE = 10.0
 """Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """What every worker is started with. `wait`: seconds for a first card, None: for ever.
-
-    `streams`: whether the executor's process has a standard output and error.
-    """
-
-    hello: ChannelMessage
-    environ: Mapping[str, str] = field(repr=False)
-    env: Mapping[str, str | None] = field(repr=False)
-    cwd: str
-    streams: tuple[bool, bool] = (True, True)
-    per_gpu: int = 1
-    cpus: int | None = None
-    wait: float | None = None
-    most_items: int | None = None
 
 
 @dataclass(slots=True)
@@ -111,15 +92,7 @@ class Starter:
         `leases` are the card's descriptors. Raises OSError and GpulaunchError.
         """
         with ExitStack() as undo:
-            worker = WorkerHandle(
-                launch.attempt,
-                launch.gpus[0],
-                self._plan.hello,
-                self._plan.most_items,
-                self._plan.streams,
-                work,
-                tell,
-            )
+            worker = WorkerHandle(launch.attempt, launch.gpus[0], self._plan, work, tell)
             undo.callback(worker.discard)
             port = undo.enter_context(reserve_port())
             directory = tempfile.mkdtemp(prefix="gpulaunch-worker-")

@@ -32,13 +32,23 @@ class CardSample:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSample:
-    """An attempt's whole process tree at one moment. `cpu_seconds` counts from its start."""
+    """An attempt's whole process tree at one moment, and its cards' means and sums.
+
+    `cpu_seconds` count from its start, as `seconds` do; it stood as it is for `span` seconds.
+    `gpus`: how many cards it has, None on pretend ones. `utilization` is the mean over them, and
+    `card_memory` what is used of them, by whomever.
+    """
 
     attempt: AttemptId
     at: float
-    gpu_memory: int | None = None
-    cpu_seconds: float | None = None
-    resident: int | None = None
+    gpu_memory: int | None
+    cpu_seconds: float | None
+    resident: int | None
+    gpus: int | None
+    seconds: float
+    span: float
+    utilization: float | None = None
+    card_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,7 @@ from urllib.parse import quote
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import is_regular
-from gpulaunch.metrics.model import (
-    NOTHING,
-    AttemptUse,
-    CardSample,
-    Measured,
-    PinState,
-)
+from gpulaunch.metrics.model import NOTHING, AttemptUse, CardSample, Measured, PinState
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
 from gpulaunch.metrics.thin import CardRow, card_sample, merge_cards
 
@@ -32,8 +26,10 @@ BUSY_TIMEOUT = 2.0
 
 
 def open_metrics(path: Path) -> MetricsReader | None:
-    """None where there is no file, none of ours, a torn one, or one without samples; and where its
-    tables or values are none that are written here."""
+    """Return a reader of the samples; None where there are none, or the file is not to be trusted.
+
+    So it is with a torn file, one of others, and tables or values that are not written here.
+    """
     if not is_regular(path):
         return None
     for mode in ("ro", "rw"):
@@ -104,7 +100,8 @@ class MetricsReader:
 
     def use(self, attempt: AttemptId) -> AttemptUse | None:
         """Return what the attempt used so far; None if it was not measured."""
-        return next((_use(row) for row in self._rows("one_use", _who(attempt))), None)
+        who = {"job": attempt.job, "number": attempt.number}
+        return next(map(_use, self._rows("one_use", who)), None)
 
     def uses(self) -> dict[AttemptId, AttemptUse]:
         """Return what every measured attempt used."""
@@ -148,7 +145,3 @@ def _use(row: Sequence[Any]) -> AttemptUse:
         peak_resident=resident,
         peak_card_memory=card_memory,
     )
-
-
-def _who(attempt: AttemptId) -> dict[str, object]:
-    return {"job": attempt.job, "number": attempt.number}

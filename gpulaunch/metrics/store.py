@@ -161,34 +161,9 @@ def card_steps(sample: CardSample) -> list[Step]:
     return [("know_gpu", {"gpu": sample.gpu}), ("card", values), ("card_now", values)]
 
 
-def attempt_steps(
-    sample: AttemptSample,
-    gpus: int | None,
-    seconds: float,
-    span: float,
-    utilization: float | None = None,
-    card_memory: int | None = None,
-) -> list[Step]:
-    """Return the steps that store an attempt at one moment, `seconds` after its start.
-
-    `span`: for how many seconds it stood so.
-
-    `gpus`: how many cards it has, None on pretend ones. `utilization` is the mean over its cards,
-    and `card_memory` what is used of them, by whomever.
-    """
-    who = _who(sample.attempt)
-    values = {
-        "at": sample.at,
-        "gpu_memory": sample.gpu_memory,
-        "cpu_seconds": sample.cpu_seconds,
-        "resident": sample.resident,
-    }
-    of_cards = {"utilization": utilization, "card_memory": card_memory}
-    return [
-        ("know_attempt", {**who, "gpus": gpus}),
-        ("attempt", {**who, **values}),
-        ("use", {**who, **values, **of_cards, "seconds": seconds, "span": span}),
-    ]
+def attempt_steps(sample: AttemptSample) -> list[Step]:
+    values = {**asdict(sample), **_who(sample.attempt)}
+    return [(name, values) for name in ("know_attempt", "attempt", "use")]
 
 
 def pin_step(attempt: AttemptId, pin: str, why: str) -> Step:
@@ -198,11 +173,8 @@ def pin_step(attempt: AttemptId, pin: str, why: str) -> Step:
 def end_steps(
     attempt: AttemptId, gpus: int | None, seconds: float, cpu_seconds: float | None
 ) -> list[Step]:
-    who = _who(attempt)
-    return [
-        ("know_attempt", {**who, "gpus": gpus}),
-        ("end", {**who, "seconds": seconds, "cpu_seconds": cpu_seconds}),
-    ]
+    values = {**_who(attempt), "gpus": gpus, "seconds": seconds, "cpu_seconds": cpu_seconds}
+    return [(name, values) for name in ("know_attempt", "end")]
 
 
 def _who(attempt: AttemptId) -> dict[str, object]:

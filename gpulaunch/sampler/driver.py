@@ -6,7 +6,7 @@ later, and after some times no more: a process that hangs inside the kernel cann
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,9 +89,10 @@ class CardSampler:
         return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
 
     def look(self, at: float, now: float, whole: bool) -> DriverSample:
-        """`at` (UTC) stamps the samples; `now` is monotonic. Blocks, at most LIMIT per sick card.
+        """Return a look at all cards. Blocks, at most ANSWER_TIMEOUT for each sick card.
 
-        `whole`: look at the cards that are not the run's too, whether or not it is their turn.
+        `at` (UTC) stamps the samples; `now` is monotonic. `whole`: look at the cards that are not
+        the run's too, whether or not it is their turn.
         """
         if not self._ours:
             return DriverSample()
@@ -137,7 +138,7 @@ class CardSampler:
             seen.cards[uuid] = sample(uuid, at, answer)
 
     def _survey(self, now: float) -> None:
-        """Where the run's cards are, and which others the machine has: a job may get there."""
+        """Learn where the run's cards are, and which others there are: a job may get there."""
         self._survey_at, self._unknown = now + SURVEY_AGAIN, {}
         (machine,) = self._helper.run([{"ask": "machine"}])
         count = machine.get("count", 0) if "error" not in machine else 0
@@ -160,7 +161,7 @@ class CardSampler:
 
 
 def sample(uuid: str, at: float, answer: Mapping[str, Any]) -> CardSample:
-    power = answer.get("power")
+    power, bits = answer.get("power"), answer.get("throttled") or 0
     return CardSample(
         gpu=uuid,
         at=at,
@@ -168,9 +169,5 @@ def sample(uuid: str, at: float, answer: Mapping[str, Any]) -> CardSample:
         memory=answer.get("used"),
         power=None if power is None else power / 1000,  # NVML tells milliwatts
         temperature=answer.get("temperature"),
-        throttled=tuple(_reasons(answer.get("throttled") or 0)),
+        throttled=tuple(name for bit, name in REASONS.items() if bits & bit),
     )
-
-
-def _reasons(bits: int) -> Iterable[str]:
-    return (name for bit, name in REASONS.items() if bits & bit)

@@ -141,18 +141,22 @@ class Sampler:
     def _sample(
         self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample, at: float, now: float
     ) -> Iterator[Step]:
-        memory = self._memory(live, tree, seen)
-        sample = AttemptSample(live.attempt, at, memory, tree.cpu_seconds, tree.resident)
         own = [seen.cards[uuid] for uuid in live.own or () if uuid in seen.cards]
         busy = [card.utilization for card in own if card.utilization is not None]
         used = [card.memory for card in own if card.memory is not None]
         yield from attempt_steps(
-            sample,
-            live.gpus,
-            seconds=now - live.since,
-            span=min(now - (live.seen_at or live.since), 2 * self._budget.period),
-            utilization=fmean(busy) if busy else None,
-            card_memory=sum(used) if used and len(used) == live.gpus else None,
+            AttemptSample(
+                live.attempt,
+                at,
+                self._memory(live, tree, seen),
+                tree.cpu_seconds,
+                tree.resident,
+                live.gpus,
+                seconds=now - live.since,
+                span=min(now - (live.seen_at or live.since), 2 * self._budget.period),
+                utilization=fmean(busy) if busy else None,
+                card_memory=sum(used) if used and len(used) == live.gpus else None,
+            )
         )
         pin = self._judge(live, tree, seen)
         if pin is not None and pin != live.pin:

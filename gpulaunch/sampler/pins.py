@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.metrics.model import PinState
 from gpulaunch.sampler.driver import DriverSample
 
 FOREIGN = "the driver's PIDs are those of another PID namespace (a container's are its own)"
@@ -21,7 +21,7 @@ FOREIGN = "the driver's PIDs are those of another PID namespace (a container's a
 class Pin:
     """`gpu` and `pid`: where what is misplaced is, and what."""
 
-    state: Literal["verified", "unverified", "misplaced"]
+    state: PinState
     why: str = ""
     gpu: str = ""
     pid: int = 0
@@ -54,7 +54,7 @@ class Pins:
         processes: Mapping[int, float],
         seen: DriverSample,
     ) -> Pin | None:
-        """None: nothing can be said yet. `own`: the UUIDs of its cards, none perhaps.
+        """Return what is to be said of its place; None: nothing yet. `own`: its cards' UUIDs.
 
         Misplaced is what two looks in a row saw in the same wrong place, the same process each
         time: one alone may have met a number that had just passed from one process to another.
@@ -87,7 +87,7 @@ class Pins:
         self._strange.pop(attempt, None)
 
     def tidy(self, alive: set[tuple[int, float]]) -> None:
-        """Only these processes are left."""
+        """Forget all processes but these, which are left."""
         self._believed = {who: same for who, same in self._believed.items() if who in alive}
 
     def _is_same(self, pid: int, created: float) -> bool:

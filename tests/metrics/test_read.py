@@ -43,8 +43,8 @@ def test_an_attempts_use_is_what_its_samples_come_to(store: Store, path: Path) -
         (14.0, 200, 6.0, 8, 3.0, 90.0, 260),
     ]
     for at, gpu, cpu, resident, span, busy, card in samples:
-        sample = AttemptSample(A, at, gpu, cpu, resident)
-        store.write(attempt_steps(sample, 2, at - 9.0, span, busy, card), at)
+        sample = AttemptSample(A, at, gpu, cpu, resident, 2, at - 9.0, span, busy, card)
+        store.write(attempt_steps(sample), at)
     assert opened_use(path) == AttemptUse(
         A,
         peak_gpu_memory=300,
@@ -69,14 +69,14 @@ def opened_use(path: Path) -> AttemptUse | None:
 
 
 def test_on_pretend_cards_all_that_is_of_a_card_is_none(store: Store, path: Path) -> None:
-    store.write(attempt_steps(AttemptSample(A, 1.0, None, 2.0, 3), None, 1.0, 1.0), 1.0)
+    store.write(attempt_steps(AttemptSample(A, 1.0, None, 2.0, 3, None, 1.0, 1.0)), 1.0)
     store.write(end_steps(A, None, 2.0, 2.5), 2.0)
     assert opened_use(path) == AttemptUse(A, cpu_seconds=2.5, peak_resident=3)
 
 
 def test_what_was_not_known_at_one_moment_does_not_count_as_zero(store: Store, path: Path) -> None:
     for at, memory, busy in ((1.0, None, None), (2.0, 40, 80.0), (3.0, None, None)):
-        steps = attempt_steps(AttemptSample(A, at, memory, None, None), 1, at, 1.0, busy)
+        steps = attempt_steps(AttemptSample(A, at, memory, None, None, 1, at, 1.0, busy))
         store.write(steps, at)
     use = opened_use(path)
     assert use is not None
@@ -85,7 +85,7 @@ def test_what_was_not_known_at_one_moment_does_not_count_as_zero(store: Store, p
 
 
 def test_cpu_seconds_never_go_back(store: Store, path: Path) -> None:
-    store.write(attempt_steps(AttemptSample(A, 1.0, None, 9.0, 1), 1, 1.0, 1.0), 1.0)
+    store.write(attempt_steps(AttemptSample(A, 1.0, None, 9.0, 1, 1, 1.0, 1.0)), 1.0)
     store.write(end_steps(A, 1, 2.0, 8.0), 2.0)
     use = opened_use(path)
     assert use is not None
@@ -120,7 +120,7 @@ def test_a_run_was_last_seen_with_its_newest_sample_of_all(store: Store, path: P
     store.write(card_steps(CardSample("GPU-0", 5.0, 1, 1)), 0.0)
     with opened(path) as reader:
         assert reader.last_seen() == 5.0
-    store.write(attempt_steps(AttemptSample(A, 9.0, 1, 1.0, 1), 1, 1.0, 1.0), 0.0)
+    store.write(attempt_steps(AttemptSample(A, 9.0, 1, 1.0, 1, 1, 1.0, 1.0)), 0.0)
     with opened(path) as reader:
         assert reader.last_seen() == 9.0
 
@@ -147,7 +147,7 @@ def test_without_a_file_nothing_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_sampler_writes_is_not_read(store: Store, path: Path, statement: str) -> None:
-    store.write(attempt_steps(AttemptSample(A, 1.0, 5, 2.0, 3), None, 1.0, 1.0), 1.0)
+    store.write(attempt_steps(AttemptSample(A, 1.0, 5, 2.0, 3, None, 1.0, 1.0)), 1.0)
     store.write(card_steps(CardSample("G", 1.0, 1.0, 5, 1.0, 40)), 1.0)
     store.close()
     assert measured(path).uses

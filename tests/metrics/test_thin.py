@@ -53,8 +53,9 @@ def moment(at: float) -> list[Step]:
     for n in range(CARDS):
         uuid = f"GPU-{n:08x}-1111-2222-3333-444444444444"
         steps += card_steps(CardSample(uuid, at, 63, 40 << 30, 311.5, 61, ("power cap",)))
-        sample = AttemptSample(AttemptId(f"fold-{n}", 1), at, 39 << 30, at - START, 12 << 30)
-        steps += attempt_steps(sample, 1, at - START, 1.0, 63.0, 40 << 30)
+        who, since = AttemptId(f"fold-{n}", 1), at - START
+        sample = AttemptSample(who, at, 39 << 30, since, 12 << 30, 1, since, 1.0, 63.0, 40 << 30)
+        steps += attempt_steps(sample)
     return steps
 
 
