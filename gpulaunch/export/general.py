@@ -19,7 +19,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.core.template import Template, Text, fill, slots
 from gpulaunch.export.look import typed
 from gpulaunch.export.pieces import values_at_start
-from gpulaunch.export.words import Value, Variable
+from gpulaunch.export.words import Values
 from gpulaunch.jobfile.items import path_values
 from gpulaunch.jobfile.placeholders import compile_raw
 from gpulaunch.jobfile.plan import Plan
@@ -32,7 +32,7 @@ class General:
     """`job` with slots for its item's values; `values` of all slots; `own`: its variables."""
 
     job: Job
-    values: Mapping[str, Value]
+    values: Values
     own: Mapping[str, str]
 
 
@@ -57,14 +57,13 @@ class ExportedEntry:
         )
         texts = [*(made.run if isinstance(made.run, tuple) else (made.run,)), *made.outputs]
         texts += [text for text in made.env.values() if text is not None]
-        start = values_at_start(job)
         names = dict.fromkeys(slot.name for text in texts for slot in slots(text))
-        values: dict[str, Value] = {**start, "job": Variable("GPULAUNCH_JOB")}
+        values = {**values_at_start(job), "job": "GPULAUNCH_JOB"}
         own = {}
         for name in names:
-            if name not in values:
-                variable = self._variables[name]
-                values[name], own[variable] = Variable(variable), known[name]
+            if name in known and name not in values:
+                values[name] = self._variables[name]
+                own[values[name]] = known[name]
         if not self._shared_cwd:
             own["item_cwd"] = job.cwd
         return General(made, values, own)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import slots
+from gpulaunch.core.template import fill, slots
 from gpulaunch.export.look import ExportSelection, texts_of, unescaped_text
-from gpulaunch.export.words import Value, Values, Variable, command, is_identifier, raw, word
+from gpulaunch.export.words import Values, command, is_identifier, raw, word
 
 RANKS = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK"
@@ -21,23 +22,28 @@ THREADS = "OMP_NUM_THREADS"
 FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 
 AT_START: Values = {
-    "run_dir": Variable("GPULAUNCH_RUN_DIR"),
-    "out": Variable("GPULAUNCH_OUT"),
-    "log": Variable("GPULAUNCH_LOG"),
-    "attempt": Variable("GPULAUNCH_ATTEMPT"),
-    "port": Variable("GPULAUNCH_PORT"),
-    "gpu_index": Variable("GPULAUNCH_GPU_INDEX"),
-    "batch_dir": Variable("GPULAUNCH_INPUT"),
+    "run_dir": "GPULAUNCH_RUN_DIR",
+    "out": "GPULAUNCH_OUT",
+    "log": "GPULAUNCH_LOG",
+    "attempt": "GPULAUNCH_ATTEMPT",
+    "port": "GPULAUNCH_PORT",
+    "gpu_index": "GPULAUNCH_GPU_INDEX",
+    "batch_dir": "GPULAUNCH_INPUT",
 }
 """Start-time placeholders where a script runs once for each attempt."""
 
 
-def values_at_start(job: Job) -> dict[str, Value]:
-    """Return what the slots of this job's texts stand for in such a script."""
-    values = {**AT_START, "gpu": "0" if job.demand.gpus else ""}
-    if job.fasta:
-        values["path"] = Variable("GPULAUNCH_INPUT")
-    return values
+def values_at_start(job: Job) -> dict[str, str]:
+    """Return what the slots of this job's texts stand for in such a script, all but `{{gpu}}`."""
+    return {**AT_START, "path": "GPULAUNCH_INPUT"} if job.fasta else {**AT_START}
+
+
+def _with_card(job: Job) -> Job:
+    """Return the job with `{{gpu}}` filled in, which is the same in every such script."""
+    run, card = job.run, {"gpu": "0" if job.demand.gpus else ""}
+    filled = tuple(fill(t, card) for t in run) if isinstance(run, tuple) else fill(run, card)
+    env = {name: None if text is None else fill(text, card) for name, text in job.env.items()}
+    return replace(job, run=filled, env=env, outputs=tuple(fill(t, card) for t in job.outputs))
 
 
 def wants(job: Job, name: str) -> bool:
@@ -93,16 +99,10 @@ def number(seconds: float) -> str:
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
-def outputs(job: Job, values: Values, absolute: bool = False) -> Iterator[tuple[str, bool]]:
+def outputs(job: Job, values: Values) -> Iterator[tuple[str, bool]]:
     """(word of bash, whether it is a pattern) for each of `outputs`."""
-    for text in job.outputs:
-        path, is_pattern = unescaped_text(text)
-        spelt = raw(path, values)
-        starts_slot = not isinstance(path, str) and not isinstance(path.parts[0], str)
-        head = path if isinstance(path, str) else path.parts[0]
-        if absolute and not starts_slot and not str(head).startswith("/"):
-            spelt = f"{word(job.cwd.rstrip('/') + '/')}{spelt}"
-        yield spelt, is_pattern
+    for path, is_pattern in map(unescaped_text, job.outputs):
+        yield raw(path, values), is_pattern
 
 
 def input_lines(job: Job, target: str) -> list[str]:
@@ -131,7 +131,7 @@ def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
     it succeeded. `per_job` is what differs from job to job of one script: its `cwd`, and the
     commands that make its input.
     """
-    tries = 1 + job.retry.times
+    job, tries = _with_card(job), 1 + job.retry.times
     numbers = " ".join(map(str, range(1, tries + 1)))
     if tries > 20:
         numbers = f"$(seq {tries})"

@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Slot, Text, parts_of, quote
+from gpulaunch.core.template import Slot, Text, parts_of
 from gpulaunch.jobfile.commands import BUILTINS
 
 _PLAIN = re.compile(r"[\w./,:=+@%^-]+", re.ASCII)
@@ -26,15 +25,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIMPLE = re.compile(r"""(?:[\w./,:=+@%^ \t-]|'[^'\n]*'|"[^"$`\\!\n]*")+""", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A value that the script finds in this variable of its environment."""
-
-    name: str
-
-
-Value: TypeAlias = "str | Variable"
-Values: TypeAlias = Mapping[str, Value]
+Values: TypeAlias = Mapping[str, str]
+"""Names of slots, and the variables in which a script finds what they stand for."""
 
 
 def word(value: str) -> str:
@@ -58,19 +50,9 @@ def _coded(char: str) -> str:
 
 def raw(text: Text, values: Values) -> str:
     """Return a verbatim text (an element of a list, a variable, a path) as one word."""
-    pieces: list[Value] = []
-    for part in parts_of(text):
-        piece = values[part.name] if isinstance(part, Slot) else part
-        if pieces and isinstance(piece, str) and isinstance(pieces[-1], str):
-            pieces[-1] += piece
-        else:
-            pieces.append(piece)
-    if not pieces:
-        return "''"
     return "".join(
-        f'"${{{piece.name}}}"' if isinstance(piece, Variable) else word(piece)
-        for piece in pieces
-        if piece or len(pieces) == 1
+        f'"${{{values[part.name]}}}"' if isinstance(part, Slot) else word(part)
+        for part in parts_of(text)
     )
 
 
@@ -80,10 +62,7 @@ def script(text: Text, values: Values) -> str:
 
 
 def _slot(slot: Slot, values: Values) -> str:
-    value = values[slot.name]
-    if isinstance(value, str):
-        return quote(value, slot.quoting)
-    inside = f"${{{value.name}}}"
+    inside = f"${{{values[slot.name]}}}"
     return {"bare": f'"{inside}"', "single": f"'\"{inside}\"'"}.get(slot.quoting, inside)
 
 
