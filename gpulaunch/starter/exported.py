@@ -220,10 +220,8 @@ def _entry(name: str, line: str, values: Mapping[str, str], base: str | None) ->
         for key, value in assigned.items()
         if key not in MASKS and key not in _OF_THE_INTERPRETER
     }
-    interpreter = {
-        "venv": _verbatim(script, assigned.get("VIRTUAL_ENV")) or None,
-        "conda": _verbatim(script, assigned.get("CONDA_PREFIX")) or None,
-    }
+    venv = _verbatim(script, assigned.get("VIRTUAL_ENV"))
+    conda = _verbatim(script, assigned.get("CONDA_PREFIX"))
     words, extra = words_of(command), []
     if [script.text(word) for word in words[:2]] == ["timeout", "-k"]:
         grace, timeout = script.text(words[2]), script.text(words[3])
@@ -234,15 +232,15 @@ def _entry(name: str, line: str, values: Mapping[str, str], base: str | None) ->
         run = "".join(piece if isinstance(piece, str) else piece.text for piece in pieces)
     else:
         run = script.slice(words[0].start_byte, words[-1].end_byte)
-        if "PATH" in assigned and not any(interpreter.values()):
+        if "PATH" in assigned and not (venv or conda):
             run = f"PATH={script.text(assigned['PATH'])} {run}"
     return StarterEntry(
         name=escaped(name),
         run=_filled(run.rstrip("\n")),
         cwd=None if cwd is None else escaped(posixpath.normpath(cwd)),
         env=texts,
-        venv=interpreter["venv"],
-        conda=interpreter["conda"],
+        venv=venv or None,
+        conda=conda or None,
         extra=tuple(extra),
     )
 

@@ -12,9 +12,9 @@ from gpulaunch.starter.entry import ForeachLoop, StarterEntry, Untranslatable
 from gpulaunch.starter.loops import arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
-from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
+from gpulaunch.starter.render import Rendered, Renderer, mask_value
 from gpulaunch.starter.scope import Made, Notes, Order, Scope, StatementPlace
-from gpulaunch.starter.shell import Script, variables_in, walk
+from gpulaunch.starter.shell import Script, behind_wrappers, variables_in, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -104,7 +104,7 @@ class Launcher:
         steps = 0
         for node in nodes:
             if node.type in ("command", "pipeline", "list", "redirected_statement"):
-                steps += any(self._program(inner) not in HARMLESS for inner in walk(node))
+                steps += any(self.script.program(inner) not in HARMLESS for inner in walk(node))
             elif node.type != "function_definition":
                 steps += self._steps(node.children) * (1 + node.type.endswith(LOOP))
         return steps
@@ -155,18 +155,14 @@ class Launcher:
 
     def works(self, nodes: Sequence[Node]) -> bool:
         """Tell whether a statement may need a card: more than files, texts and the shell itself."""
-        names = [self._program(inner) for node in nodes for inner in walk(node)]
+        names = [self.script.program(inner) for node in nodes for inner in walk(node)]
         return any(name not in NO_CARD for name in names if name)
-
-    def _program(self, node: Node) -> str:
-        words = behind_wrappers(self.script.words(node))
-        return posixpath.basename(words[0]) if words else ""
 
     def _base(self, nodes: Sequence[Node]) -> str:
         """Return a name from the command: the script that python runs, or the program."""
         found = "job"
         for command in (inner for node in nodes for inner in walk(node)):
-            if program := self._program(command):
+            if program := self.script.program(command):
                 found = _called(self.script.words(command))
                 if program not in NO_CARD:
                     break

@@ -23,6 +23,7 @@ from gpulaunch.starter.outside import why_outside
 from gpulaunch.starter.shell import (
     Script,
     above,
+    behind_wrappers,
     chooses_a_card,
     forks,
     is_late_ampersand,
@@ -41,8 +42,6 @@ _MASKED = re.compile(rf"\b{MASK}=")
 _OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
 _GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
-OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
-"""An option of such a program as `nohup` or `env`, or a variable that it sets."""
 _JOB_SLOT = "PARALLEL_JOBSLOT"
 _USED = ("pipeline", "redirected_statement", "command_substitution", "list")
 _KEEPS = ("command", "declaration_command")
@@ -397,21 +396,6 @@ class Renderer:
         pieces = enumerate(re.split("\0([a-zA-Z_]\\w*)\0", text))
         done = (f"{{{{{piece}}}}}" if i % 2 else escaped(piece) for i, piece in pieces)
         return "".join(done).strip()
-
-
-def behind_wrappers(words: Sequence[str]) -> Sequence[str]:
-    """Return a command's words from its own program on: without `nohup`, `timeout 2h` ..."""
-    return words[wrappers_of(words) :]
-
-
-def wrappers_of(words: Sequence[str]) -> int:
-    """Count the words before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
-    at = 0
-    while at < len(words) and words[at].rpartition("/")[2] in PREFIXES:
-        at += 1
-        while at < len(words) and OF_WRAPPER.fullmatch(words[at]):
-            at += 1
-    return at
 
 
 def mask_value(spelt: str, literals: dict[str, str]) -> str:

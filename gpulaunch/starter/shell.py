@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gpulaunch.jobfile.commands import PREFIXES
+
 if TYPE_CHECKING:
     from tree_sitter import Node
 
@@ -21,6 +23,8 @@ _MASK = "CUDA_VISIBLE_DEVICES="
 _READ = re.compile(r"(?<!\\)\$(?:\{[#!]?)?([A-Za-z_]\w*)")
 _NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
 _CONTINUED = re.compile(r"[ \t]*\\\n[ \t]*")
+OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
+"""An option of such a program as `nohup` or `env`, or a variable that it sets."""
 
 
 class Script:
@@ -76,6 +80,11 @@ class Script:
         """
         return [self.text(node) for node in words_of(command)] if command.type == "command" else []
 
+    def program(self, command: Node) -> str:
+        """Return the name of a command's own program; empty for what is no command."""
+        words = behind_wrappers(self.words(command))
+        return words[0].rpartition("/")[2] if words else ""
+
     def part(self, node: Node, field: str) -> str:
         """Return the text of a part by the grammar's name for it; empty where there is none."""
         found = node.child_by_field_name(field)
@@ -105,6 +114,21 @@ def _numbers(old: str, numbers: Sequence[int], new: str) -> list[int]:
 def words_of(command: Node) -> list[Node]:
     skip = ("variable_assignment", "file_redirect", "heredoc_redirect", "herestring_redirect")
     return [child for child in command.children if child.type not in skip]
+
+
+def behind_wrappers(words: Sequence[str]) -> Sequence[str]:
+    """Return a command's words from its own program on: without `nohup`, `timeout 2h` ..."""
+    return words[wrappers_of(words) :]
+
+
+def wrappers_of(words: Sequence[str]) -> int:
+    """Count the words before a command's own program: `nohup`, `env A=1`, `timeout 2h`."""
+    at = 0
+    while at < len(words) and words[at].rpartition("/")[2] in PREFIXES:
+        at += 1
+        while at < len(words) and OF_WRAPPER.fullmatch(words[at]):
+            at += 1
+    return at
 
 
 def walk(node: Node) -> Iterator[Node]:

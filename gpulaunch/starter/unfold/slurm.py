@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpulaunch.jobfile.sbatch import FLAGS, SHORT
-from gpulaunch.starter.entry import Untranslatable
+from gpulaunch.starter.entry import StarterRemark, Untranslatable
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.memory import CPUS, TIME
 
@@ -129,13 +129,14 @@ def _unsaid(name: str, value: str) -> Iterator[str]:
         yield f"only Slurm knows of {', '.join(others)}"
 
 
-def header(source: str) -> tuple[BatchOptions, list[tuple[int, str, str]]]:
-    """Return the `#SBATCH` lines of a script, and (line, text, why) of what is not taken over."""
+def header(source: str) -> tuple[BatchOptions, list[StarterRemark]]:
+    """Return the `#SBATCH` lines of a script, and what of them is not taken over."""
     found: dict[str, str] = {}
-    told: list[tuple[int, str, str]] = []
+    told: list[StarterRemark] = []
     for number, line in enumerate(source.splitlines(), 1):
         if re.match(r"#(PBS|\$|BSUB)\s+-", line):
-            told.append((number, line, "another batch system's: say it in the job file"))
+            why = "another batch system's: say it in the job file"
+            told.append(StarterRemark(number, line, why))
         if not line.startswith("#SBATCH"):
             if line.strip() and not line.startswith("#"):
                 break
@@ -143,10 +144,10 @@ def header(source: str) -> tuple[BatchOptions, list[tuple[int, str, str]]]:
         try:
             one, _ = asked(shlex.split(line[len("#SBATCH") :], comments=True))
         except ValueError:
-            told.append((number, line, "could not be read"))
+            told.append(StarterRemark(number, line, "could not be read"))
             continue
         found |= one.options
-        told += [(number, line, why) for _, why in one.told]
+        told += [StarterRemark(number, line, why) for _, why in one.told]
     return BatchOptions(found), told
 
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter.entry import Read, Untranslatable
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.pieces import Outer, Piece, handed, inner, script_of
-from gpulaunch.starter.render import OF_WRAPPER, wrappers_of
-from gpulaunch.starter.shell import Script, forks, lone, walk, words_of
+from gpulaunch.starter.shell import (
+    OF_WRAPPER,
+    Script,
+    forks,
+    lone,
+    walk,
+    words_of,
+    wrappers_of,
+)
 from gpulaunch.starter.unfold import slurm
 from gpulaunch.starter.unfold.calls import Arguments, called
 
@@ -32,11 +39,6 @@ _SERVED = re.compile(r"\b(?:parallel|xargs|sbatch|srun|tmux|screen)\b")
 _OF_SLURM = re.compile(
     rf"\bSLURM_(?!ARRAY_TASK_ID\b|CPUS_PER_TASK\b|JOB_NAME\b)\w+|\bsrun\b|{MASK}="
 )
-
-
-def behind(script: Script, words: Sequence[Node]) -> int:
-    """Count the words before a command's own program."""
-    return wrappers_of([script.text(word) for word in words])
 
 
 def of_shell(script: Script, node: Node) -> str | None:
@@ -118,7 +120,7 @@ def _known(script: Script, node: Node, pieces: list[Piece]) -> list[Piece]:
 def of_srun(script: Script, node: Node, tasks: int) -> tuple[str, list[tuple[str, str]]]:
     """`srun --gres=gpu:1 x` as `x` with its cards, and what of it is not taken over."""
     words = words_of(node)
-    at = behind(script, words) + 1
+    at = wrappers_of(script.words(node)) + 1
     asked, rest = slurm.asked([_bare(script.text(word)) for word in words[at:]])
     count = asked.options.get("--ntasks", str(tasks))
     if not count.isdigit() or int(count) > 1:
@@ -134,7 +136,7 @@ def of_srun(script: Script, node: Node, tasks: int) -> tuple[str, list[tuple[str
 def of_sbatch(script: Script, node: Node, read: Read) -> tuple[str, list[tuple[str, str]]]:
     """`sbatch job.sh a` as `bash job.sh a` in the background, with what both ask Slurm for."""
     words = words_of(node)
-    first = behind(script, words) + 1
+    first = wrappers_of(script.words(node)) + 1
     options, rest = slurm.asked([_bare(script.text(word)) for word in words[first:]])
     told = [pair for pair in options.told if not pair[0].startswith("--dependency=")]
     wrap = _wrapped(script, words[first:])

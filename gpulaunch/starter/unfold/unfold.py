@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.starter.entry import Read, StarterRemark, Untranslatable
 from gpulaunch.starter.launch import NO_CARD
-from gpulaunch.starter.render import wrappers_of
-from gpulaunch.starter.shell import Script, walk, words_of
+from gpulaunch.starter.shell import Script, walk, words_of, wrappers_of
 from gpulaunch.starter.unfold import items, parallel, slurm, strings, xargs
 from gpulaunch.starter.unfold.calls import Arguments, called
 
@@ -41,7 +40,7 @@ def unfold(source: str, read: Read) -> Unfolded:
     asked, told = slurm.header(source)
     ntasks = asked.options.get("--ntasks", "1")
     unfolder = _Unfolder(_batch(script, asked), read, int(ntasks) if ntasks.isdigit() else 1)
-    unfolder.remarks(told)
+    unfolder.done.remarks += told
     for _ in range(MAX_UNFOLDED):
         if not unfolder.step():
             break
@@ -78,9 +77,6 @@ class _Unfolder:
         self.made = frozenset({*names, *(f"{name}_path" for name in names)})
         self.functions: dict[str, Node] = {}
 
-    def remarks(self, told: Sequence[tuple[int, str, str]]) -> None:
-        self.done.remarks += [StarterRemark(*one) for one in told]
-
     def step(self) -> bool:
         """Spell out the first thing that can be; False where there is none."""
         script = self.done.script
@@ -103,7 +99,7 @@ class _Unfolder:
 
     def _told(self, node: Node, told: Sequence[tuple[str, str]]) -> None:
         line = self.done.script.line(node)
-        self.remarks([(line, text, why) for text, why in told])
+        self.done.remarks += [StarterRemark(line, text, why) for text, why in told]
 
     def _of(self, script: Script, node: Node) -> str | None:
         """Return what a statement stands for; None for what stays."""
@@ -167,10 +163,8 @@ class _Unfolder:
     # ── single commands ─────────────────────────────────────────────────────────────────────────
 
     def _command(self, script: Script, node: Node) -> str | None:
-        words = words_of(node)
-        at = strings.behind(script, words)
-        program = script.text(words[at]).rpartition("/")[2] if at < len(words) else ""
-        if program in self.functions and at == 0:
+        program = script.program(node)
+        if program in self.functions and not wrappers_of(script.words(node)):
             return self._call(script, node, program)
         if program == "eval":
             return strings.of_eval(script, node)

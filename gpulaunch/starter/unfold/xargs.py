@@ -11,8 +11,7 @@ from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.launch import NO_CARD
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.pieces import Insert, Piece, script_of, split
-from gpulaunch.starter.render import behind_wrappers
-from gpulaunch.starter.shell import Script
+from gpulaunch.starter.shell import Script, behind_wrappers
 from gpulaunch.starter.unfold.items import ItemSource
 from gpulaunch.starter.unfold.parallel import SLOT
 
