@@ -50,11 +50,12 @@ def load_exported(
     with opened(source) as stream:
         check_kind(stream, name)
         check_present(target)
-        moves = Moves(to=_record(target))
+        record = Device(target.type, target.index)
+        moves = Moves(to=record)
         copy = moved(stream, moves)
         of_the_cpu = not any(one.is_card for one in moves.found)
         if of_the_cpu and is_card(target):
-            copy = moved(stream, Moves(to=_record(target), cpu_too=True))
+            copy = moved(stream, Moves(to=record, cpu_too=True))
         program = _loaded(copy, name, extra_files)
     if of_the_cpu:
         move_tensors(program, target)
@@ -74,10 +75,6 @@ def _loaded(copy: Overlay, name: str, extra_files: dict[str, Any] | None) -> Any
             f"{name}: torch {torch.__version__} cannot load this program: {_first_line(error)} "
             "(a file of a newer torch needs that torch, or to be exported again)"
         ) from error
-
-
-def _record(device: torch.device) -> Device:
-    return Device(device.type, device.index)
 
 
 def _first_line(error: BaseException) -> str:
@@ -156,7 +153,7 @@ def elsewhere(program: Any, target: torch.device) -> Iterator[str]:
 
 
 def _in_node(node: Any, target: torch.device) -> Iterator[str]:
-    region = "autocast" in str(node.target)
+    region, right = "autocast" in str(node.target), ("cpu", target.type)
     for leaf in torch.utils._pytree.tree_leaves((node.args, node.kwargs, node.meta.get("val"))):
         if isinstance(leaf, torch.Tensor) and _is_other(leaf.device, target):
             yield f"a tensor on {leaf.device}"
@@ -164,16 +161,7 @@ def _in_node(node: Any, target: torch.device) -> Iterator[str]:
             yield f"the device {leaf}"
         elif isinstance(leaf, str) and Device.named(leaf) and _is_other(torch.device(leaf), target):
             yield f"the text {leaf!r}"
-        elif (
-            region
-            and isinstance(leaf, str)
-            and Device.of_kind(leaf)
-            and leaf
-            not in (
-                "cpu",
-                target.type,
-            )
-        ):
+        elif region and isinstance(leaf, str) and Device.of_kind(leaf) and leaf not in right:
             yield f"an autocast region of {leaf!r}"
 
 

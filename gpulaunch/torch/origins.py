@@ -59,8 +59,11 @@ def is_installed(code: CodeType) -> bool:
 
 
 def place(frame: FrameType) -> SourceLine:
-    code = frame.f_code
-    return SourceLine(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
+    return _place(frame.f_code, frame.f_lineno)
+
+
+def _place(code: CodeType, line: int) -> SourceLine:
+    return SourceLine(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
 
 
 def calls(frame: FrameType | None) -> list[FrameType]:
@@ -125,10 +128,7 @@ class Origins:
         if key is None or key not in self._made:
             return None
         _, func, code, line, module = self._made[key]
-        where = None
-        if code is not None:
-            where = SourceLine(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
-        return TensorOrigin(str(func), where, module)
+        return TensorOrigin(str(func), None if code is None else _place(code, line), module)
 
 
 def _among(key: int, args: Sequence[Any]) -> bool:
