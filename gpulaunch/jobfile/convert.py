@@ -223,9 +223,7 @@ def service(value: Plain) -> str:
     if "ready" not in given:
         raise FieldError("ready: is missing: tcp:{{port}} or http://127.0.0.1:{{port}}/...")
     ready = scalar(given["ready"], "tcp:{{port}} or a URL")
-    gather = ErrorCollector()
-    gather.take(("ready",), check_ready, compile_raw(ready))
-    gather.done()
+    check_ready(compile_raw(ready))
     return ready
 
 

@@ -324,9 +324,7 @@ class EntryExpansion:
         return f"{path}:{function.rpartition(':')[2]}"
 
     def _keyed(self, job: Job) -> Job:
-        gather = ErrorCollector()
-        gather.take(("env",), workers.check_env, job)
-        gather.done()
+        workers.check_env(job)
         job = workers.with_key(job)
         self.workers.add(job.demand.worker)
         if len(self.workers) > workers.KINDS:

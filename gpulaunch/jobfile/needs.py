@@ -15,10 +15,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 from gpulaunch.core.template import Text, literals, parts_of
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.mistakes import FieldError, converted
 from gpulaunch.jobfile.placeholders import compile_raw, insert
 from gpulaunch.jobfile.suggest import did_you_mean
 
@@ -188,16 +189,9 @@ class Resolver:
         return same
 
     def _all(self, patterns: tuple[Pattern, ...]) -> Names:
-        gather = ErrorCollector()
-        found: dict[str, None] = {}
-        for i, pattern in enumerate(patterns):
-            matches = gather.take((i,), self._some, pattern, ())
-            if len(patterns) == 1:
-                gather.done()
-                return self.intern(matches)
-            found.update(dict.fromkeys(matches))
-        gather.done()
-        return self.intern(tuple(found))
+        found = converted(self._some, patterns)
+        alone = len(found) == 1
+        return self.intern(found[0] if alone else tuple(dict.fromkeys(chain.from_iterable(found))))
 
     def _some(self, pattern: Pattern) -> Names:
         matches = self.index.match(pattern)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from gpulaunch.core.model import address_variable
 from gpulaunch.core.template import Text, parts_of, shown
+from gpulaunch.jobfile.mistakes import FieldError
 from gpulaunch.jobfile.needs import Names
 from gpulaunch.jobfile.values import found
 
@@ -24,23 +25,23 @@ _END = "\0"
 
 
 def check_ready(text: Text) -> None:
-    """Check an address that is to be probed, whatever its placeholders are. Raises ValueError.
+    """Check an address that is to be probed, whatever its placeholders are. Raises FieldError.
 
     `tcp:PORT`, `tcp:HOST:PORT` or `http(s)://HOST:PORT/...`; a placeholder counts as 1, which is
     a good host, port and number.
     """
-    parts = parts_of(text)
+    parts, where = parts_of(text), ("ready",)
     typed = shown(text)
     address = "".join(part if isinstance(part, str) else "1" for part in parts)
     expected = "expected tcp:{{port}}, tcp:HOST:{{port}} or http://HOST:{{port}}/..."
     if len(address) > 2000:
-        raise ValueError("expected at most 2,000 characters")
+        raise FieldError("expected at most 2,000 characters", where)
     port = _port_of(address)
     if port is None:
-        raise ValueError(f"{expected}, found {found(typed)}")
+        raise FieldError(f"{expected}, found {found(typed)}", where)
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         what = f"port {found(port)}" if port else "no port"
-        raise ValueError(f"{expected}, found {what} in {found(typed)}")
+        raise FieldError(f"{expected}, found {what} in {found(typed)}", where)
 
 
 def _port_of(address: str) -> str | None:

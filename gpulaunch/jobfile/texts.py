@@ -245,10 +245,7 @@ class Texts:
         if not self.ready:
             return None
         ready = fill(self.ready, values)
-        try:
-            check_ready(ready)
-        except ValueError as error:
-            raise FieldError(str(error), ("ready",)) from None
+        check_ready(ready)
         return Service(ready)
 
     def _script(self, run: str, shell: tuple[str, ...]) -> Text:

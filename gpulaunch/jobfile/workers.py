@@ -110,7 +110,7 @@ def check_env(job: Job) -> None:
             raise FieldError(
                 "its value changes from job to job, and the worker's program is started once: it"
                 " finds it in each line that it reads",
-                (name,),
+                ("env", name),
             )
 
 
