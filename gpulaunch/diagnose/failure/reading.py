@@ -21,6 +21,7 @@ from gpulaunch.text import as_shown
 MAX_TEXT_CHARACTERS = 128 * 1024  # Characters of the text,
 MAX_LINES = 4000  # lines of it that are looked at,
 WIDTH = 4000  # and characters of each.
+_ENDS_A_MESSAGE = (p.LINK, p.EXCEPTION, p.IGNORED)
 BODY = 30  # Lines after an exception's own that may belong to its message.
 
 
@@ -153,13 +154,10 @@ class _Parser:
         return min(self._at, len(self._lines) - 1)
 
     def _exception(self) -> Raised:
-        if self._at >= len(self._lines):
-            return Raised("", "")
-        found = p.EXCEPTION.match(self._lines[self._at].text)
+        text = self._lines[self._at].text if self._at < len(self._lines) else ""
         self._at += 1
-        if found is None:
-            return Raised("", "")
-        return self._raised(found["type"], found["message"] or "")
+        found = p.EXCEPTION.match(text)
+        return self._raised(found["type"], found["message"] or "") if found else Raised("", "")
 
     def _raised(self, kind: str, head: str) -> Raised:
         return Raised(kind, "\n".join([head, *self._body()]))
@@ -169,12 +167,7 @@ class _Parser:
         body = []
         for line in self._lines[self._at : self._at + BODY]:
             text = line.text
-            if (
-                _is_header(text)
-                or p.LINK.match(text)
-                or p.EXCEPTION.match(text)
-                or p.IGNORED.match(text)
-            ):
+            if _is_header(text) or any(end.match(text) for end in _ENDS_A_MESSAGE):
                 break
             body.append(text)
         return body

@@ -78,10 +78,7 @@ class Files:
 
     def is_file(self, path: str) -> bool:
         if path not in self._kinds:
-            try:
-                self._kinds[path] = os.path.isfile(path)
-            except (OSError, ValueError):
-                self._kinds[path] = False
+            self._kinds[path] = os.path.isfile(path)  # no error: False for what cannot be asked
         return self._kinds[path]
 
     def exists(self, path: str) -> bool:

@@ -7,11 +7,10 @@ what happens only where the variable is not there.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.devices import Found, option_name
-from gpulaunch.diagnose.lint.tree import PythonTree, last_name, words_in
+from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parts_in, words_in
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
 
 _HIDDEN = frozenset({"", "-1", "NoDevFiles"})
@@ -75,7 +74,7 @@ class Masks:
 
     def _option(self, at: ast.AST, value: ast.expr) -> frozenset[str]:
         """`if args.gpu: environ[...] = args.gpu`: only where the command line sets `--gpu`."""
-        inside = list(_few(value))
+        inside = list(parts_in(value, 100))
         names = {last_name(inner) for inner in inside} - {""}
         names -= {last_name(inner.value) for inner in inside if isinstance(inner, ast.Attribute)}
         asked = [words_in(test).split() for test in self.tree.tests_around(at)]
@@ -203,13 +202,3 @@ def _first_import(tree: PythonTree) -> tuple[str, int]:
             if name.partition(".")[0] in _LIBRARIES:
                 return name.partition(".")[0], node.lineno
     return "", 0
-
-
-def _few(node: ast.AST) -> Iterator[ast.AST]:
-    pending = [node]
-    for _ in range(100):
-        if not pending:
-            return
-        inner = pending.pop()
-        yield inner
-        pending.extend(ast.iter_child_nodes(inner))

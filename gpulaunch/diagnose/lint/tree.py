@@ -304,21 +304,25 @@ def _leaves(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and last_name(call.func) in _EXITS
 
 
+def parts_in(node: ast.AST, most: int) -> Iterator[ast.AST]:
+    """Yield an expression and what is in it, `most` nodes at most."""
+    pending = [node]
+    while pending and most:
+        inner, most = pending.pop(), most - 1
+        yield inner
+        pending.extend(ast.iter_child_nodes(inner))
+
+
 def words_in(node: ast.AST) -> str:
     """Return the names and texts in an expression, as far as it is of a usual size."""
     found: list[str] = []
-    pending = [node]
-    for _ in range(_WORDS):
-        if not pending:
-            break
-        inner = pending.pop()
+    for inner in parts_in(node, _WORDS):
         if isinstance(inner, ast.Name):
             found.append(inner.id)
         elif isinstance(inner, ast.Attribute):
             found.append(inner.attr)
         elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
             found.append(inner.value[:200])
-        pending.extend(ast.iter_child_nodes(inner))
     return " ".join(found)
 
 

@@ -46,10 +46,12 @@ class Torch:
         names = vars(torch) if torch is not None else {}
         nn = names.get("nn")
         self.there = torch is not None
-        self.tensor = names.get("Tensor")
-        self.generator = names.get("Generator")
-        self.device = names.get("device")
-        self.module = getattr(nn, "__dict__", {}).get("Module")
+        self.sorts = {
+            "tensor": names.get("Tensor"),
+            "module": getattr(nn, "__dict__", {}).get("Module"),
+            "generator": names.get("Generator"),
+            "device": names.get("device"),
+        }
         self.parameter = getattr(nn, "__dict__", {}).get("Parameter")
         self.version = str(names.get("__version__", ""))
         version = names.get("version")
@@ -61,14 +63,8 @@ class Torch:
 
     def sort(self, kind: type) -> str:
         """Return what objects of a type are to a look; '' where torch does not say."""
-        sorts = {
-            "tensor": self.tensor,
-            "module": self.module,
-            "generator": self.generator,
-            "device": self.device,
-        }
         for base in mro(kind):
-            for sort, other in sorts.items():
+            for sort, other in self.sorts.items():
                 if base is other:
                     return sort
         return ""
