@@ -13,12 +13,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from gpulaunch.core.model import Job
 from gpulaunch.export.look import levels_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """`name` names its files; `jobs` are in the order of the array's numbers."""
 
@@ -70,22 +71,18 @@ class _Submitting:
     def all(self) -> list[Submission]:
         jobs = tuple(job for unit in self.units for job in unit.jobs)
         levels = levels_of(jobs)
-        by_level: defaultdict[int, list[Job]] = defaultdict(list)
-        for job in jobs:
-            by_level[levels[job.name]].append(job)
-        for _, found in sorted(by_level.items()):
+        ordered = sorted(jobs, key=lambda job: levels[job.name])
+        for _, found in groupby(ordered, key=lambda job: levels[job.name]):
             self._level(found)
         return self.made
 
-    def _level(self, jobs: list[Job]) -> None:
-        alike: defaultdict[tuple[str, tuple[Wait, ...]], list[int]] = defaultdict(list)
-        units: dict[str, Unit] = {}
+    def _level(self, jobs: Iterable[Job]) -> None:
+        alike: defaultdict[tuple[Unit, tuple[Wait, ...]], list[int]] = defaultdict(list)
         for job in jobs:
             unit, task = self.place[job.name]
-            units[unit.name] = unit
-            alike[unit.name, self._waits(job, unit, task)].append(task)
-        for (name, waits), tasks in alike.items():
-            self._submit(units[name], tuple(tasks), waits)
+            alike[unit, self._waits(job, unit, task)].append(task)
+        for (unit, waits), tasks in alike.items():
+            self._submit(unit, tuple(tasks), waits)
 
     def _submit(self, unit: Unit, tasks: tuple[int, ...], waits: tuple[Wait, ...]) -> None:
         self.numbers[unit.name] += 1

@@ -26,7 +26,10 @@ TIME, CPUS = "_init_timeout", "_init_cpus"
 PRINTS = frozenset({"echo", "printf", "date", "clear", "nvidia-smi", "hostname", "whoami", "pwd"})
 CONDA = ("conda", "mamba", "micromamba")
 _NO_CONDA = "not needed: `conda: NAME` activates without it"
+ONLY_WAITS = "only waits: gpulaunch starts a job when a card is free for it"
 _REFUSED = {
+    **dict.fromkeys((":", "true"), "does nothing"),
+    "sleep": ONLY_WAITS,
     "exit": "the list has no early end: `--fail-fast` stops at the first failure",
     "trap": "gpulaunch stops jobs, and all that they started, by itself",
     "kill": "gpulaunch stops jobs by itself: timeout:, `gpulaunch cancel`",
@@ -142,14 +145,10 @@ class Memory:
             self._set(rest, scope)
         elif name == "wait":
             self._wait(rest, scope, order)
-        elif name == "sleep":
-            raise Untranslatable("only waits: gpulaunch starts a job when a card is free for it")
         elif name in PRINTS and not redirected:
             raise Untranslatable("only prints; `gpulaunch run` says what starts and ends")
         elif name == "read" and reads_a_text(node):
             scope.preamble.append((None, node))
-        elif name in (":", "true"):
-            raise Untranslatable("does nothing")
         elif name in ("ulimit", "umask"):
             scope.preamble.append((None, command))
         elif name == "eval" and "conda" in " ".join(rest):

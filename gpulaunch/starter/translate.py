@@ -22,7 +22,7 @@ from gpulaunch.starter.emit import Unwritable, job_file
 from gpulaunch.starter.entry import Read, StarterRemark, Translation, Untranslatable
 from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
-from gpulaunch.starter.memory import CONDA, PRINTS, Memory
+from gpulaunch.starter.memory import CONDA, ONLY_WAITS, PRINTS, Memory
 from gpulaunch.starter.render import KEPT, Renderer
 from gpulaunch.starter.scope import Notes, Order, Scope, StatementPlace
 from gpulaunch.starter.shell import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _GROUPS = ("subshell", "compound_statement")
 _ASSIGNS = ("variable_assignment", "variable_assignments", "declaration_command")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
-_ONLY_WAITS = "only waits: gpulaunch starts a job when a card is free for it"
 _IN_TURN = "its turns ran one after another; as jobs, as many run as have cards"
 _WAITS = frozenset({"wait", "sleep", "jobs", "wc", "test", "[", ":", "true", "pgrep", "grep"})
 
@@ -130,7 +129,7 @@ class _Translator:
         elif kind == "list":
             self._list(node, here)
         elif self._throttles(node):
-            raise Untranslatable(_ONLY_WAITS)
+            raise Untranslatable(ONLY_WAITS)
         elif kind in ("if_statement", "case_statement") and self._leaves_traces(node):
             raise Untranslatable("changes directory, environment or order under a condition")
         elif not self.memory.builtin(node, here.scope, here.order):
@@ -269,7 +268,7 @@ class _Translator:
 
     def _loop(self, node: Node, redirect: Node | None, here: StatementPlace) -> None:
         if self._throttles(node):
-            raise Untranslatable(_ONLY_WAITS)
+            raise Untranslatable(ONLY_WAITS)
         scope = here.scope
         if node.type == "for_statement":
             loop = lp.for_loop(self.script, node, scope)
