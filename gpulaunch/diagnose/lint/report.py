@@ -53,18 +53,14 @@ class _PlanScan:
         groups: dict[int, list[Job]] = {}
         for job in jobs:
             groups.setdefault(job.group, []).append(job)
-        own: dict[tuple[int, int, str], Finding] = {}
-        others: dict[tuple[str, int, int, str], Finding] = {}
+        first: dict[tuple[bool, str, int, int, str], Finding] = {}
         for members in groups.values():
             if not self.files.budget.left():
                 break
             for found, here in self._entry(members):
-                key = (found.line, found.column, found.rule)
-                if here:
-                    own.setdefault(key, found)
-                else:
-                    others.setdefault((found.path, *key), found)
-        return [own[key] for key in sorted(own)] + [others[key] for key in sorted(others)]
+                place = (not here, found.path, found.line, found.column, found.rule)
+                first.setdefault(place, found)
+        return [first[place] for place in sorted(first)]
 
     def _entry(self, jobs: list[Job]) -> Iterator[tuple[Finding, bool]]:
         """Yield (finding, whether it is in the job file itself) of one entry's jobs."""
