@@ -38,7 +38,7 @@ from gpulaunch.engines.slurm.attempt import (
 from gpulaunch.engines.slurm.judge import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
-    Observation,
+    AttemptEvidence,
     Over,
     is_full_there,
 )
@@ -79,7 +79,7 @@ class Seen:
     preempted: bool = False
     success: frozenset[int] = frozenset({0})
 
-    def observed(self) -> Observation:
+    def observed(self) -> AttemptEvidence:
         """Return it as the engine sees it, at a time that only `over` and `ended` count from."""
         now, attempt = 1000.0, AttemptId("a", 1)
         gone = Unaccounted(now - self.over) if self.over else None
@@ -92,7 +92,7 @@ class Seen:
             stop=stop,
             end_seen_at=now - self.ended,
         )
-        return Observation(one, self.record, self.said, now)
+        return AttemptEvidence(one, self.record, self.said, now)
 
 
 def judge(seen: Seen) -> Over | None:

@@ -30,7 +30,7 @@ from gpulaunch.engines.slurm.attempt import (
     sign_of,
 )
 from gpulaunch.engines.slurm.judge import (
-    Observation,
+    AttemptEvidence,
     Over,
     found_its_claim,
     hidden_kill,
@@ -298,15 +298,15 @@ def _consider(state: SlurmState, attempt: AttemptId, has_end: bool) -> None:
         return
     if end is not None and one.end_seen_at is None:
         one = state.change(attempt, end_seen_at=state.now)
-    sight = Observation(one, end, state.records.said(one.id), state.now)
-    verdict = judge(sight)
+    seen = AttemptEvidence(one, end, state.records.said(one.id), state.now)
+    verdict = judge(seen)
     if verdict is None:
         _wait(state, one, end)
     elif end is None and one.start is None:
         _say_why_again(state, one)
         state.given_up[attempt] = verdict
     elif end is not None or not _still_beats(state, one):
-        _end(state, one, verdict, sight)
+        _end(state, one, verdict, seen)
 
 
 def _wait(state: SlurmState, one: SlurmAttempt, end: EndRecord | None) -> None:
@@ -337,16 +337,16 @@ def _still_beats(state: SlurmState, one: SlurmAttempt) -> bool:
     return True
 
 
-def _end(state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation) -> None:
+def _end(state: SlurmState, one: SlurmAttempt, verdict: Over, seen: AttemptEvidence) -> None:
     """Post the end of an attempt that began; follow its job until Slurm is done with it."""
     _tell_start(state, one, is_over=True)
-    one, record = state.attempts[one.attempt], sight.record
+    one, record = state.attempts[one.attempt], seen.record
     outcome = withdrawals.as_asked(verdict.outcome, one.stop)
     end = record.end if record is not None else End(outcome)
     ended = Ended(one.attempt, replace(end, outcome=outcome, failure=verdict.failure))
     succeeded = isinstance(outcome, Exited) and outcome.code in one.job.success_codes
     if succeeded:  # Slurm's final state may come only after the run is over
-        _say_hidden_kill(state, one, hidden_kill(sight))
+        _say_hidden_kill(state, one, hidden_kill(seen))
     if one.id and one.sight.is_over:
         _compare(state, one, succeeded)
         state.do(a.ForgetSilence(one.id))
@@ -370,7 +370,7 @@ def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool) -> None:
     """
     if succeeded and one.row is not None and one.row.kind != "completed":
         state.contrary[one.attempt] = one.row.state
-        seen = Observation(one, None, state.records.said(one.id), state.now)
+        seen = AttemptEvidence(one, None, state.records.said(one.id), state.now)
         _say_hidden_kill(state, one, hidden_kill(seen))
 
 

@@ -1,4 +1,4 @@
-"""Decides what became of an attempt that Slurm has. Pure: observations in, verdicts out.
+"""Decides what became of an attempt that Slurm has. Pure: evidence in, verdicts out.
 
 The first of these counts: the record that the attempt's keeper wrote once its processes were gone;
 Slurm's state while the job waits or runs; Slurm's final state. Without any of them the attempt is
@@ -57,7 +57,7 @@ where the controller has forgotten the job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class AttemptEvidence:
     """What is known of an attempt at the monotonic time `now`.
 
     `record` is that of its end; `said` is what Slurm or the node's side printed of it outside of
@@ -98,31 +98,31 @@ class Over:
     failure: Failure | None = None
 
 
-def judge(sight: Observation) -> Over | None:
+def judge(seen: AttemptEvidence) -> Over | None:
     """Return how the attempt ended; None while it waits or runs, or that cannot be told yet."""
-    row, recalled, stopped = sight.row, sight.one.sight.recalled, sight.one.stop is not None
-    if sight.record is not None:
-        return _recorded(sight.record, sight)
-    if row is not None and row.phase == "queued" and not (recalled and sight.start):
+    row, recalled, stopped = seen.row, seen.one.sight.recalled, seen.one.stop is not None
+    if seen.record is not None:
+        return _recorded(seen.record, seen)
+    if row is not None and row.phase == "queued" and not (recalled and seen.start):
         return None
     if row is not None and row.phase == "running":
         return None
-    if row is not None and sight.start is None:
+    if row is not None and seen.start is None:
         if not row.node:
             return _never_began(row, None if stopped else recalled)
         if stopped:
             return Over(Cancelled())  # before its claim, though it had a node: it never starts
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
-    return _unrecorded(sight) if sight.is_late else None
+    return _unrecorded(seen) if seen.is_late else None
 
 
-def _recorded(record: EndRecord, sight: Observation) -> Over | None:
+def _recorded(record: EndRecord, seen: AttemptEvidence) -> Over | None:
     """Return the verdict on a recorded outcome, corrected by what Slurm did.
 
     Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
     """
-    one, row, outcome = sight.one, sight.row, record.end.outcome
+    one, row, outcome = seen.one, seen.row, record.end.outcome
     status = status_of(outcome)
     if isinstance(outcome, NotStarted) and record.no_space and not one.stop:
         return Over(Interrupted(Quoted(outcome.error)))
@@ -130,11 +130,11 @@ def _recorded(record: EndRecord, sight: Observation) -> Over | None:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in one.job.success_codes:
         return Over(outcome)
-    if sight.start is None and sight.is_fresh:
+    if seen.start is None and seen.is_fresh:
         return None  # the record of its start will show whether Slurm started it again since
-    if _began_anew(sight):
-        return _before_that(outcome, sight)
-    if sight.is_fresh and not one.sight.is_over:
+    if _began_anew(seen):
+        return _before_that(outcome, seen)
+    if seen.is_fresh and not one.sight.is_over:
         return None  # Slurm's final state will show whether Slurm ended it
     match "" if row is None else row.kind:
         case "cancelled":
@@ -144,14 +144,14 @@ def _recorded(record: EndRecord, sight: Observation) -> Over | None:
         case "node_fail" | "boot_fail" if row is not None:
             return Over(Lost(ByCluster("node_failed", row.node)))
         case "timeout" | "deadline":
-            return _out_of_time(status, sight)
+            return _out_of_time(status, seen)
         case "failed" if one.sight.preempted:  # ended at the warning (preempt_send_user_signal)
             return Over(Interrupted(ByCluster("preempted"), status))
         case "failed" if outcome == Interrupted(_TOLD_TO_END, status):
             # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
-            return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
+            return _out_of_time(status, seen, said="Slurm told it to end, as before a time limit")
     short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
-    return Over(outcome, _out_of_memory(sight) if short else None)
+    return Over(outcome, _out_of_memory(seen) if short else None)
 
 
 def refused(why: str) -> Over:
@@ -159,22 +159,22 @@ def refused(why: str) -> Over:
     return Over(NotStarted(why), Failure("not_started", advice=(Hint("queue_refused"),)))
 
 
-def hidden_kill(sight: Observation) -> str:
+def hidden_kill(seen: AttemptEvidence) -> str:
     """Return the evidence of a kill for memory that the attempt's status does not show; else ""."""
-    memory = _out_of_memory(sight)
+    memory = _out_of_memory(seen)
     return "" if memory is None else memory.evidence
 
 
-def _began_anew(sight: Observation) -> bool:
+def _began_anew(seen: AttemptEvidence) -> bool:
     """Return True if Slurm started, or will start, the job again since the attempt was claimed."""
-    row, start = sight.row, sight.start
-    if sight.one.sight.recalled:
+    row, start = seen.row, seen.start
+    if seen.one.sight.recalled:
         return True
     if row is None or start is None:
         return False
     if row.restarts > start.restart:
         return True
-    its_own = sight.record is not None and status_of(sight.record.end.outcome) == row.status
+    its_own = seen.record is not None and status_of(seen.record.end.outcome) == row.status
     return found_its_claim(row) and not its_own
 
 
@@ -183,27 +183,27 @@ def found_its_claim(row: QueueRow) -> bool:
     return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE))
 
 
-def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -> Over:
+def _before_that(outcome: Exited | Signaled | Interrupted, seen: AttemptEvidence) -> Over:
     """Return the verdict on a recorded first start after which Slurm started the job again.
 
     A failure of the job's own counts: sites may requeue jobs that exit with some status.
     """
-    status, memory = status_of(outcome), _out_of_memory(sight)
-    word = _ENDED.search(sight.said)
-    aborted = outcome in _KILLED and not _requeued(sight) and memory is None
+    status, memory = status_of(outcome), _out_of_memory(seen)
+    word = _ENDED.search(seen.said)
+    aborted = outcome in _KILLED and not _requeued(seen) and memory is None
     if isinstance(outcome, Interrupted) or aborted or (word and memory is None):
-        return Over(Interrupted(ByCluster(_why_anew(sight)), status))
+        return Over(Interrupted(ByCluster(_why_anew(seen)), status))
     return Over(outcome, memory if outcome in _KILLED else None)
 
 
-def _requeued(sight: Observation) -> bool:
+def _requeued(seen: AttemptEvidence) -> bool:
     """Return True if Slurm counts a restart since the claim, and so knows the first start."""
-    return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
+    return bool(seen.row and seen.start and seen.row.restarts > seen.start.restart)
 
 
-def _why_anew(sight: Observation) -> Literal["preempted", "requeued"]:
-    word = _ENDED.search(sight.said)
-    return "preempted" if sight.one.sight.preempted or (word and word[1]) else "requeued"
+def _why_anew(seen: AttemptEvidence) -> Literal["preempted", "requeued"]:
+    word = _ENDED.search(seen.said)
+    return "preempted" if seen.one.sight.preempted or (word and word[1]) else "requeued"
 
 
 def is_full_there(row: QueueRow | None) -> bool:
@@ -221,16 +221,16 @@ def _never_began(row: QueueRow, recalled: ByCluster | None) -> Over:
     return Over(NotStarted(f"Slurm: {row.state}"))
 
 
-def _unrecorded(sight: Observation) -> Over:
+def _unrecorded(seen: AttemptEvidence) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
-    row = sight.row
-    if row is None and sight.start is None:
-        return Over(Cancelled() if sight.one.stop else Interrupted(ByCluster("forgotten")))
-    if sight.start is not None and _began_anew(sight):
-        return _gone_before_that(sight, sight.start)
+    row = seen.row
+    if row is None and seen.start is None:
+        return Over(Cancelled() if seen.one.stop else Interrupted(ByCluster("forgotten")))
+    if seen.start is not None and _began_anew(seen):
+        return _gone_before_that(seen, seen.start)
     if row is None:
         return Over(Lost(ByCluster("vanished")))
-    node = row.node or (sight.start.node if sight.start else "")
+    node = row.node or (seen.start.node if seen.start else "")
     where = f" ({node})" if node else ""
     match row.kind:
         case "cancelled":
@@ -239,22 +239,22 @@ def _unrecorded(sight: Observation) -> Over:
             return Over(Interrupted(ByCluster("preempted", node)))
         case "dependency":
             return Over(NEED_FAILED)
-        case "timeout" | "deadline" if (timeout := sight.one.job.timeout) is not None:
+        case "timeout" | "deadline" if (timeout := seen.one.job.timeout) is not None:
             return Over(TimedOut("timeout", timeout))
         case "node_fail" | "boot_fail":
             return Over(Lost(ByCluster("node_failed", node)))
-    if sight.start is None:
-        said = f": {sight.said}" if sight.said else ""
+    if seen.start is None:
+        said = f": {seen.said}" if seen.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
-    if memory := _out_of_memory(sight):
+    if memory := _out_of_memory(seen):
         return Over(Signaled(9), memory)
     status = row.status
     if row.kind in ("timeout", "deadline"):
-        return _out_of_time(status, sight, f"Slurm's time limit{where}")
+        return _out_of_time(status, seen, f"Slurm's time limit{where}")
     if status == Exited(NO_ROOM):
         return _no_room(row)
     if status == Exited(UNFIT):
-        return Over(NotStarted(f"{sight.said or row.state}{where}"))
+        return Over(NotStarted(f"{seen.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(ByCluster("unrecorded", node, row.state)))
     return Over(status)
@@ -265,35 +265,33 @@ def _no_room(row: QueueRow) -> Over:
     return Over(Interrupted(ByCluster("disk_full", row.node, os.strerror(errno.ENOSPC))))
 
 
-def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
+def _gone_before_that(seen: AttemptEvidence, start: NodeStart) -> Over:
     """Return the verdict on an unrecorded first start after which Slurm started the job again.
 
     Requeued without a message, its node has usually failed: `Lost`, whose retries are bounded, so
     that a job that brings nodes down is not started for ever.
     """
-    if _requeued(sight) and not _ENDED.search(sight.said):
+    if _requeued(seen) and not _ENDED.search(seen.said):
         return Over(Lost(ByCluster("requeued_silently", start.node)))
-    return Over(Interrupted(ByCluster(_why_anew(sight), start.node)))
+    return Over(Interrupted(ByCluster(_why_anew(seen), start.node)))
 
 
 def _out_of_time(
-    status: Exited | Signaled | None, sight: Observation, said: str = "Slurm's time limit"
+    status: Exited | Signaled | None, seen: AttemptEvidence, said: str = "Slurm's time limit"
 ) -> Over:
     """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
     failure = Failure("timeout", said, (Hint("queue_time"),))
-    if status is None or (
-        isinstance(status, Exited) and status.code in sight.one.job.success_codes
-    ):
+    if status is None or (isinstance(status, Exited) and status.code in seen.one.job.success_codes):
         return Over(TimedOut("timeout", 0.0, status), failure)
     return Over(status, failure)
 
 
-def _out_of_memory(sight: Observation) -> Failure | None:
+def _out_of_memory(seen: AttemptEvidence) -> Failure | None:
     """Return the failure of a job that Slurm or the kernel killed for its memory; else None."""
-    counted = sight.record.oom_kills if sight.record else 0
-    if said := _MEMORY.search(sight.said):
+    counted = seen.record.oom_kills if seen.record else 0
+    if said := _MEMORY.search(seen.said):
         words = f"Slurm: {said[0]}"
-    elif sight.row is not None and sight.row.kind == "out_of_memory":
+    elif seen.row is not None and seen.row.kind == "out_of_memory":
         words = "Slurm: OUT_OF_MEMORY"
     elif counted:
         words = f"the kernel's count in its cgroup: oom_kill {counted}"
