@@ -50,26 +50,20 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
         with suppress(FileNotFoundError):
             os.unlink(left)  # left by an attempt that was stopped before it began, and forgotten
     slots = NodeSlots.fresh(job.demand.gpus)
-    place = _place(job, attempt, run, context.run_id, slots)
-    command = prepare(launch, place, context, outs)
-    write_ticket(run.ticket(attempt), command, slots, list(map(str, launch.after)))
-
-
-def _place(
-    job: Job, attempt: AttemptId, run: SlurmDir, run_id: str, slots: NodeSlots
-) -> AttemptPlace:
-    return AttemptPlace(
+    place = AttemptPlace(
         gpus=(),
         style="index",
-        scope=scope(run_id, attempt),
+        scope=scope(context.run_id, attempt),
         master_port=slots.master_port,
-        run=run_id,
+        run=context.run_id,
         run_dir=str(run.path),
         attempt=attempt.number,
         out=str(run.out(attempt)),
         port=slots.port if wants_port(job) else None,
         slots=slots,
     )
+    command = prepare(launch, place, context, outs)
+    write_ticket(run.ticket(attempt), command, slots, list(map(str, launch.after)))
 
 
 def job_of(attempt: AttemptId, run: SlurmDir) -> Job:
