@@ -242,22 +242,22 @@ def _cause(fact: f.JobDelayed, attempt: AttemptRecord) -> str:
     return wording.job_reason(fact.why)
 
 
-_SETTLED: dict[JobState, tuple[Tone, str]] = {
-    "succeeded": ("good", "succeeded"),
-    "failed": ("bad", "failed"),
-    "cancelled": ("warn", "cancelled"),
-    "skipped": ("warn", "skipped"),
+_SETTLED: dict[JobState, Tone] = {
+    "succeeded": "good",
+    "failed": "bad",
+    "cancelled": "warn",
+    "skipped": "warn",
 }
 
 
 def _settled(
     fact: f.JobSettled, at: Instant, ledger: Ledger, attempt: AttemptRecord | None
 ) -> EventLine:
-    tone, verb = _SETTLED.get(fact.state, ("calm", fact.state))
+    tone = _SETTLED.get(fact.state, "calm")
     ran = fact.state in ("succeeded", "failed", "cancelled") and attempt is not None
     reason = wording.job_reason(fact.reason)
     if not ran or attempt is None:
-        return _line(at, tone, verb, fact.name, reason)
+        return _line(at, tone, fact.state, fact.name, reason)
     reason = reason or ("" if fact.state == "succeeded" else words.ending(attempt))
     number = attempt.id.number
     left = attempt.end.leftovers if attempt.end else 0
@@ -269,7 +269,7 @@ def _settled(
     ]
     # A job that never ran has no time: equal lines of a hundred such jobs are folded into one.
     seconds = None if isinstance(attempt.outcome, NotStarted) else attempt.seconds
-    return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), seconds)
+    return _line(at, tone, fact.state, fact.name, ", ".join(filter(None, parts)), seconds)
 
 
 def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:

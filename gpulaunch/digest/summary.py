@@ -71,8 +71,7 @@ class Summary:
     cards: tuple[tuple[str, CardUse], ...]
     failed: tuple[Failed, ...]
     failed_more: int
-    skipped: tuple[tuple[str, int], ...]
-    skipped_more: int
+    skipped: tuple[Alike, ...]
     next_command: str | None
     used: str
 
@@ -97,7 +96,6 @@ def summarise(
     since = ledger.taken or ledger.opened or end
     failed = failures(job for job in ledger.jobs.values() if job.state == "failed" and not job.gone)
     jobs = (job for job in ledger.jobs.values() if job.state == "skipped" and not job.gone)
-    causes = [(one.text, len(one.names)) for one in reasons(jobs, lambda job: job.reason, ledger)]
 
     def detailed(alike: Alike) -> Failed:
         attempts = ledger.jobs[alike.names[0]].attempts
@@ -125,8 +123,7 @@ def summarise(
         ),
         failed=tuple(map(detailed, failed[:MAX_FAILURES_TOLD])),
         failed_more=sum(len(one.names) for one in failed[MAX_FAILURES_TOLD:]),
-        skipped=tuple(causes[:MAX_FAILURES_TOLD]),
-        skipped_more=sum(n for _, n in causes[MAX_FAILURES_TOLD:]),
+        skipped=tuple(reasons(jobs, lambda job: job.reason, ledger)),
         next_command=next_command(ledger.state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
     )

@@ -16,6 +16,10 @@ PinState: TypeAlias = Literal["verified", "unverified", "misplaced"]
 disproved."""
 
 
+SAMPLE_MAX_AGE = 15.0
+"""Seconds after which a sample no longer says what a card does: its driver may hang."""
+
+
 @dataclass(frozen=True, slots=True)
 class CardSample:
     """One card (UUID) at one moment. `utilization` in per cent, `temperature` in degrees Celsius,

@@ -25,7 +25,7 @@ from gpulaunch.core.ledger import AttemptRecord, GpuRecord, Ledger
 from gpulaunch.core.model import AttemptId, AttemptState, GpuState, Instant, JobState
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.words import visible
-from gpulaunch.metrics.model import CardSample
+from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample
 
 OTHER = "other"
 """Stands for every failure class that this version does not know: labels are a closed set."""
@@ -89,9 +89,6 @@ class Tally:
             return False
         return job.attempts[attempt.number - 2].state in ("failed", "lost")
 
-
-SAMPLE_MAX_AGE = 15.0
-"""Seconds after which a sample no longer says what a card does: its driver may hang."""
 
 ENDS: tuple[AttemptState, ...] = ("succeeded", "failed", "cancelled", "interrupted", "lost")
 _CARD = ("gpu", "uuid")

@@ -13,7 +13,7 @@ from gpulaunch.digest import words
 from gpulaunch.digest.events import ENDS_FIRST
 from gpulaunch.digest.groups import BEGINNING
 from gpulaunch.digest.status import STYLES
-from gpulaunch.digest.summary import Failed, Summary
+from gpulaunch.digest.summary import MAX_FAILURES_TOLD, Failed, Summary
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.overview import counted, height_of, put
 from gpulaunch.wording import run_reason
@@ -116,9 +116,10 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
 
 
 def _skipped(summary: Summary) -> list[EndLine]:
-    told = [f"{several(number, 'job')}: {words.visible(why)}" for why, number in summary.skipped]
-    if summary.skipped_more:
-        told.append(f"{several(summary.skipped_more, 'job')} more")
+    shown, rest = summary.skipped[:MAX_FAILURES_TOLD], summary.skipped[MAX_FAILURES_TOLD:]
+    told = [f"{several(len(one.names), 'job')}: {words.visible(one.text)}" for one in shown]
+    if rest:
+        told.append(f"{several(sum(len(one.names) for one in rest), 'job')} more")
     return [*(EndLine("skipped", line, "yellow") for line in told), EndLine()] if told else []
 
 

@@ -11,8 +11,8 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Interrupted, Lost, Signaled
-from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus.families import SAMPLE_MAX_AGE, Tally, names
+from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample
+from gpulaunch.prometheus.families import Tally, names
 from tests.prometheus.support import Page, page, tallied
 from tests.views.history import START, History
 

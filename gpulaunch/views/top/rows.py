@@ -14,7 +14,7 @@ from gpulaunch.diagnose.failure.classes import advice, title_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.status import STYLES
-from gpulaunch.metrics.model import CardSample
+from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample
 from gpulaunch.text import clock, listing, several, size
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar, columns, fit, sparkline
@@ -24,8 +24,6 @@ RECENT = 600.0
 """Seconds that a sparkline looks back."""
 USE, CONDITION = 51, 13
 """Columns of utilisation and memory with their bars, and of a card's temperature and power."""
-SAMPLE_MAX_AGE = 15.0
-"""Seconds after which a sample no longer counts as the present."""
 TIME_WIDTH = 8
 
 _MARKS: dict[JobState, str] = {"succeeded": "✓", "failed": "✗", "cancelled": "!", "skipped": "!"}

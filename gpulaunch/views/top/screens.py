@@ -52,7 +52,7 @@ class LogScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,backspace", "back", show=False),
+        Binding("escape,q,backspace", "dismiss", show=False),
         Binding("left", "attempt(-1)", show=False),
         Binding("right", "attempt(1)", show=False),
         Binding("f", "follow", show=False),
@@ -163,9 +163,6 @@ class LogScreen(Screen[None]):
             self._tail = None
         self._shown = None
 
-    def action_back(self) -> None:
-        self.dismiss()
-
     def action_follow(self) -> None:
         self._follows = True
         self.query_one(RowList).action_edge(1)
@@ -180,24 +177,17 @@ class LogScreen(Screen[None]):
             self.look()
 
 
-_BOX = """
-    {name} {{ align: center middle; }}
-    {name} > VerticalScroll {{
+class Box(ModalScreen[bool]):
+    """A text in a box above the dashboard."""
+
+    DEFAULT_CSS = """
+    Box { align: center middle; }
+    Box > VerticalScroll {
         width: auto; max-width: 100%; height: auto; max-height: 100%;
         border: round ansi_cyan; background: ansi_default; padding: 0 1;
-    }}
-    {name} Static {{ width: auto; }}
-"""
-
-
-class Question(ModalScreen[bool]):
-    """Asks before something is done to the run. Only `y` does it."""
-
-    DEFAULT_CSS = _BOX.format(name="Question")
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", show=False),
-        Binding("n,escape,q,enter", "answer(False)", show=False),
-    ]
+    }
+    Box Static { width: auto; }
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -205,23 +195,27 @@ class Question(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(f"{self._text}\n\ny  yes      n  no", markup=False)
-
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+            yield Static(self._text, markup=False)
 
 
-class Help(ModalScreen[None]):
-    """The keys."""
+class Question(Box):
+    """Asks before something is done to the run. Only `y` does it."""
 
-    DEFAULT_CSS = _BOX.format(name="Help")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "back", show=False)
+        Binding("y", "dismiss(True)", show=False),
+        Binding("n,escape,q,enter", "dismiss(False)", show=False),
     ]
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static(KEYS, markup=False)
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}\n\ny  yes      n  no")
 
-    def action_back(self) -> None:
-        self.dismiss()
+
+class Help(Box):
+    """The keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,enter", "dismiss", show=False)
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(KEYS)
