@@ -162,10 +162,8 @@ class Estimate:
         )
         # Groups with too few finished jobs are assumed to be like the others.
         scale = total / sum(waiting[n][0] for n in known)
-        begun, longest = self._under_way(now)
-        at_once = (self._busy + self._elapsed_under_way(now)) / max(
-            1e-9, now.mono - self._began.mono
-        )
+        elapsed, begun, longest = self._under_way(now)
+        at_once = (self._busy + elapsed) / max(1e-9, now.mono - self._began.mono)
         about = FOUR_OF_FIVE * math.sqrt(sum(self._doubt(n, waiting[n][0]) for n in known))
         guess, low, high = (
             max(longest, (sure * scale - begun) / max(1.0, at_once), 0.0)
@@ -185,24 +183,19 @@ class Estimate:
             return None
         return self._groups[member[0]].mean(member[1])
 
-    def _under_way(self, now: Instant) -> tuple[float, float]:
-        """Return of running jobs the expected seconds already done, and the longest rest of one."""
-        begun, longest = 0.0, 0.0
+    def _under_way(self, now: Instant) -> tuple[float, float, float]:
+        """Return the running jobs' seconds so far, the expected ones of them, the longest rest."""
+        elapsed = begun = longest = 0.0
         for attempt, since in self._running.items():
-            expected = self.expected(attempt.job)
-            if expected is None:
+            if attempt.job not in self._left:
                 continue
             passed = max(0.0, now.mono - since.mono)
-            begun += min(passed, expected)
-            longest = max(longest, expected - passed)
-        return begun, longest
-
-    def _elapsed_under_way(self, now: Instant) -> float:
-        return sum(
-            max(0.0, now.mono - since.mono)
-            for attempt, since in self._running.items()
-            if attempt.job in self._left
-        )
+            elapsed += passed
+            expected = self.expected(attempt.job)
+            if expected is not None:
+                begun += min(passed, expected)
+                longest = max(longest, expected - passed)
+        return elapsed, begun, longest
 
     def _add(self, job: JobRecord) -> None:
         self._drop(job.name)

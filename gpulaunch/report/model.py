@@ -109,16 +109,12 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class RemarkLine:
-    """A remark with its moment, seconds since 1970 (UTC)."""
-
-    at: float
-    about: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
+    """What the template shows.
+
+    `causes` with a short and a long wording; `remarks` as moment (UTC), card or job, text.
+    """
+
     name: str
     state: str
     sign: str
@@ -132,8 +128,8 @@ class Page:
     skipped: tuple[tuple[str, int], ...]
     slow: tuple[Slow, ...]
     fits: tuple[Fit, ...]
-    lines: tuple[RemarkLine, ...]
-    more_lines: int
+    remarks: tuple[tuple[float, str, str], ...]
+    more_remarks: int
     measured: bool
     manifest: tuple[tuple[str, str], ...]
     next_command: str | None

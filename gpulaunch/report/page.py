@@ -25,7 +25,6 @@ from gpulaunch.report.model import (
     FailureGroup,
     Page,
     Part,
-    RemarkLine,
     ReportData,
     Slow,
 )
@@ -75,8 +74,8 @@ def page(
         skipped=tuple((words.visible(why), n) for why, n in skipped.most_common(10)),
         slow=slowest(data),
         fits=tuple(fits(ledger, history.cards, data.uses)),
-        lines=tuple(_line(remark, history) for remark in history.remarks[:REMARKS]),
-        more_lines=max(0, len(history.remarks) - REMARKS),
+        remarks=tuple(_remark(remark, history) for remark in history.remarks[:REMARKS]),
+        more_remarks=max(0, len(history.remarks) - REMARKS),
         measured=any(use.peak_gpu_memory for use in data.uses.values()),
         manifest=tuple((name, words.visible(value)) for name, value in manifest),
         next_command=next_command and words.visible(next_command),
@@ -90,10 +89,10 @@ def _card_row(gpu: Gpu, spans: Sequence[Span]) -> CardRow:
     return CardRow(card_name(gpu), words.visible(gpu.name), tuple(parts))
 
 
-def _line(remark: TimedRemark, history: RunHistory) -> RemarkLine:
+def _remark(remark: TimedRemark, history: RunHistory) -> tuple[float, str, str]:
     card = history.cards.get(remark.gpu)
     about = card_name(card) if card else words.visible(remark.job)
-    return RemarkLine(remark.at, about, words.visible(remark.text))
+    return remark.at, about, words.visible(remark.text)
 
 
 def failures(data: ReportData, logs: Mapping[AttemptId, str]) -> tuple[FailureGroup, ...]:
