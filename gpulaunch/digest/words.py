@@ -25,7 +25,7 @@ GONE = "no longer in the job file"
 
 
 def gone(job: JobRecord) -> str:
-    """Why nothing comes of a job that is gone, and what it had come to."""
+    """Return why nothing comes of a job that is gone, and what it had come to."""
     if job.state == "waiting":
         return f"{GONE}, not run"
     if job.state == "cancelled":
@@ -60,12 +60,12 @@ def rough_range(low: float, high: float) -> str:
 
 
 def count(number: int) -> str:
-    """With thousands separators: `2,988`."""
+    """Return a number with thousands separators: `2,988`."""
     return f"{number:,}"
 
 
 def iso(utc: float | None) -> str | None:
-    """UTC, ISO 8601, with fractions: `2026-11-20T07:42:15.123456Z`. None stays None."""
+    """Return a time in ISO 8601, UTC: `2026-11-20T07:42:15.123456Z`. None stays None."""
     if utc is None:
         return None
     moment = datetime.fromtimestamp(utc, timezone.utc)

@@ -131,7 +131,7 @@ class Store:
             raise
 
     def _begin_afresh(self, why: str) -> None:
-        """Once; a second time the fault is not the file's."""
+        """Set the file aside for a new one, once: a second time the fault is not the file's."""
         self.close()
         if self._set_aside:
             self._tell(why)

@@ -157,9 +157,9 @@ def _post(address: str, summary: Mapping[str, Any]) -> str:
 
 
 def look(address: str) -> tuple[str, bool]:
-    """Why nobody could be told there, or ""; and whether it is wrong, not this machine's lack.
+    """Return why nobody can be told there, or ""; and whether the address is wrong.
 
-    Nothing is sent.
+    Where this machine lacks something, the address is not. Nothing is sent.
     """
     try:
         from apprise.manager_plugins import NotificationManager

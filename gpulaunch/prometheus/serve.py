@@ -123,7 +123,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         self._since: dict[socket.socket, float] = {}
 
     def patience(self) -> float | None:
-        """Seconds until a connection is overdue; None: none is open."""
+        """Return the seconds until a connection is overdue; None: none is open."""
         with self._lock:
             oldest = next(iter(self._since.values()), None)
         return None if oldest is None else max(0.0, oldest + self.seconds - time.monotonic())
@@ -156,7 +156,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         """Ignore a client that went away or took too long: that is no error of ours."""
 
     def _drop(self, until: float) -> None:
-        """End those that came until then: their threads wake up, and close them."""
+        """Shut the connections down that came until then: their threads wake up, and close them."""
         for request in [each for each, since in self._since.items() if since <= until]:
             del self._since[request]
             with suppress(OSError):

@@ -47,7 +47,7 @@ def keeper_of(main: int, pid: int, goes_on: bool = False) -> Keeper | None:
 
 
 def spent_by_all(keeper: Keeper) -> float | None:
-    """CPU seconds of the attempt so far, its living processes included; None: the keeper is gone.
+    """Return the attempt's CPU seconds, its living processes included; None: the keeper is gone.
 
     For the end of an attempt whose worker lives on.
     """
@@ -56,7 +56,7 @@ def spent_by_all(keeper: Keeper) -> float | None:
 
 
 def spent_since(keeper: Keeper) -> float | None:
-    """CPU seconds of the processes that ended since the attempt began; None: the keeper is gone.
+    """Return the CPU seconds of processes that ended since it began; None: the keeper is gone.
 
     Negative where a worker lives that had spent more before: its own count makes up for it.
     """
@@ -70,7 +70,7 @@ def spent_since(keeper: Keeper) -> float | None:
 
 
 def _live(pid: int) -> float:
-    """CPU seconds of all that live below a process, with what they have waited for."""
+    """Return the CPU seconds of all that live below a process, and of what they waited for."""
     total, todo = 0.0, children_of(pid)
     while todo:
         pid = todo.pop()

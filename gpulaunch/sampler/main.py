@@ -43,7 +43,7 @@ LARGEST_MESSAGE = 1 << 16
 
 
 def main() -> None:
-    """Arguments: the launcher's PID, the database's path, [[index, UUID], ...] in JSON."""
+    """Sample; arguments: the launcher's PID, the database's path, [[index, UUID], ...] in JSON."""
     parent, path, cards = int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
     die_with_parent(parent)
     link = LauncherLink(socket.socket(fileno=0))
@@ -174,7 +174,10 @@ class Sampler:
         return None if None in found else sum(memory or 0 for memory in found)
 
     def _judge(self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample) -> Pin | None:
-        """Once misplaced, always misplaced; it is told to the launcher, once. A proof stands."""
+        """Return what is new of where an attempt is; None: nothing. Proof and disproof stand.
+
+        That it is misplaced is told to the launcher, once.
+        """
         before = live.pin.state if live.pin else None
         if live.own is None or before == "misplaced":
             return None

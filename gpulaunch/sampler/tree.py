@@ -91,7 +91,7 @@ class Trees:
         return [child for children in by_thread.values() for child in children]
 
     def _children_elsewise(self, pid: int) -> list[int]:
-        """Where a thread has ended meanwhile, or the kernel has no such lists."""
+        """Return a process's children where a thread has ended, or the kernel has no such lists."""
         self._forked.pop(pid, None)
         try:
             return [child.pid for child in psutil.Process(pid).children()]

@@ -58,7 +58,7 @@ class RunLink(Protocol):
         """Tell whether the run's directory no longer exists."""
 
     def now(self) -> float:
-        """Seconds since 1970 (UTC)."""
+        """Return the seconds since 1970 (UTC)."""
 
     def samples(self) -> SampleStore | None:
         """Return the samples; None if nothing is measured, as on pretend cards."""
