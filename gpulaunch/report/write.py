@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TypeAlias
@@ -103,10 +103,7 @@ def report(
 ) -> str:
     """Return the page. `at`: now, seconds since 1970 (UTC); `beside`: where it will lie."""
     history = read_history(run, faults)
-    with ExitStack() as stack:
-        reader = open_metrics(run.metrics)
-        if reader is not None:
-            stack.enter_context(reader)
+    with open_metrics(run.metrics) or nullcontext() as reader:
         if state == "interrupted":
             mark_last_seen(run, history.ledger)
         when = period(history, state, at, reader.last_seen() if reader else None)
