@@ -354,7 +354,7 @@ def failure_classes() -> Iterator[str]:
 
 
 def one_class(known: FailureClass) -> tuple[str, ...]:
-    policy = known.policy
+    policy = POLICIES[known.name]
     return (
         code(known.name),
         plain(known.title),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted
-from gpulaunch.core.classes import POLICIES, Policy
 from gpulaunch.text import size
 
 
@@ -24,10 +23,6 @@ class FailureClass:
     title: str
     advice: str = ""
     plain: bool = False
-
-    @property
-    def policy(self) -> Policy:
-        return POLICIES[self.name]
 
 
 _ENTRY = re.compile(r"^(\w+)(, plain)?:(?: (.+))?\n((?:    .+\n)+)", re.MULTILINE)
