@@ -119,10 +119,10 @@ class Mistakes:
         shown = _SECRET.isdisjoint(path)
         self.add_at(at, message, spell(self.root.within(path)), shown)
 
-    def add_bad(self, path: Path, bad: FieldError, note: str = "") -> None:
+    def add_bad(self, path: Path, bad: FieldError) -> None:
         """Add `bad`, and the errors that it holds, for the field at `path`."""
         for one in bad.each():
-            self.add((*path, *one.path), one.message + note, key=one.key, number=one.number)
+            self.add((*path, *one.path), one.message, key=one.key, number=one.number)
 
     def inside(self, at: int, pattern: re.Pattern[str], number: int) -> int:
         """Return the place of the pattern's n-th match in the text at `at`, if that is certain.

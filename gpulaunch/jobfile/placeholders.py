@@ -29,31 +29,29 @@ Piece: TypeAlias = "str | Slot"
 
 def pieces(text: str) -> Iterator[Piece]:
     """Yield literal text and raw Slots, with escapes resolved."""
-    position = 0
-    for match in PLACEHOLDER.finditer(text):
-        before = text[position : match.start()]
-        if _is_escaped(before):
+    end = 0
+    for before, match, escaped in _found(text):
+        if escaped:
             yield before[:-1] + match.group()
         else:
             yield before
             yield Slot(match.group(1))
-        position = match.end()
-    yield text[position:]
+        end = match.end()
+    yield text[end:]
 
 
-def _is_escaped(before: str) -> bool:
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+def _found(text: str) -> Iterator[tuple[str, re.Match[str], bool]]:
+    """Yield each placeholder behind the text before it, and whether a backslash makes it text."""
+    end = 0
+    for match in PLACEHOLDER.finditer(text):
+        before, end = text[end : match.start()], match.end()
+        yield before, match, (len(before) - len(before.rstrip("\\"))) % 2 == 1
 
 
 def numbers(text: str) -> list[tuple[int, str]]:
     """Return each placeholder's number, which counts escaped ones too, and its name."""
-    found: list[tuple[int, str]] = []
-    position = 0
-    for number, match in enumerate(PLACEHOLDER.finditer(text)):
-        if not _is_escaped(text[position : match.start()]):
-            found.append((number, match.group(1)))
-        position = match.end()
-    return found
+    found = enumerate(_found(text))
+    return [(number, match.group(1)) for number, (_, match, escaped) in found if not escaped]
 
 
 def compile_raw(text: str) -> Text:

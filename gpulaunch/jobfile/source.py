@@ -44,6 +44,10 @@ class JobFileText:
     def lines(self) -> list[str]:
         return _LINE_BREAK.split(self.text)
 
+    def line(self, number: int) -> str:
+        """Return a line, counted from 0; empty behind the last."""
+        return self.lines[number] if number < len(self.lines) else ""
+
     def mistake(
         self, line: int, column: int, message: str, field: str = "", shown: bool = True
     ) -> Mistake:
@@ -51,7 +55,7 @@ class JobFileText:
 
         `shown`: False where the line is nobody's to read. One with an address to tell never is.
         """
-        text = self.lines[line] if shown and line < len(self.lines) else ""
+        text = self.line(line) if shown else ""
         if _ADDRESS.search(text):
             text = ""
         whole = f"{field}: {message}" if field else message

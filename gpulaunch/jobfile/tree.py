@@ -309,7 +309,7 @@ class _Builder:
 
 
 def _hint(source: JobFileText, line: int, problem: str) -> str:
-    text = source.lines[line] if line < len(source.lines) else ""
+    text = source.line(line)
     indent = text[: len(text) - len(text.lstrip())]
     if "\t" in indent:
         return "; a tab cannot indent, use spaces"

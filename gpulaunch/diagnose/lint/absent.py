@@ -234,9 +234,7 @@ class _Absences:
             self.mistakes.add((*where, number) if number else where, why, at=at)
 
     def _silenced(self, at: int) -> bool:
-        line = place(at)[0]
-        lines = self.mistakes.source.lines
-        return line < len(lines) and silenced(lines[line], RULE)
+        return silenced(self.mistakes.source.line(place(at)[0]), RULE)
 
 
 def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:

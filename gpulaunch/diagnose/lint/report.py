@@ -66,7 +66,7 @@ class _PlanScan:
         """Yield (finding, whether it is in the job file itself) of one entry's jobs."""
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
-        quiet = self._line(run()) if self.comments else ""
+        quiet = self.plan.source.line(tree.place(run().key_at)[0]) if self.comments else ""
         for found in self._environment(jobs[0], kinds):
             yield found, True
         for job in of_jobs.variants(jobs, lambda: _text(run())):
@@ -119,11 +119,6 @@ class _PlanScan:
             if node := tree.node_at(self.plan.root, ("jobs", group, *steps)):
                 return node
         return self.plan.root
-
-    def _line(self, run: YamlNode) -> str:
-        """Return the line on which `run:` itself stands."""
-        number, lines = tree.place(run.key_at)[0], self.plan.source.lines
-        return lines[number] if number < len(lines) else ""
 
 
 def _text(run: YamlNode) -> str:
