@@ -7,7 +7,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
@@ -28,15 +27,6 @@ from gpulaunch.errors import (
     GpulaunchError,
     UsageError,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ExecCommand:
-    """The command that this process becomes, its environment and directory (None: the current)."""
-
-    argv: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str | None = None
 
 
 @click.command(
@@ -82,18 +72,14 @@ def command(
     wait = 0.0 if no_wait else wait
     try:
         if job is not None:
-            ready = _the_job(job, argv, wait, **given)
-        else:
-            ready = _the_line(argv, wait, **given)
-        if ready.cwd is not None:
-            os.chdir(ready.cwd)
+            _the_job(job, argv, wait, **given)
+        _the_line(argv, wait, **given)
     except KeyboardInterrupt:
         return 130
     except WaitRanOut as error:
         return _say(str(error), EXEC_WAIT_RAN_OUT)
     except (GpulaunchError, OSError) as error:
         return _say(str(error), EXEC_OWN_FAILURE)
-    return _become(ready.argv, ready.environment)
 
 
 def _the_line(
@@ -105,8 +91,8 @@ def _the_line(
     share_busy: bool | None,
     run: str | None,
     recorded: bool,
-) -> ExecCommand:
-    """Take the cards; return CMD's command, whose environment is such that it finds exactly them.
+) -> NoReturn:
+    """Take the cards and become CMD, in an environment in which it finds exactly them.
 
     Prints which cards --gpus gave. Raises UsageError for an option of --job alone.
     """
@@ -123,7 +109,7 @@ def _the_line(
     require(pool, count)
     if gpus is not None and pool.here:
         _tell(describe_taken(count, pool.selection, pool.here))
-    return ExecCommand(argv, exec_environment(pool, count, wait, os.environ, _tell))
+    _become(argv, exec_environment(pool, count, wait, os.environ, _tell))
 
 
 def _the_job(
@@ -134,8 +120,8 @@ def _the_job(
     run: str | None,
     recorded: bool,
     **options: Any,
-) -> ExecCommand:
-    """Take the cards; return the job's command, and print what it is. Raises UsageError."""
+) -> NoReturn:
+    """Take the cards, print what the job's command is, and become it. Raises UsageError."""
     from gpulaunch.app.byhand import chosen, prepared, understood
     from gpulaunch.app.single import take_for_good
     from gpulaunch.cli.terminal import Terminal
@@ -151,7 +137,8 @@ def _the_job(
     gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _tell)
     made = prepared(asked, gpus, as_given(os.environ))
     _tell(understood(asked, made, gpus))
-    return ExecCommand(made.argv, made.environment, made.cwd)
+    os.chdir(made.cwd)
+    _become(made.argv, made.environment)
 
 
 def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
