@@ -41,7 +41,7 @@ class Journal:
     """The append-only record of one run. Made by `create` or `reopen`; close it.
 
     `next` is the number that the next fact's line will have; `failure` is why lines are pending,
-    None while all is well. `recovered` is how many bytes of a torn last line `reopen` cut off.
+    None while all is well.
     """
 
     def __init__(
@@ -50,13 +50,11 @@ class Journal:
         fd: int,
         number: int = 1,
         *,
-        recovered: int = 0,
         write: Callable[[int, bytes], int] = os.write,
         sync: Callable[[int], None] = os.fdatasync,
     ) -> None:
         self.path = path
         self.failure: OSError | None = None
-        self.recovered = recovered
         self._fd = fd
         self.next = number
         self._size = os.fstat(fd).st_size
@@ -99,10 +97,9 @@ class Journal:
         try:
             _claim(rundir.events, fd)
             found = scan(rundir.events)
-            torn = os.fstat(fd).st_size - found.end
-            if torn:
+            if os.fstat(fd).st_size > found.end:
                 os.ftruncate(fd, found.end)
-            return cls(rundir.events, fd, found.lines + 1, recovered=torn)
+            return cls(rundir.events, fd, found.lines + 1)
         except BaseException:
             os.close(fd)
             raise
