@@ -196,13 +196,13 @@ def test_an_executor_whose_start_was_interrupted_starts_all_the_same(
 
 def test_an_interrupt_as_the_executors_thread_starts_has_one_traceback(tmp_path: Path) -> None:
     text = """
-    import os, signal, threading
+    import signal, threading
     from gpulaunch import GpuExecutor
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start = threading.Thread.start
     def interrupted(thread):
         if thread.name == "gpulaunch-executor":
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # at once, on this thread
         start(thread)
     threading.Thread.start = interrupted
     GpuExecutor(simulate=1).submit(abs, -1)
