@@ -7,9 +7,10 @@ Anything else that is raised is a bug, and shows its traceback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
 
 OK = 0
 SOME_JOB_FAILED = 1
@@ -62,8 +63,7 @@ class UsageError(GpulaunchError):
     status = USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(Struct, frozen=True):
     """One mistake of a job file.
 
     `text` is the block that people read: place, message, the line itself. `line` and `column` count

@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.loop import Loop
 
@@ -54,8 +56,7 @@ def start(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Restarts:
+class Restarts(Struct, frozen=True):
     """The deaths of a helper in a row, and when it was started last. `now`: monotonic seconds."""
 
     deaths: int = 0

@@ -1,4 +1,4 @@
-"""Turns frozen dataclasses into plain JSON values and back, for journal, manifest and control.
+"""Turns structs (msgspec) into plain JSON values and back, for journal, manifest and control.
 
 Owns how a type is written; knows no fact, file or socket. Built once for each type, from its
 annotations:
@@ -8,12 +8,12 @@ annotations:
     tuple[T, ...]             a list
     frozenset[T]              a sorted list
     Mapping[str, T]           an object
-    a dataclass               an object of its fields
-    a union of dataclasses    the same with "kind" first: the class's name in snake_case
+    a struct                  an object of its fields
+    a union of structs        the same with "kind" first: the class's name in snake_case
     AttemptId as `attempt`    two members, "job" and "attempt"; `name` in JobAdded, JobSettled ...
                               is written "job" as well, so that one key finds all about a job
 
-A field that its dataclass marks as SPARSE is left out where it holds its default.
+A field whose type is marked as Sparse is left out where it holds its default.
 
 Reading is strict: a member too many, one too few (unless the field has a default) or of another
 type is a ValueError that names it.
@@ -21,15 +21,17 @@ type is a ValueError that names it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from gpulaunch.core.model import SPARSE, AttemptId
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+
+from gpulaunch.core.model import AttemptId
 
 Encode: TypeAlias = Callable[[Any], Any]
 Decode: TypeAlias = Callable[[Any], Any]
@@ -39,8 +41,7 @@ class UnknownKindError(ValueError):
     """A kind or a member that this version does not know: another version wrote it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Coder:
+class Coder(Struct, frozen=True):
     """How values of one type are written and read. `encode` is None where nothing changes."""
 
     encode: Encode | None
@@ -51,8 +52,7 @@ class Coder:
         return value if self.encode is None else self.encode(value)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A field as it is written: `key` is its name in JSON. `unsaid`: the value not written."""
 
     field: str
@@ -62,9 +62,8 @@ class Member:
     unsaid: Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecordShape:
-    """How one dataclass is written. `attempt`: it has that field, written as two members."""
+class RecordShape(Struct, frozen=True):
+    """How one struct is written. `attempt`: it has that field, written as two members."""
 
     cls: type
     kind: str
@@ -118,20 +117,12 @@ def snake_case(name: str) -> str:
 
 @cache
 def shape_of(cls: type) -> RecordShape:
-    """Return the shape of a dataclass. Raises TypeError for a field that has no JSON form."""
+    """Return the shape of a struct. Raises TypeError for a field that has no JSON form."""
     kind = snake_case(cls.__name__)
-    hints = get_type_hints(cls)
-    attempt = hints.get("attempt") is AttemptId
+    found = fields(cls)
+    attempt = any(field.name == "attempt" and field.type is AttemptId for field in found)
     members = tuple(
-        Member(
-            field.name,
-            _key(kind, field.name),
-            coder_of(hints[field.name]),
-            _required(field),
-            field.default if field.metadata == SPARSE else dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(cls)
-        if not (attempt and field.name == "attempt")
+        _member(kind, field) for field in found if not (attempt and field.name == "attempt")
     )
     keys = [member.key for member in members] + (["job", "attempt"] if attempt else [])
     if len(set(keys)) != len(keys):
@@ -147,7 +138,7 @@ def coder_of(hint: Any) -> Coder:
         return Coder(_encode_float, _decode_float)
     if hint in (str, int, bool):
         return Coder(None, _plain(hint))
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         return Coder(shape_of(hint).encode, shape_of(hint).decode)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -163,13 +154,13 @@ def coder_of(hint: Any) -> Coder:
     raise TypeError(f"{hint} has no JSON form")
 
 
-def _key(kind: str, field: str) -> str:
-    return "job" if field == "name" and kind.startswith("job_") else field
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
+def _member(kind: str, field: FieldInfo) -> Member:
+    key = "job" if field.name == "name" and kind.startswith("job_") else field.name
+    sparse = get_origin(field.type) is Annotated
+    hint = get_args(field.type)[0] if sparse else field.type
+    return Member(
+        field.name, key, coder_of(hint), field.required, field.default if sparse else NODEFAULT
+    )
 
 
 def _typed(value: Any, cls: type) -> Any:
@@ -234,7 +225,7 @@ def _union_coder(args: tuple[Any, ...]) -> Coder:
     optional = len(kinds) < len(args)
     if len(kinds) == 1:
         inner = coder_of(kinds[0])
-    elif all(dataclasses.is_dataclass(kind) for kind in kinds):
+    elif all(isinstance(kind, type) and issubclass(kind, Struct) for kind in kinds):
         inner = _tagged_coder([shape_of(kind) for kind in kinds])
     else:
         raise TypeError(f"a union of {kinds} has no JSON form")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.cli.launcher import Launcher
 from tests.durations import Durations, recorded
@@ -18,10 +18,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # How long an example takes says something about the machine, nothing about the property.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+with suppress(ImportError):  # tests/torch runs in an example's environment too, which lacks it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -102,12 +102,12 @@ def test_a_list_runs_to_its_report_without_extras(lean: Launcher) -> None:
     assert lean("init", "-o", "starter.yaml").status == 0
 
 
-def test_the_executor_works_without_extras_and_brings_cloudpickle_alone(
+def test_the_executor_works_without_extras_and_brings_no_more_than_it_needs(
     site: Path, tmp_path: Path
 ) -> None:
     done = Launcher(tmp_path, command=python(site, EXECUTOR))()
     assert done.status == 0, done.err
-    assert done.out == "cloudpickle\n42\n"
+    assert done.out == "cloudpickle msgspec\n42\n"
 
 
 def test_top_without_its_extra_is_a_line(lean: Launcher) -> None:

@@ -18,7 +18,6 @@ HEAVY = (
     "yaml",
     "pynvml",
     "psutil",
-    "natsort",
     "tree_sitter",
     "torch",
     "prometheus_client",

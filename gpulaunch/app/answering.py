@@ -9,9 +9,10 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from threading import Thread
+
+from msgspec import Struct
 
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
 from gpulaunch.app.supervisor import Supervisor
@@ -39,8 +40,7 @@ def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """What a live run answers, and asks its supervisor for. `filed`: see `rereading`."""
 
     directory: RunDir

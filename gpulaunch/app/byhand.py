@@ -15,10 +15,12 @@ import fcntl
 import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpulaunch.app.checks import pool_for
 from gpulaunch.app.damage import remembered

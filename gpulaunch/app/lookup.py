@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from socket import socket
+
+from msgspec.structs import replace
 
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer

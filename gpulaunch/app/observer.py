@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from gpulaunch.jobfile import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """What a start would do: these jobs of the plan on these cards.
 
     `found` are the warnings of the jobs' commands and scripts.

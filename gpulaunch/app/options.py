@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.app.observer import Observer
 from gpulaunch.core.ledger import LOCAL, Ledger
@@ -17,8 +19,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import several
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """How a run is started, begun or gone on with.
 
     `choices`, `engine` and `slurm` are kept with the run for later starts; those that are not given
@@ -48,8 +49,7 @@ class RunOptions:
 DEFAULTS = RunOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True):
     """What a call came to: the run, its jobs as they are now, and the command's exit status.
 
     After a call that only asked something of a live run, `ledger` is that run as it stands, and

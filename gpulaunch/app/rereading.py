@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.app.checks import misfits
 from gpulaunch.app.options import RunOptions
@@ -30,8 +31,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing
 
 
-@dataclass(frozen=True, slots=True)
-class Filed:
+class Filed(Struct, frozen=True):
     """A run's job file, and the options that were chosen over it."""
 
     file: Path

@@ -13,8 +13,9 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from gpulaunch.app.checks import (
     all_told,

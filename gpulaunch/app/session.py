@@ -11,9 +11,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
@@ -54,8 +55,7 @@ QUEUE = 1000
 """Attempts that an engine which queues by itself is handed at most, at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """What a supervisor needs to begin. `ledger` is the state that earlier epochs left, if any.
 
     `left`: attempts without a recorded end. `filed`: the job file; None: the jobs are only in the

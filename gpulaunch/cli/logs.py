@@ -11,10 +11,10 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from gpulaunch.app.lookup import jobs_of, pulse, status
 from gpulaunch.cli.output import say
@@ -76,8 +76,7 @@ def command(
         show_logs(wanted, one.ledger, lines)
 
 
-@dataclass(frozen=True, slots=True)
-class LogSelection:
+class LogSelection(Struct, frozen=True):
     """Which logs: of the jobs named (None: of all), and of which attempt (None: the newest)."""
 
     run: RunDir

@@ -6,11 +6,11 @@ Each imports for itself what the others do without.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 import click
+from msgspec.structs import replace
 
 from gpulaunch.cli.options import as_json
 from gpulaunch.cli.output import print_json, say, stdout_console

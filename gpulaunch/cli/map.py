@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from natsort import natsorted
 
 from gpulaunch.cli.options import (
     engine_options,
@@ -21,6 +20,7 @@ from gpulaunch.cli.options import (
     run_options_of,
 )
 from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.jobfile.globs import natural
 
 SEPARATOR = ":::"
 OURS = {
@@ -150,7 +150,7 @@ def _items(words: Sequence[str], literal: bool) -> list[str]:
 def _expand(item: str) -> list[str]:
     if os.path.lexists(item) or not glob.has_magic(item):
         return [item]
-    found = natsorted(glob.glob(item, recursive=True))
+    found = sorted(glob.glob(item, recursive=True), key=natural)
     if not found:
         raise UsageError(f"{item} matches no file; map --literal takes items as they stand")
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import Choices
@@ -53,7 +53,7 @@ def run_options_of(given: Mapping[str, Any]) -> RunOptions:
     )
 
 
-_CHOICES = frozenset(field.name for field in fields(Choices))
+_CHOICES = frozenset(Choices.__struct_fields__)
 
 DURATION = Duration()
 
@@ -75,8 +75,7 @@ def run_argument(command: F) -> F:
 job_file = click.argument("jobs", type=click.Path(path_type=Path))
 
 
-@dataclass(slots=True)
-class AskedForJson:
+class AskedForJson(Struct):
     """Whether a command's failure is to be reported as JSON too."""
 
     json: bool = False

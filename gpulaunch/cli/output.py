@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from msgspec.structs import replace
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger

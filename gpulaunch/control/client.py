@@ -9,9 +9,11 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.control.protocol import (
     ASKING,
@@ -40,8 +42,7 @@ _ASKING_ALL = 10.0
 _PRESENT = coder_of(Present)
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(Struct, frozen=True):
     """A live run. `dir` and `name` are None where the run is another user's, or does not answer.
 
     `pid` is 0 where its supervisor lives in another PID namespace.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
@@ -29,13 +30,11 @@ _NAME_CHARS = 255
 _PATH_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """Request: who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reasons:
+class Reasons(Struct, frozen=True):
     """Request: why do jobs wait? Answered by Told, for the first of them."""
 
 
@@ -44,8 +43,7 @@ ASKING = coder_of(Asking)
 """How a request is written. Reading another raises ValueError, in words for the client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """A run's answer to Hello."""
 
     pid: int
@@ -67,8 +65,7 @@ class Present:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """A run's answer to Reasons, by job."""
 
     reasons: Mapping[str, WaitReason]

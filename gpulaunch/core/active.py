@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
@@ -26,13 +27,11 @@ by itself, and its cards are not this run's. `adopted`: an earlier one handed it
 queue, where it outlives supervisors; this one treats it like its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Going:
+class Going(Struct, frozen=True):
     """Nobody has asked the attempt to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     """The attempt was asked to end. `reason` is the strongest that was given; `now`: by KILL.
 
     `service`: the one whose end interrupted it.
@@ -48,8 +47,7 @@ TRANSITIONS = {Going: (Stopping,), Stopping: (Stopping,)}
 """The legal transitions of an active attempt's state."""
 
 
-@dataclass(slots=True, eq=False)
-class Share:
+class Share(Struct, eq=False):
     """Attempts of one demand of which the engine itself lets at most `at_once` run at a time.
 
     Each uses `each` tokens; `lives` of the attempts have not ended.
@@ -66,8 +64,7 @@ class Share:
         return self.each * min(self.at_once, self.lives)
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(Struct, frozen=True):
     """How an attempt was handed to an engine that queues.
 
     `after`: it starts once these have succeeded. `share`: those with which it shares its tokens.
@@ -77,8 +74,10 @@ class Handed:
     share: Share | None = None
 
 
-@dataclass(slots=True, eq=False)
-class ActiveAttempt:
+_HANDED_ALONE = Handed()
+
+
+class ActiveAttempt(Struct, eq=False):
     """An attempt that has not ended.
 
     `node` is None when the job is no longer in the file. `seat`: the attempt for which its process
@@ -92,7 +91,7 @@ class ActiveAttempt:
     seat: AttemptId
     cards: tuple[Card, ...] = ()
     origin: Origin = "own"
-    handed: Handed = Handed()
+    handed: Handed = _HANDED_ALONE
     state: Going | Stopping = GOING
     misplaced: Failure | None = None
 
@@ -183,7 +182,7 @@ class ActiveAttempts:
         node: Node,
         cards: tuple[Card, ...],
         worker: AttemptId | None = None,
-        handed: Handed = Handed(),
+        handed: Handed = _HANDED_ALONE,
     ) -> ActiveAttempt:
         """Launch the job's next attempt on these cards and return the attempt.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import AttemptId, Demand, Gpu, GpuState
 from gpulaunch.core.reasons import CardReason
@@ -14,20 +15,17 @@ LAST_LOOK = 15.0
 """Seconds until an unusable card is looked at again: at first, and at most after doublings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(Struct, frozen=True):
     """The card is not this run's, and may be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedFor:
+class AskedFor(Struct, frozen=True):
     """An Acquire is under way. `doubtful`: others were on the card when it was last looked at."""
 
     doubtful: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(Struct, frozen=True):
     """The card is this run's. `used`: an attempt ran on it since it was acquired.
 
     `wanted`: another launcher waits for it. `lost`: its lease is gone, and attempts that are
@@ -39,8 +37,7 @@ class Leased:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
+class Draining(Struct, frozen=True):
     """The memory of what ran on the card is on its way back; for the fields see Leased."""
 
     used: bool = False
@@ -48,23 +45,20 @@ class Draining:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(Struct, frozen=True):
     """Another launcher has the card's lease; `holder` says which."""
 
     holder: CardReason
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
+class InUse(Struct, frozen=True):
     """Strangers' processes are on the card. It is asked for again at `until`, at the earliest."""
 
     by: CardReason
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """The run does not use the card any more."""
 
     why: CardReason
@@ -97,8 +91,7 @@ TRANSITIONS: Mapping[type[CardState], tuple[type[CardState], ...]] = {
 """The legal transitions of a card; `docs/design/life.md` says when each comes about."""
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """What was last seen of a card. `free`: bytes, None where it was never looked at.
 
     `until`: what was seen counts until then, for a card that is not this run's. `backoff`: seconds
@@ -111,16 +104,14 @@ class Look:
     timer: float | None = None
 
 
-@dataclass(slots=True)
-class Tenure:
+class Tenure(Struct):
     """How long others have the card: since `since`, and the last other one had it for `last`."""
 
     since: float | None = None
     last: float = 0.0
 
 
-@dataclass(slots=True)
-class Card:
+class Card(Struct):
     """One card as this run knows it. Times are monotonic seconds, memory is in bytes.
 
     `drained`: a person gave it back to the others. `failing`: why it is to be set aside once

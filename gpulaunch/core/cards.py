@@ -10,7 +10,8 @@ It never decides who gets a card.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core import events as ev
 from gpulaunch.core.card import (

@@ -5,8 +5,9 @@ Values only: `gpulaunch.wording` words causes, `diagnose.failure.advice` hints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Cause: TypeAlias = Literal[
     "cancelled",  # by a person
@@ -44,59 +45,51 @@ Cause: TypeAlias = Literal[
 """What needs no data to be said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Because:
+class Because(Struct, frozen=True):
     """A cause that is said by its name alone."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted:
+class Quoted(Struct, frozen=True):
     """Text from elsewhere: a person's, the driver's, the kernel's, a cluster's."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalCaught:
+class SignalCaught(Struct, frozen=True):
     """The supervisor was sent this signal (`SIGINT`)."""
 
     signal: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingFailed:
+class RecordingFailed(Struct, frozen=True):
     """The journal could not be written; `error` is the system's. `over`: that was given up."""
 
     error: str
     over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CardFailed:
+class CardFailed(Struct, frozen=True):
     """The driver reported something of a card (by its index) after which it is not used."""
 
     gpu: int
     report: str
 
 
-@dataclass(frozen=True, slots=True)
-class NeedEnded:
+class NeedEnded(Struct, frozen=True):
     """A job that this attempt was queued behind did not succeed."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoomFor:
+class RoomFor(Struct, frozen=True):
     """This service makes room for another job."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceEnded:
+class ServiceEnded(Struct, frozen=True):
     """A service that the attempt needs has ended: by this status or signal, or otherwise."""
 
     service: str
@@ -123,8 +116,7 @@ ClusterCause: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ByCluster:
+class ByCluster(Struct, frozen=True):
     """A cluster ended the attempt or lost it, or cannot run it.
 
     `node` is the one concerned, where that is known; `said` is the cluster's own word for it: a
@@ -150,22 +142,19 @@ EndCause: TypeAlias = (
 """Why an attempt was ended from outside, or its end is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """Advice that is known by name: a failure class, or a name of `diagnose.failure.advice`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class DisksFull:
+class DisksFull(Struct, frozen=True):
     """File systems, by a path on each, that have no room."""
 
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """Bytes that a card's memory ran out of; None where the message does not say.
 
     `others`: of other processes, with their PIDs where these are known.

@@ -7,16 +7,16 @@ words). The decisions are defaults: a job's `retries:` says how often, and its `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Again: TypeAlias = Literal["no", "yes", "later"]
 Other: TypeAlias = Literal["no", "yes", "once", "larger", "other_kind"]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What a failure class means for trying again: whether it may help, and on which card.
 
     `again`: on the same card; `later` is after a pause, or when other jobs have ended.

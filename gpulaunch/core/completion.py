@@ -8,7 +8,7 @@ others.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpulaunch.core import card_health, graph, retry
 from gpulaunch.core import reasons as r

@@ -6,7 +6,8 @@ INVARIANT: the ledger changes by facts that are emitted here, and by nothing els
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.core.events import Instruction
 from gpulaunch.core.facts import Fact
@@ -16,8 +17,7 @@ from gpulaunch.core.model import Instant
 _NEVER = Instant(0.0, 0.0)
 
 
-@dataclass(slots=True)
-class Effects:
+class Effects(Struct):
     """The facts and instructions of the event in hand, in order. `now` is that event's time."""
 
     ledger: Ledger

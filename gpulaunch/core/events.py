@@ -8,8 +8,9 @@ instructions that rest on them: the supervisor writes the facts first and then c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
@@ -28,8 +29,7 @@ TimerKind: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(Struct, frozen=True):
     """What a timer is for. `of`: the job, the card's UUID or the worker; empty for the run."""
 
     kind: TimerKind
@@ -39,8 +39,7 @@ class Timer:
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The jobs of the run. Comes once for each supervisor, before all other events.
 
     `again` names settled jobs that are to run once more; other settled ones stay as they are.
@@ -52,22 +51,19 @@ class Submitted:
     left: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Elsewhere(Struct, frozen=True):
     """Another launcher holds the card's lease; `Freed` will come when it lets go."""
 
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
+class Occupied(Struct, frozen=True):
     """Processes that no launcher accounts for are on the card; nothing announces their end."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sick:
+class Sick(Struct, frozen=True):
     """The driver says that the card is unfit, or does not answer for it."""
 
     why: str
@@ -76,24 +72,21 @@ class Sick:
 Refusal: TypeAlias = Elsewhere | Occupied | Sick
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """The card is leased to this run, was looked at, and is free. `memory_free` in bytes."""
 
     gpu: str
     memory_free: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The answer to Acquire, or to Drain: the run does not hold the card."""
 
     gpu: str
     why: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseLost(Struct, frozen=True):
     """A card's lease was given back while this launcher was stopped, and cannot be had now.
 
     Nothing of the run was on the card then.
@@ -103,8 +96,7 @@ class LeaseLost:
     why: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class HolderChanged:
+class HolderChanged(Struct, frozen=True):
     """A card that is elsewhere has another holder now, or its holder was stopped or goes on.
 
     `holder` in words, as in Elsewhere.
@@ -114,15 +106,13 @@ class HolderChanged:
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
+class Freed(Struct, frozen=True):
     """The launcher that held the card's lease has given it back."""
 
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Another launcher waits for this card, which this run holds (`wanted`), or gave up waiting.
 
     That launcher holds no card, or reserves a gang for a wide job and runs nothing on its cards.
@@ -132,21 +122,18 @@ class Wanted:
     wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GangGranted:
+class GangGranted(Struct, frozen=True):
     """This run may now keep cards idle until they are enough for a wide job; no other run may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(Struct, frozen=True):
     """The answer to Drain: the card's memory is back to what it was. `memory_free` in bytes."""
 
     gpu: str
     memory_free: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEvent:
+class GpuEvent(Struct, frozen=True):
     """The driver reported something of the card (an Xid) while the run lasts.
 
     `code` is the Xid's number, None for another kind of event or a card that no events come from
@@ -162,8 +149,7 @@ class GpuEvent:
     stops: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Misplaced:
+class Misplaced(Struct, frozen=True):
     """A process of the attempt (`pid`) computes on a card (`gpu`) that is not the attempt's own.
 
     Comes once for an attempt, and perhaps after its end. `text` is one line for people: the
@@ -177,8 +163,7 @@ class Misplaced:
     advice: Advice = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The attempt's whole process tree is gone.
 
     The end's `failure` is None where nothing was recognised: the status then says all. `kept`:
@@ -191,15 +176,13 @@ class Ended:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerEnded:
+class WorkerEnded(Struct, frozen=True):
     """Nothing is left of a worker. `worker` is the attempt that the worker was started with."""
 
     worker: AttemptId
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfReach:
+class OutOfReach(Struct, frozen=True):
     """The engine can neither end its remaining attempts nor tell their state, and why.
 
     They go on without a supervisor, and the run is given up.
@@ -208,22 +191,19 @@ class OutOfReach:
     why: RunReason
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(Struct, frozen=True):
     """The timer that SetTimer set is due."""
 
     timer: Timer
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Request: stop these jobs for good; None: all of them."""
 
     jobs: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """Request: requeue these jobs, or all that failed, and what was skipped because of them.
 
     `as_filed`: as the job file defines them now, which RetriedAnew then brings; else as they are.
@@ -233,8 +213,7 @@ class Retry:
     as_filed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DrainGpus:
+class DrainGpus(Struct, frozen=True):
     """Request: start nothing on these cards (None: all); `now` also interrupts; `off` undoes."""
 
     gpus: tuple[str, ...] | None
@@ -242,38 +221,33 @@ class DrainGpus:
     off: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Request: launch nothing, and start nothing in the engine's queue; `why` None undoes that."""
 
     why: RunReason | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Request: end the run. No job starts, running ones are interrupted; `now`: killed at once."""
 
     why: EndCause
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(Struct, frozen=True):
     """Request: start jobs again, after so many failed alike that none was started any more."""
 
 
 Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A person (a signal, another terminal) or the supervisor itself made this request."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class RetriedAnew:
+class RetriedAnew(Struct, frozen=True):
     """A Retry with the job file read again: `jobs` are defined as the file has them now.
 
     Only jobs that have ended, or wait for another try, get the new definition; their `needs` and
@@ -307,22 +281,19 @@ Event: TypeAlias = (
 # ── Instructions ────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+class Acquire(Struct, frozen=True):
     """Take the card's lease, then look at the card. Answered by Granted or Refused."""
 
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Give the lease back (to the launcher that waits for it, if one does)."""
 
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveGang:
+class ReserveGang(Struct, frozen=True):
     """Ask for the right to keep cards idle for a wide job (`on`), or give it up.
 
     Asking is answered by GangGranted.
@@ -331,8 +302,7 @@ class ReserveGang:
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """Start the attempt on these cards. Answered by AttemptStarted and Ended, or by Ended alone.
 
     `worker`: the idle worker that runs it, named by the attempt that the worker was started with.
@@ -355,8 +325,7 @@ class Launch:
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
-class StopAttempt:
+class StopAttempt(Struct, frozen=True):
     """End an attempt: TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended.
 
     `reason` decides the kind of that event's outcome. May come again for one attempt, with a
@@ -370,8 +339,7 @@ class StopAttempt:
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HoldQueue:
+class HoldQueue(Struct, frozen=True):
     """Let no attempt in the engine's queue start (`on`), or let them start again.
 
     Not answered. An attempt that starts before the hold has reached the queue goes on.
@@ -380,8 +348,7 @@ class HoldQueue:
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndWorker:
+class EndWorker(Struct, frozen=True):
     """End an idle worker: close its input, TERM, KILL (`now`: KILL at once).
 
     Answered by WorkerEnded.
@@ -393,15 +360,13 @@ class EndWorker:
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """Wait until the card's memory is what it was before; answered by Drained or Refused(Sick)."""
 
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Struct, frozen=True):
     """Send TimerFired(timer) at `at` (monotonic seconds); of equal timers the newest counts."""
 
     timer: Timer

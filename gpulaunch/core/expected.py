@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job

@@ -8,17 +8,18 @@ environment's value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from msgspec import Struct, field
+
 from gpulaunch.core.model import (
-    SPARSE,
     AttemptId,
     End,
     Gpu,
     GpuState,
     JobState,
     RunState,
+    Sparse,
 )
 from gpulaunch.core.reasons import CardReason, JobReason, PlacementChange, RunReason
 
@@ -26,8 +27,7 @@ FORMAT: Final = 3
 """The version of the form in which facts are written. Another one cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOpened:
+class RunOpened(Struct, frozen=True):
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
@@ -46,12 +46,11 @@ class RunOpened:
     gpus: tuple[Gpu, ...]
     simulated: bool = False
     limit: int | None = None
-    engine: str = field(default="local", metadata=SPARSE)
+    engine: Sparse[str] = "local"
     format: Literal[3] = FORMAT
 
 
-@dataclass(frozen=True, slots=True)
-class JobAdded:
+class JobAdded(Struct, frozen=True):
     """A job that the file holds. For a name that is known: its new definition.
 
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
@@ -70,23 +69,20 @@ class JobAdded:
     gpu_memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobVanished:
+class JobVanished(Struct, frozen=True):
     """A resume found the job no longer in the file: it is kept, and not run."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequeued:
+class JobRequeued(Struct, frozen=True):
     """A settled job waits again, with a fresh retry budget."""
 
     name: str
     why: JobReason
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptLaunched:
+class AttemptLaunched(Struct, frozen=True):
     """An attempt is about to start: written before its process is. `gpus` are the cards' UUIDs.
 
     `worker`: the attempt whose process goes on with this one; None: it gets a process of its own.
@@ -97,20 +93,18 @@ class AttemptLaunched:
     attempt: AttemptId
     gpus: tuple[str, ...]
     worker: AttemptId | None = None
-    queued: bool = field(default=False, metadata=SPARSE)
-    after: tuple[AttemptId, ...] = field(default=(), metadata=SPARSE)
+    queued: Sparse[bool] = False
+    after: Sparse[tuple[AttemptId, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptQueued:
+class AttemptQueued(Struct, frozen=True):
     """The engine has the attempt in its queue. `id` is for people: `Slurm job 12_3`."""
 
     attempt: AttemptId
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptStarted:
+class AttemptStarted(Struct, frozen=True):
     """The attempt's process runs; `pid` is its number on its machine.
 
     `gpus` and `node`: where, if the engine placed the attempt.
@@ -118,19 +112,17 @@ class AttemptStarted:
 
     attempt: AttemptId
     pid: int
-    gpus: tuple[Gpu, ...] = field(default=(), metadata=SPARSE)
-    node: str = field(default="", metadata=SPARSE)
+    gpus: Sparse[tuple[Gpu, ...]] = ()
+    node: Sparse[str] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceReady:
+class ServiceReady(Struct, frozen=True):
     """A service's probe was answered."""
 
     attempt: AttemptId
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """The attempt has ended. `charged`: it spent one of the job's retries.
 
     `unrecorded`: what is on record implies that it ended, and nothing tells how; never written.
@@ -139,27 +131,24 @@ class AttemptEnded:
     attempt: AttemptId
     end: End
     charged: bool = False
-    unrecorded: bool = field(default=False, metadata=SPARSE)
+    unrecorded: Sparse[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLeft:
+class WorkerLeft(Struct, frozen=True):
     """An idle worker is being ended, as no job follows in it. Its cards drain afterwards."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerGone:
+class WorkerGone(Struct, frozen=True):
     """The worker's processes are gone. `worker`: the attempt that it was started with."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobDelayed:
+class JobDelayed(Struct, frozen=True):
     """The job waits again after an attempt, for at least `delay` seconds.
 
     `change`: what will differ. `unrecorded`: what followed from that attempt is not on record;
@@ -169,28 +158,25 @@ class JobDelayed:
     name: str
     why: JobReason
     delay: float = 0.0
-    change: PlacementChange | None = field(default=None, metadata=SPARSE)
-    unrecorded: bool = field(default=False, metadata=SPARSE)
+    change: Sparse[PlacementChange | None] = None
+    unrecorded: Sparse[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobSettled:
+class JobSettled(Struct, frozen=True):
     """The job came to an end state; `reason` is None for success."""
 
     name: str
     state: JobState
-    reason: JobReason | None = field(default=None, metadata=SPARSE)
+    reason: Sparse[JobReason | None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuChanged:
+class GpuChanged(Struct, frozen=True):
     gpu: str
     state: GpuState
-    why: CardReason | None = field(default=None, metadata=SPARSE)
+    why: Sparse[CardReason | None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReported:
+class GpuReported(Struct, frozen=True):
     """The driver reported something of the card (`Xid 31: ...`) while `attempts` ran on it."""
 
     gpu: str
@@ -198,44 +184,38 @@ class GpuReported:
     attempts: tuple[AttemptId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDrained:
+class GpuDrained(Struct, frozen=True):
     """A person took the card from the run for other users (`on`), or undid that."""
 
     gpu: str
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPaused:
+class AdmissionPaused(Struct, frozen=True):
     why: RunReason
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionContinued:
+class AdmissionContinued(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     why: RunReason
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(Struct, frozen=True):
     """Something a person should know that changes no state: `text` is one line."""
 
     text: str
     job: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunClosed:
+class RunClosed(Struct, frozen=True):
     """The supervisor ended the run in good order. `status` is its exit status."""
 
     state: RunState
-    reason: RunReason | None = field(default=None, metadata=SPARSE)
+    reason: Sparse[RunReason | None] = None
     status: int = 0
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal, TypeGuard
+
+from msgspec.structs import replace
 
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.causes import Because, EndCause

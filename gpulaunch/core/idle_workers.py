@@ -11,7 +11,8 @@ beside a job that is not its own. This module does not decide which job runs in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
@@ -24,8 +25,7 @@ LINGER = 60.0
 than cards that are idle, but not for long."""
 
 
-@dataclass(slots=True, eq=False)
-class IdleWorker:
+class IdleWorker(Struct, eq=False):
     """A worker without an attempt. `id` is the attempt that the worker was started with.
 
     `until`: the monotonic time at which it is ended at the latest. `lingers`: a timer for that is

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Advice, Because
@@ -36,8 +37,7 @@ NOT_OPENED = f.RunOpened("", "", 0, "", "", "", 0, ())
 """The opening of a run of which nothing is on record."""
 
 
-@dataclass(slots=True)
-class AttemptRecord:
+class AttemptRecord(Struct):
     """One start of a job. Times are Instants; `gpus` are UUIDs.
 
     `end` is None while none is recorded; `reports` are what the driver reported of its cards
@@ -109,8 +109,7 @@ class AttemptRecord:
         return max(0.0, until.utc - self.started.utc)
 
 
-@dataclass(slots=True)
-class JobRecord:
+class JobRecord(Struct):
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
     `definition` is its newest, `succeeded_as` the digest of the one that succeeded.
@@ -161,8 +160,7 @@ class JobRecord:
         return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)
 
 
-@dataclass(slots=True)
-class GpuRecord:
+class GpuRecord(Struct):
     """One card's state, and the attempts that are on it."""
 
     gpu: Gpu
@@ -173,8 +171,7 @@ class GpuRecord:
     workers: set[AttemptId] = field(default_factory=set)  # idle ones that are being ended
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """A run's state: the fold of all facts so far. `opening`: what its newest supervisor said."""
 
     opening: f.RunOpened = NOT_OPENED

@@ -9,7 +9,8 @@ INVARIANT: a job that a fact calls settled, or whose attempt's success is on rec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.template import Text
+
+T = TypeVar("T")
 
 JobState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled", "skipped"]
 AttemptState: TypeAlias = Literal[
@@ -21,24 +23,22 @@ AttemptState: TypeAlias = Literal[
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "interrupted"]
 GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draining", "aside"]
 
-SPARSE: Mapping[str, bool] = MappingProxyType({"sparse": True})
-"""Marks a field that is seldom set: the journal leaves it out where it has its default."""
+Sparse: TypeAlias = Annotated[T, "sparse"]
+"""The type of a field that is seldom set: the journal leaves it out where it has its default."""
 
 BAD_STATES: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
 """End states of a job that keep the jobs that need it from running."""
 SETTLED_STATES: frozenset[JobState] = BAD_STATES | {"succeeded"}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Instant:
+class Instant(Struct, frozen=True, order=True):
     """A moment: `mono` orders and measures within one boot, `utc` (seconds since 1970) is shown."""
 
     mono: float
     utc: float
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One card, or one MIG instance, as the machine's driver names it.
 
     `node` is the machine of a cluster that the card is in, empty for this machine; fields that are
@@ -59,11 +59,10 @@ class Gpu:
     mig: bool = False
     simulated: bool = False
     part: tuple[int, ...] = ()
-    node: str = field(default="", metadata=SPARSE)
+    node: Sparse[str] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """The cards, CPUs and tokens that an attempt takes. Jobs of equal demand wait in one queue.
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
@@ -86,8 +85,7 @@ class Demand:
         return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """A job's retries: how often, after which failure classes (empty: any), after which delay."""
 
     times: int = 0
@@ -95,8 +93,7 @@ class RetryPolicy:
     delay: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside."""
 
     ready: Text
@@ -107,8 +104,7 @@ def address_variable(service: str) -> str:
     return "GPULAUNCH_ADDR_" + re.sub(r"\W", "_", service, flags=re.ASCII).upper()
 
 
-@dataclass(frozen=True, slots=True)
-class FastaRecord:
+class FastaRecord(Struct, frozen=True):
     """One record of a FASTA file: its bytes' offset, length and digest when it was read."""
 
     file: str
@@ -117,8 +113,7 @@ class FastaRecord:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A process that loads once and takes one job after the other.
 
     Either `function` (`/FILE.py:name` or `package.module:name`, called with what `load`, named
@@ -167,8 +162,7 @@ class Params(Mapping[str, str]):
         return repr(dict(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One job, expanded and checked. Start-time placeholders are still slots inside `Text`s.
 
     `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
@@ -217,8 +211,7 @@ class Job:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AttemptId:
+class AttemptId(Struct, frozen=True, order=True):
     """The n-th start of a job, counted from 1 over the whole life of a run."""
 
     job: str
@@ -231,21 +224,18 @@ class AttemptId:
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Signaled:
+class Signaled(Struct, frozen=True):
     signal: int
 
 
 Status: TypeAlias = Exited | Signaled
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(Struct, frozen=True):
     """The attempt reached a time limit. `limit` is the job file's field, `seconds` its value.
 
     `seconds` is 0 where the limit was of another kind (a cluster's own).
@@ -256,8 +246,7 @@ class TimedOut:
     status: Status | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MissingOutput:
+class MissingOutput(Struct, frozen=True):
     """The program exited with a success code; these outputs are absent, empty or too old.
 
     Each of `paths` is followed by what is wrong with it in parentheses: `a.cif (empty)`.
@@ -267,35 +256,30 @@ class MissingOutput:
     status: Status | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotStarted:
+class NotStarted(Struct, frozen=True):
     """The program could not be executed; `error` says why, in words."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     status: Status | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """gpulaunch itself ended the attempt (stop, drain, supervisor gone): it is not charged."""
 
     by: EndCause
     status: Status | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """A service was stopped because nothing needs it any more: this is its success."""
 
     status: Status | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The attempt's end is not known: nobody saw it."""
 
     why: EndCause
@@ -314,8 +298,7 @@ Outcome: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """The recognised class of a failed attempt, with what shows it.
 
     `kind` is the failure class; `evidence` the line of the log, or the words of the driver or the
@@ -324,14 +307,13 @@ class Failure:
     """
 
     kind: str
-    evidence: str = field(default="", metadata=SPARSE)
-    advice: Advice = field(default=(), metadata=SPARSE)
-    gpus: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    foreign: bool = field(default=False, metadata=SPARSE)
+    evidence: Sparse[str] = ""
+    advice: Sparse[Advice] = ()
+    gpus: Sparse[tuple[str, ...]] = ()
+    foreign: Sparse[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """How an attempt ended: one value from its keeper's record to the journal and the views.
 
     `failure` is what was recognised of it, None for no failure of the job's own. `leftovers`:

@@ -5,29 +5,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
+
 from gpulaunch.core.causes import Because, EndCause, Quoted
-from gpulaunch.core.model import SPARSE, JobState, Outcome, RunState
+from gpulaunch.core.model import JobState, Outcome, RunState, Sparse
 
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnd:
+class AttemptEnd(Struct, frozen=True):
     """An attempt's outcome. `evidence` is the line that shows the failure, empty for none.
 
     `service`: the job is a service, so that any end by itself is too early.
     """
 
     outcome: Outcome
-    evidence: str = field(default="", metadata=SPARSE)
-    service: bool = field(default=False, metadata=SPARSE)
+    evidence: Sparse[str] = ""
+    service: Sparse[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryGranted:
+class RetryGranted(Struct, frozen=True):
     """The attempt failed; the retry that follows is number `retry` of `of`."""
 
     end: AttemptEnd
@@ -38,24 +37,21 @@ class RetryGranted:
 Pointless: TypeAlias = Literal["same", "no_other_kind", "no_larger"]
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPointless:
+class RetryPointless(Struct, frozen=True):
     """The attempt failed, and would again: on the same card (`same`), on any that the run has."""
 
     end: AttemptEnd
     why: Pointless
 
 
-@dataclass(frozen=True, slots=True)
-class LostRepeatedly:
+class LostRepeatedly(Struct, frozen=True):
     """The attempt was lost, or lost its card, as the ones just before it: `times` in all."""
 
     end: AttemptEnd
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceOver:
+class ServiceOver(Struct, frozen=True):
     """A service that the job needs has come to this state, by this end of its attempt, if any.
 
     `own`: how the job's own attempt had failed, None where it had not.
@@ -64,21 +60,19 @@ class ServiceOver:
     service: str
     state: JobState
     end: AttemptEnd | None = None
-    own: AttemptEnd | None = field(default=None, metadata=SPARSE)
+    own: Sparse[AttemptEnd | None] = None
 
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class LostByJobs:
+class LostByJobs(Struct, frozen=True):
     """Several jobs report that they lost the card, though the driver does not."""
 
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobsFailedThere:
+class JobsFailedThere(Struct, frozen=True):
     """Jobs failed on the card in a row, of which `cleared` succeeded on other cards."""
 
     jobs: tuple[str, ...]
@@ -88,8 +82,7 @@ class JobsFailedThere:
 CardReason: TypeAlias = Because | Quoted | LostByJobs | JobsFailedThere
 
 
-@dataclass(frozen=True, slots=True)
-class CardAside:
+class CardAside(Struct, frozen=True):
     """A card (by its index) that the run has set aside, and why."""
 
     gpu: int
@@ -99,23 +92,20 @@ class CardAside:
 # ── Why a job is not run, or runs again ─────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class NeedUnmet:
+class NeedUnmet(Struct, frozen=True):
     """A job that this one needs came to no success, or is not in the file, or is left out."""
 
     job: str
     state: Literal["failed", "cancelled", "skipped", "unknown", "excluded"]
 
 
-@dataclass(frozen=True, slots=True)
-class NeededBy:
+class NeededBy(Struct, frozen=True):
     """A job that waits needs this service again."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokensShort:
+class TokensShort(Struct, frozen=True):
     """The job uses more of a token than there are."""
 
     token: str
@@ -123,8 +113,7 @@ class TokensShort:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class CardsShort:
+class CardsShort(Struct, frozen=True):
     """The job needs more cards at once than the run has; `aside`: cards that were set aside.
 
     `memory`: bytes that each card needs, where it is that which too few have; else 0.
@@ -132,20 +121,18 @@ class CardsShort:
 
     wanted: int
     available: int
-    memory: int = field(default=0, metadata=SPARSE)
-    aside: tuple[CardAside, ...] = field(default=(), metadata=SPARSE)
+    memory: Sparse[int] = 0
+    aside: Sparse[tuple[CardAside, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CardsCapped:
+class CardsCapped(Struct, frozen=True):
     """The job needs more cards at once than the run may hold."""
 
     wanted: int
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailedOnCard:
+class FailedOnCard(Struct, frozen=True):
     """The job failed on this card (by its index), as others did; it is tried on another one.
 
     `jobs`: how many failed there in a row; 0: the card was set aside.
@@ -158,8 +145,7 @@ class FailedOnCard:
 # ── The run ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAlike:
+class FailedAlike(Struct, frozen=True):
     """So many jobs in a row failed within seconds of their start, all by this end."""
 
     jobs: int
@@ -167,38 +153,33 @@ class FailedAlike:
     end: AttemptEnd
 
 
-@dataclass(frozen=True, slots=True)
-class TooManyFailed:
+class TooManyFailed(Struct, frozen=True):
     """The last job that may fail has: `limit` of them; None: the first (`--fail-fast`)."""
 
     job: str
     limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SomeFailed:
+class SomeFailed(Struct, frozen=True):
     """This job and `more` others did not succeed."""
 
     job: str
     more: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunOver:
+class RunOver(Struct, frozen=True):
     """The run has come to this state, and nothing says why."""
 
     state: RunState
 
 
-@dataclass(frozen=True, slots=True)
-class LeftWaiting:
+class LeftWaiting(Struct, frozen=True):
     """So many waiting jobs were not among those to be run."""
 
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftInQueue:
+class LeftInQueue(Struct, frozen=True):
     """The run ended while a cluster still had so many attempts, whose ends it could not learn."""
 
     attempts: int
@@ -215,8 +196,7 @@ RunReason: TypeAlias = (
 # ── Why a job waits ─────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class InQueue:
+class InQueue(Struct, frozen=True):
     """The engine has the job's attempt in its queue. `id` is for people, empty while unknown.
 
     `needs`: jobs under way that must succeed before it starts.
@@ -226,23 +206,20 @@ class InQueue:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NothingStarts:
+class NothingStarts(Struct, frozen=True):
     """The run starts no job: it is `paused`, or ends."""
 
     why: RunReason
     paused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryIn:
+class RetryIn(Struct, frozen=True):
     """The job is tried again after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsReady:
+class NeedsReady(Struct, frozen=True):
     """The job waits for these services to be ready."""
 
     services: tuple[str, ...]
@@ -252,8 +229,7 @@ Nearness: TypeAlias = Literal["running", "queued", "waiting"]
 """How near to its end a job is that others wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsEnd:
+class NeedsEnd(Struct, frozen=True):
     """The job waits for the end of this job, the nearest to it, and of `more` others.
 
     `after`: the others may end in any way.
@@ -265,22 +241,19 @@ class NeedsEnd:
     after: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsStart:
+class NeedsStart(Struct, frozen=True):
     """The job waits until this one has started, for which the run makes room."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsOthers:
+class NeedsOthers(Struct, frozen=True):
     """So many jobs wait before this one."""
 
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsToken:
+class NeedsToken(Struct, frozen=True):
     """The job waits for a token, of which `used` of `limit` are taken by these jobs."""
 
     token: str
@@ -289,8 +262,7 @@ class NeedsToken:
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsCpus:
+class NeedsCpus(Struct, frozen=True):
     """The job waits for CPUs, of which `used` of `limit` are taken."""
 
     cpus: int
@@ -298,15 +270,13 @@ class NeedsCpus:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsTurn:
+class NeedsTurn(Struct, frozen=True):
     """The engine's queue holds as many attempts as it may."""
 
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsShare:
+class NeedsShare(Struct, frozen=True):
     """The run may take `limit` cards at once, and so many are taken, or queued for."""
 
     cards: int
@@ -314,8 +284,7 @@ class NeedsShare:
     taken: int
 
 
-@dataclass(frozen=True, slots=True)
-class CardBusy:
+class CardBusy(Struct, frozen=True):
     """Attempts of these jobs are on the card, or each on one of the cards, for so many seconds."""
 
     jobs: tuple[str, ...]
@@ -323,31 +292,27 @@ class CardBusy:
     most: float
 
 
-@dataclass(frozen=True, slots=True)
-class CardIs:
+class CardIs(Struct, frozen=True):
     """What keeps the card from the job, or that it is free."""
 
     state: Literal["given_back", "draining", "asking", "avoided", "free"]
 
 
-@dataclass(frozen=True, slots=True)
-class CardKept:
+class CardKept(Struct, frozen=True):
     """The card is kept by the idle worker of this job, or reserved for this job."""
 
     job: str
     worker: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CardAway:
+class CardAway(Struct, frozen=True):
     """The card is not to be had: another launcher holds it, others use it, or it was set aside."""
 
     state: Literal["elsewhere", "occupied", "aside"]
     why: CardReason | None
 
 
-@dataclass(frozen=True, slots=True)
-class CardFree:
+class CardFree(Struct, frozen=True):
     """The card has so many bytes free."""
 
     memory: int
@@ -356,16 +321,14 @@ class CardFree:
 CardNow: TypeAlias = CardBusy | CardIs | CardKept | CardAway | CardFree
 
 
-@dataclass(frozen=True, slots=True)
-class CardsAre:
+class CardsAre(Struct, frozen=True):
     """Cards (by their indices) that are in the same state."""
 
     gpus: tuple[int, ...]
     state: CardNow
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsCards:
+class NeedsCards(Struct, frozen=True):
     """The job waits for so many cards, with so many bytes free on each; 0: any.
 
     `limit`: cards that the run may hold at once, if it holds them; else 0.
@@ -395,8 +358,7 @@ WaitReason: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NeverStarts:
+class NeverStarts(Struct, frozen=True):
     """Nothing that the run still does lets the job start: it would wait in this way for ever."""
 
     why: WaitReason

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core import submission
 from gpulaunch.core.ledger import Ledger
@@ -12,8 +13,7 @@ from gpulaunch.core.reached import reached
 from gpulaunch.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePlan:
+class ResumePlan(Struct, frozen=True):
     """What a resumed run does with its jobs.
 
     `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those

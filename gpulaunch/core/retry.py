@@ -7,8 +7,10 @@ the run's cards say whether there is another. Nothing here changes a card or a j
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core import reasons as r
 from gpulaunch.core.causes import Because
@@ -37,8 +39,7 @@ MAX_CARD_PAUSE = 600.0
 """Seconds until the next attempt on the same card: after the first failure, and at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryContext:
+class RetryContext(Struct, frozen=True):
     """What is known of a failed attempt's cards. `used`: its cards; `others`: the run's other ones.
 
     `before`: how many earlier attempts of this budget ended in the same class. `foreign`: other
@@ -54,8 +55,10 @@ class RetryContext:
     anywhere: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPlacement:
+_NOTHING_KNOWN = RetryContext()
+
+
+class RetryPlacement(Struct, frozen=True):
     """The next attempt's demand. `delay`: seconds to wait first; `change`: what will differ."""
 
     demand: Demand
@@ -63,8 +66,7 @@ class RetryPlacement:
     delay: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TryAgain:
+class TryAgain(Struct, frozen=True):
     """The job waits again, and `there` is where it runs then. `charged`: it cost a retry."""
 
     there: RetryPlacement
@@ -73,8 +75,7 @@ class TryAgain:
     charged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True):
     """The job is over. `reason` is None for success; `failure` is the attempt's class."""
 
     state: Literal["succeeded", "failed", "cancelled"]
@@ -116,7 +117,7 @@ def decide(
     charged: int,
     lost: int = 0,
     seen: Failure | None = None,
-    ground: RetryContext = RetryContext(),
+    ground: RetryContext = _NOTHING_KNOWN,
 ) -> Decision:
     """Decide what follows from this outcome of an attempt of `job`.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """A choice of cards. `count`: how many, None: all; `which`: indices or UUIDs, None: any."""
 
     count: int | None = None

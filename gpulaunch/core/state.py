@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.core.active import ActiveAttempts, Share, cpus_of
 from gpulaunch.core.breaker import Breaker
@@ -29,8 +30,7 @@ NO_BOUND = 1 << 60
 """CPUs that jobs without cards may take together where the engine places: no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnCards:
+class OnCards(Struct, frozen=True):
     """The run places its jobs on cards.
 
     `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together.
@@ -40,8 +40,7 @@ class OnCards:
     cpus: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class InEngineQueue:
+class InEngineQueue(Struct, frozen=True):
     """An engine queues and places by itself; attempts handed over by an earlier supervisor go on.
 
     `most`: attempts that may be with it at once. `limit`: cards that they may take together, None
@@ -54,8 +53,7 @@ class InEngineQueue:
     ahead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
+class RunConfig(Struct, frozen=True):
     """How a run is to be carried out.
 
     `limits`: tokens by name (1 where nothing is said). `max_failures`: failed jobs after which
@@ -90,8 +88,7 @@ class RunConfig:
         return self.limits.get(name, 1)
 
 
-@dataclass(slots=True)
-class Pass:
+class Pass(Struct):
     """What one pass over the ready jobs found.
 
     `blocked`: ready jobs that it could not start. `kept_*`: what later jobs of the pass may not
@@ -114,8 +111,7 @@ class Pass:
                 node.become(Ready(node.skipped + 1, node.lacks))
 
 
-@dataclass(slots=True)
-class Placing:
+class Placing(Struct):
     """What admission remembers from one event to the next.
 
     `patience`: overtakes after which a job has what it waits for kept. `reserving`: the job for
@@ -130,8 +126,7 @@ class Placing:
     focus: Node | None = None
 
 
-@dataclass(slots=True)
-class FailureStreak:
+class FailureStreak(Struct):
     """Jobs that failed on a card since the last success there, each with its class.
 
     `cleared` are those of these jobs that have succeeded elsewhere since. `good` and `bad` count
@@ -144,8 +139,7 @@ class FailureStreak:
     bad: int = 0
 
 
-@dataclass(slots=True)
-class FailureCounts:
+class FailureCounts(Struct):
     """What ends of attempts say of cards (by UUID) and of the list.
 
     `failed_on`: the card that each job failed on first; `tried`: jobs that had one more try on a
@@ -158,8 +152,7 @@ class FailureCounts:
     tried: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class DeadlockWatch:
+class DeadlockWatch(Struct):
     """Since when nothing moves, until when the run waits for other launchers, and whether the
     services were stopped for the focused job."""
 
@@ -168,8 +161,7 @@ class DeadlockWatch:
     cleared: bool = False
 
 
-@dataclass(slots=True)
-class Course:
+class Course(Struct):
     """How far the run is. `killing`: it is to end at once; `out_of_reach`: why it is given up.
 
     `reported`: reports of the driver that are on record.
@@ -181,8 +173,7 @@ class Course:
     reported: set[tuple[str, str, tuple[AttemptId, ...]]] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """Everything that a run's decisions rest on. Only `Effects` changes the ledger."""
 
     config: RunConfig

@@ -10,22 +10,21 @@ itself contains `{{out}}` stays as it is. Each slot remembers how its place must
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Quoting: TypeAlias = Literal["raw", "bare", "single", "double"]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """A place for the value `name`. `quoting`: which quotes of the shell it stands in."""
 
     name: str
     quoting: Quoting = "raw"
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     parts: tuple[str | Slot, ...]
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import AttemptId, Demand, Job
 
@@ -23,50 +24,43 @@ UNCOUNTED = 1 << 30
 """A job's blockers before they are counted: so many that settled jobs cannot bring them to 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """The job waits for the jobs of its needs and after; `by` is how many are left."""
 
     by: int = UNCOUNTED
 
 
-@dataclass(frozen=True, slots=True)
-class Delayed:
+class Delayed(Struct, frozen=True):
     """The job is tried again at `until` (monotonic seconds)."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """A service that no job asks for yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(Struct, frozen=True):
     """The job waits until these services are ready."""
 
     services: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """The job may start. `lacks`: what keeps it; `skipped`: how many later jobs took that."""
 
     skipped: int = 0
     lacks: BlockedOn | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """The job's attempt has not ended. `answers`: it is a service, which those that need it use."""
 
     attempt: AttemptId
     answers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """The job is over, or this supervisor leaves it as it is."""
 
 
@@ -91,8 +85,7 @@ TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
 """The legal transitions of a job; `docs/design/life.md` says when each comes about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """A job's neighbours in the graph. `unknown`: a need that is not in the file.
 
     `needs` are without the `services` that it needs; `dependants` need it, `followers` come after
@@ -112,8 +105,7 @@ class Links:
         return self.needs + self.services
 
 
-@dataclass(slots=True, eq=False)
-class Serving:
+class Serving(Struct, eq=False):
     """Whom a service serves.
 
     `waiters` are the jobs that ask for it; `borrowed_key` is the key of the most urgent of them;
@@ -131,8 +123,7 @@ class Serving:
 _NO_LINKS, _NOBODY = Links(), Serving()
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+class Node(Struct, eq=False):
     """A job in the graph of jobs. `order` is its place in the job file.
 
     `excluded`: this supervisor leaves it as it is; `state` is then Settled, whatever is recorded.
@@ -146,7 +137,7 @@ class Node:
     demand_asked: Demand
     state: NodeState = UNKNOWN
     links: Links = _NO_LINKS
-    serving: Serving = _NOBODY
+    serving: Serving = field(default_factory=lambda: _NOBODY)
     excluded: bool = False
     fresh_from: int = 1
 
@@ -286,8 +277,7 @@ class WaitingJobs:
             self.push(node)
 
 
-@dataclass(slots=True, eq=False)
-class Jobs:
+class Jobs(Struct, eq=False):
     """All jobs by name, and what is counted of them.
 
     `demands` counts the demands of unsettled jobs; `failed` keeps the order of the failures.

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import JobRecord, Ledger
@@ -27,8 +28,7 @@ FOUR_OF_FIVE = 1.28
 """Standard deviations on either side that hold 80 % of a normal distribution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(Struct, frozen=True):
     """Seconds still to go: the estimate, and its range from `low` to `high`."""
 
     seconds: float
@@ -36,8 +36,7 @@ class Ahead:
     high: float
 
 
-@dataclass(slots=True)
-class DurationGroup:
+class DurationGroup(Struct):
     """A group's finished jobs (their number, sums of seconds and costs, of squares and products)
     and those left (their number and the sum of their costs)."""
 

@@ -5,8 +5,10 @@ Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch import wording
 from gpulaunch.core import facts as f
@@ -39,8 +41,7 @@ _UNUSABLE: dict[GpuState, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EventLine:
+class EventLine(Struct, frozen=True):
     """A line: `verb`, `seconds` that it took (None: no span), the `subject`, the `detail`.
 
     `loud`: shown with `--quiet` too.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from itertools import takewhile
+
+from msgspec import Struct
 
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
@@ -24,8 +25,7 @@ _NAME = re.compile(r"[^\s,;:()]+")
 _NUMBER = re.compile(r"\d+(?::\d\d)*")
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Jobs with one sentence in common, `text`; of failures also the line that shows it."""
 
     text: str
@@ -122,8 +122,8 @@ def _shape(value: object, names: Mapping[str, object]) -> object:
         return _NAME.sub(lambda word: "*" if word[0] in names else _NUMBER.sub("0", word[0]), value)
     if isinstance(value, tuple):
         return tuple(dict.fromkeys(_shape(each, names) for each in value))
-    if is_dataclass(value):
-        own = (getattr(value, field.name) for field in fields(value))
+    if isinstance(value, Struct):
+        own = (getattr(value, name) for name in value.__struct_fields__)
         return (type(value), *(_shape(each, names) for each in own))
     return None if isinstance(value, int | float) else value
 

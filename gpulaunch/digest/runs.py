@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.contracts import SCHEMA, RunsDocument
 from gpulaunch.core.model import JobState, RunState
 from gpulaunch.digest import words
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     """A live run. `started` in UTC seconds. Another user's has only `run`, `user` and `pid`.
 
     `state` is not running where the run is over and its report is being written; `silent`: it is

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import get_args
+
+from msgspec import Struct
 
 from gpulaunch import wording
 from gpulaunch.contracts import (
@@ -42,8 +43,7 @@ STYLES: dict[JobState, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A run as it stands. `why`: why jobs wait, where the live run knows better than the ledger.
 
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.

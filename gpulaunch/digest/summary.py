@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
@@ -36,8 +37,7 @@ MAX_FAILURES_TOLD = 10
 """Kinds of failures, and causes of skipping, that are shown one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Jobs that failed alike; all but `alike` is about the first of them.
 
     `last` is its last attempt, `card` where that ran, `log` its log if there is one, `use` what was
@@ -57,8 +57,7 @@ class Failed:
         return advice(self.last.advice) if self.last else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
     `used` is what was measured of all attempts, in words.

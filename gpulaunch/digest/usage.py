@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
@@ -16,8 +17,7 @@ from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.text import clock, size
 
 
-@dataclass(frozen=True, slots=True)
-class CardUse:
+class CardUse(Struct, frozen=True):
     """A card's use: `seconds` with an attempt on it, and their share of the run (0 to 1)."""
 
     uuid: str

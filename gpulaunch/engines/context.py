@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.protocol import Post
@@ -17,8 +18,7 @@ SCARCITY_RETRY_DELAY = 1.0
 """Seconds until such a launch is tried again."""
 
 
-@dataclass(slots=True)
-class RunContext:
+class RunContext(Struct):
     """What all attempts of the run share.
 
     `base` is the keepers' own environment. What happens to the run comes in through `loop`, and

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.completion import BY_ITSELF
 from gpulaunch.core.events import Ended
@@ -38,16 +40,14 @@ KERNEL_COUNTERS_MAX_AGE = 1.0
 Tell: TypeAlias = Callable[[Ended], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(Struct, frozen=True):
     """The kernel's counters and the monotonic time at an attempt's start."""
 
     counters: Counters
     at: float
 
 
-@dataclass(slots=True, eq=False)
-class PendingDiagnosis:
+class PendingDiagnosis(Struct, eq=False):
     """An end whose cards are still being looked at. `unseen`: cards without an answer yet."""
 
     ended: Ended

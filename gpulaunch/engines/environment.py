@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.diagnose import explain
@@ -35,8 +36,7 @@ CACHES = {
 CHOSEN = "GPULAUNCH_CHOSEN"
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
+class MachineLimits(Struct, frozen=True):
     """The machine's part in the choice of variables. `cpus`: how many are allowed; `pool`: how
     many cards the run may have at once; `cache`: the directory of compiler caches."""
 
@@ -45,8 +45,7 @@ class MachineLimits:
     cache: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptPlace:
+class AttemptPlace(Struct, frozen=True):
     """Where one attempt runs: its cards, ports and directories.
 
     `style` is how the mask is spelt; `scope` names the cards' leases for launchers inside the job;
@@ -92,8 +91,7 @@ class AttemptPlace:
         return {} if self.slots and self.slots.gpus else visible(self.gpus, self.style)
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """Changes to an environment: `set` wins over what is there, `unset` is removed."""
 
     set: Mapping[str, str]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
@@ -36,8 +37,7 @@ class SelectionError(UsageError):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class CardPool:
+class CardPool(Struct, frozen=True):
     """The cards of a run: `gpus`, at most `limit` of them at once (None: all).
 
     `style` spells the mask. `here` are all cards that could be selected; `notes` what a person

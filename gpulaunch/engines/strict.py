@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines.environment import AttemptPlace

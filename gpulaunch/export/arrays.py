@@ -12,15 +12,15 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Job
 from gpulaunch.export.look import levels_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class Unit(Struct, frozen=True, eq=False):
     """`name` names its files; `jobs` are in the order of the array's numbers."""
 
     name: str
@@ -34,8 +34,7 @@ class Unit:
         return len(self.jobs) > 1
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """`kind` is Slurm's: afterok, afterany, aftercorr. No `tasks`: the whole submission."""
 
     kind: str
@@ -43,8 +42,7 @@ class Wait:
     tasks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """`variable` holds its number; `tasks` are the unit's that it begins."""
 
     variable: str

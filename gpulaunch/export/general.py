@@ -12,8 +12,10 @@ import glob
 import os.path
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Template, Text, fill, slots
@@ -27,8 +29,7 @@ from gpulaunch.jobfile.shell import compile_script
 from gpulaunch.jobfile.values import dialect
 
 
-@dataclass(frozen=True, slots=True)
-class General:
+class General(Struct, frozen=True):
     """`job` with slots for its item's values; `values` of all slots; `own`: its variables."""
 
     job: Job

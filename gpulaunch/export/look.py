@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Text, literals, parts_of, slots, text_of
@@ -22,8 +23,7 @@ _MAGIC = re.compile(r"[*?[]")
 _INTERPRETER = re.compile(r"python[\d.]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """What is not as in `gpulaunch run`; `where` is `jobs.yaml:12:7: jobs[0].field`."""
 
     where: str
@@ -33,11 +33,10 @@ class Note:
         return f"{self.where}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSelection:
+class ExportSelection(Struct, frozen=True):
     """What is exported. `directory` (absolute) is where outputs and logs go, as in a run's."""
 
-    plan: Plan = field(repr=False)
+    plan: Plan
     target: Target
     jobs: tuple[Job, ...]
     notes: tuple[Note, ...]

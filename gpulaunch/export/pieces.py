@@ -5,8 +5,9 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import ceil
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import fill, slots

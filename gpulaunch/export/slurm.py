@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.export.arrays import Submission, Unit, at_once, slug, submissions

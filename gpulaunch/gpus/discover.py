@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse

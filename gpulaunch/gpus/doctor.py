@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.contracts import DoctorLevel
 from gpulaunch.core.model import Gpu
@@ -23,8 +24,7 @@ from gpulaunch.gpus.machine import CardReading, Machine, is_free
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
+class DoctorFinding(Struct, frozen=True):
     """A finding. `error`: no job can run; `warning`: some may not, or badly; `note`: no harm."""
 
     level: DoctorLevel

@@ -11,8 +11,9 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
@@ -26,8 +27,7 @@ START_LIMIT = 60.0
 """Seconds that the start of the process may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Struct, frozen=True):
     request: Request
     then: Then
 

@@ -26,8 +26,9 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from resource import RLIMIT_NOFILE, getrlimit
+
+from msgspec import Struct
 
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import peer
@@ -114,8 +115,7 @@ def holders(scope: str = "") -> dict[str, Holder]:
     return {key: holder for key, holder in found.items() if holder}
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(Struct, frozen=True):
     """A launcher that waits for a lease: its connection and its user id."""
 
     link: socket.socket

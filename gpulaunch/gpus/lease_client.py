@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.farside.wire import send
 from gpulaunch.gpus.lease import Lease
@@ -22,8 +23,7 @@ END_TIMEOUT = 2.0
 """Seconds that the server may take, at the end, to hand over what was released last."""
 
 
-@dataclass(slots=True)
-class _Entrusted:
+class _Entrusted(Struct):
     """A lease, what to call when launchers begin or cease to want it, and when it is given back."""
 
     lease: Lease

@@ -9,8 +9,9 @@ Sizes in bytes. None means that the driver did not answer; nothing unknown becom
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
@@ -24,8 +25,7 @@ SLACK = 64 * MIB
 ProcessKind: TypeAlias = Literal["C", "G", "M"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Something that is wrong; `card` says where ("card 3"), empty for the whole machine.
 
     `index` is the card's in NVML's order.
@@ -45,8 +45,7 @@ class Fault:
         return f"{self.card}: {self.advised}" if self.card else self.advised
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The cards that can be used, and the faults of those that cannot.
 
     `unopened` names cards that NVML counts and CUDA may not: where there is one, an index may mean
@@ -60,8 +59,7 @@ class Machine:
     unopened: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A process on a card. `pid` is the host's, and may be unknown here inside a container."""
 
     pid: int
@@ -76,8 +74,7 @@ class Process:
         return f"{who} (pid {self.pid}{memory}): {self.command or 'command unknown'}"
 
 
-@dataclass(frozen=True, slots=True)
-class CardReading:
+class CardReading(Struct, frozen=True):
     """One card at one moment. `sick` says why it is unfit, `notes` what else is amiss with it;
     `unanswered` has the fields that failed, with the driver's words. `unasked` says why the driver
     could not be asked at all: the card may be well, and is to be looked at again.

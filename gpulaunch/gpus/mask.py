@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
@@ -20,8 +21,7 @@ _LEADING_DIGITS = re.compile(r"\+?([0-9]+)")
 _WRONG_COMMAS = "，、；;：:"
 
 
-@dataclass(frozen=True, slots=True)
-class InheritedPool:
+class InheritedPool(Struct, frozen=True):
     """The pool. `why`: what narrowed it ("" if nothing did); `notes`: what looks like a mistake."""
 
     gpus: tuple[Gpu, ...]

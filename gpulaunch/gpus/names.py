@@ -18,8 +18,9 @@ import os
 import pwd
 import re
 import socket
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import is_stopped
@@ -40,8 +41,7 @@ _ANSWER_TIMEOUT_MS = 200
 _RUNS_ASKED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who took a name, from SO_PEERCRED: `pid` is 0 where it lives in another PID namespace.
 
     `stopped`: the process is suspended (Ctrl-Z, SIGSTOP) and gives nothing back as long as it is.

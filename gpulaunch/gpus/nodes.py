@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import GpulaunchError
@@ -31,8 +32,7 @@ class NodesError(GpulaunchError):
     """A card cannot be told apart from the others by its device nodes; the text is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """The nodes that exist. `drm` maps a path to the PCI bus id of NVIDIA's card behind
     it, `parts` to the MIG instance that it opens, `minors` from a bus id to the card's minor.
     """

@@ -11,14 +11,14 @@ says reset), "GPU Memory Error Management" (contained or not), nvml.h (event typ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Verdict: TypeAlias = Literal["lost", "app", "note"]
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """A meaning. `verdict`: "lost" sets the card aside, "app" blames the program, "note" nobody.
 
     `stops`: a job on the card will not end, or not with a right result, by itself.

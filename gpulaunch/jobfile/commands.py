@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gpulaunch.jobfile.shell import BLANK, outline
 
@@ -47,8 +48,7 @@ _PROGRAM = re.compile(r"[\w./+@%:-]+", re.ASCII)
 _OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A word from `start` to `end` of a script; `text` has BLANK for what is not plain."""
 
     text: str
@@ -61,8 +61,7 @@ class Word:
         return self.text.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
+class ShellCommand(Struct, frozen=True):
     """A command: `assignments`, its own name (after `nohup`, `env` ...) and its arguments.
 
     `before` are those other programs and their options.

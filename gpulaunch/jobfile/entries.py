@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.jobfile import tree
@@ -33,8 +35,7 @@ _ENVIRONMENTS = ("python", "venv", "conda")
 _EXPANDING = frozenset({"name", "foreach", "matrix", "batch"})
 
 
-@dataclass
-class Drafts:
+class Drafts(Struct):
     """All entries expanded: drafts in order, each name once.
 
     `bare`: what is known of entries whose items are not; `shapes`: of the names of jobs that are

@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
 
 from gpulaunch.core.model import Demand, Job, Params, RetryPolicy, Worker
 from gpulaunch.jobfile import engines, paths, workers
@@ -31,8 +33,7 @@ from gpulaunch.jobfile.tree import Path as Steps
 MAX_JOBS = 500_000
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A job whose needs are still patterns; `serves`: it is a service.
 
     `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
@@ -48,8 +49,7 @@ class Draft:
     sound: bool = True
 
 
-@dataclass(slots=True)
-class ExpansionContext:
+class ExpansionContext(Struct):
     """What all entries share: the file's directory and environment, and what was looked up."""
 
     places: Places
@@ -62,8 +62,7 @@ class ExpansionContext:
     engines: dict[str, engines.Settings] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class EntryExpansion:
+class EntryExpansion(Struct):
     """An entry being expanded. `fields` are converted or Deferred; `where` leads to each of them.
 
     `broken`: something is wrong, and no plan will be made; its jobs are, as far as that goes, since
@@ -306,7 +305,7 @@ class EntryExpansion:
         if made != self.digest:  # items that differ in name alone share the text
             self.digest = made
         # The job is new and not shared yet: `replace` would copy every field.
-        object.__setattr__(job, "digest", self.digest)
+        force_setattr(job, "digest", self.digest)
         return job
 
     def _worker(self, resolved: Fields) -> Worker | None:

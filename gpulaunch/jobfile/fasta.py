@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.mistakes import FieldError
@@ -15,8 +16,7 @@ from gpulaunch.jobfile.source import open_regular
 MAX_RECORDS = 1_000_000
 
 
-@dataclass(slots=True)
-class FastaEntry:
+class FastaEntry(Struct):
     """`offset` and `size` are bytes of the file; `length` counts the sequence's letters.
 
     `line` is the number of the header's line.

@@ -8,8 +8,9 @@ their placeholders are treated by rules of their own (`expand`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.template import Text
 from gpulaunch.jobfile import convert as c
@@ -26,8 +27,7 @@ LATER = frozenset({"tty"})
 """Keys that are reserved for later versions of the job file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Struct, frozen=True):
     """A value with placeholders, and how it is converted once they are filled."""
 
     value: Compiled

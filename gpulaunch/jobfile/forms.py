@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import mapping, scalar, texts
@@ -15,16 +16,14 @@ from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Plain
 
 
-@dataclass(frozen=True, slots=True)
-class ForEach:
+class ForEach(Struct, frozen=True):
     """A `foreach:`. `kind`: glob, values, lines, csv or fasta; `values`: patterns, values, file."""
 
     kind: str
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     keys: Mapping[str, tuple[str, ...]]
     exclude: tuple[Mapping[str, str], ...] = ()
 

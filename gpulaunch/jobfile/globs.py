@@ -2,7 +2,7 @@
 
 Own, because `glob` follows linked directories below `**`: two links to their own directory are
 endless paths. Here `**` stays out of linked directories and of runs' own directories, each
-directory is looked into once per component of the pattern, and there is a limit. Sorts nothing.
+directory is looked into once per component of the pattern, and there is a limit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ MAX_ENTRIES = 2_000_000
 """Directory entries read for one pattern at most."""
 
 RUNS = "gpulaunch-runs"
+_NUMBER = re.compile(r"(\d+)")
 _MAGIC = re.compile(r"[*?[]")
 _State: TypeAlias = tuple[str, int, bool]
 
@@ -145,3 +146,12 @@ def home_expanded(pattern: str, home: str) -> str:
     if pattern == "~" or pattern.startswith("~/"):
         return glob.escape(home) + pattern[1:]
     return pattern
+
+
+def natural(path: str) -> list[list[str | int]]:
+    """Return the key that sorts paths as people count: a2 before a10, a.txt before a (1).txt."""
+    stem, suffix = os.path.splitext(path)
+    return [
+        [int(part) if place % 2 else part for place, part in enumerate(_NUMBER.split(name))]
+        for name in (*stem.split("/"), suffix)
+    ]

@@ -9,17 +9,16 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from natsort import natsorted, ns
+from msgspec import Struct, field
 
 from gpulaunch.core.model import FastaRecord
 from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.fasta import records
 from gpulaunch.jobfile.forms import ForEach, check_free
-from gpulaunch.jobfile.globs import home_expanded, matches_of
+from gpulaunch.jobfile.globs import home_expanded, matches_of, natural
 from gpulaunch.jobfile.mistakes import FieldError
 from gpulaunch.jobfile.placeholders import NAME, OF_PATHS
 from gpulaunch.jobfile.source import read_bytes
@@ -33,8 +32,7 @@ _LATER_OF_RECORD = frozenset({"path"})
 """A record's file is made below the run directory, when its job starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForeachItem:
+class ForeachItem(Struct, frozen=True):
     """One item: what its placeholders stand for, and what a name gets appended.
 
     `params` is what people are shown of it, `where` how messages call it. `path` is a file's
@@ -50,8 +48,7 @@ class ForeachItem:
     record: FastaRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """`names` are known at load, of `count` items; `start_names` only once a job starts.
 
     `unfit`: columns whose names no placeholder can have.
@@ -117,7 +114,7 @@ def _absolute(path: str, real: dict[str, str]) -> str:
 
 
 def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
-    """Return every match once, sorted naturally (a2 before a10), directories first."""
+    """Return every match once, sorted naturally (a2 before a10)."""
     found: dict[str, None] = {}
     for i, pattern in enumerate(patterns):
         try:
@@ -125,7 +122,7 @@ def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
         except FieldError as bad:
             raise bad.under(i) from None
         found.update(dict.fromkeys(matches))
-    return natsorted(found, alg=ns.PATH)
+    return sorted(found, key=natural)
 
 
 def _of_paths(values: Sequence[str], base: Path, are_files: bool = False) -> Items:

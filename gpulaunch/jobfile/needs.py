@@ -13,10 +13,11 @@ import fnmatch
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.template import Text, literals, parts_of
 from gpulaunch.jobfile.mistakes import FieldError, converted
@@ -32,8 +33,7 @@ _STEPS_AFTER_A_CYCLE = 1_000_000
 Names: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A name to look for, and the glob to use where no job has exactly that name."""
 
     name: str
@@ -50,8 +50,7 @@ def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str
     return Pattern(name, insert(text, values, lambda value: escape(clean(value))))
 
 
-@dataclass(frozen=True, slots=True)
-class NameShape:
+class NameShape(Struct, frozen=True):
     """The names that an entry's unknown jobs may have: how they start, and a pattern of all."""
 
     head: str
@@ -83,8 +82,7 @@ def escape(value: str) -> str:
     return _MAGIC.sub(lambda match: f"[{match.group()}]", value)
 
 
-@dataclass
-class Index:
+class Index(Struct, dict=True):
     """All names of jobs, and what globs found among them."""
 
     names: Mapping[str, object]

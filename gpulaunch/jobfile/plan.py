@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.core.selection import Selection
@@ -19,8 +21,7 @@ from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.text import several, size
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True, dict=True):
     """A job file, read, expanded and checked.
 
     `selection` is what `gpus:` says. `limits` are the tokens of `uses:`; `notify` is whom the run
@@ -32,7 +33,7 @@ class Plan:
     per_gpu: int
     limits: Mapping[str, int]
     jobs: tuple[Job, ...]
-    source: JobFileText = field(repr=False)
+    source: JobFileText
     path: Path | None = None
     notify: tuple[Target, ...] = ()
 
@@ -88,8 +89,7 @@ class Plan:
         return mistakes.found()
 
 
-@dataclass
-class _Machine:
+class _Machine(Struct):
     gpus: Sequence[Gpu]
     pool_size: int
     limits: Mapping[str, int]

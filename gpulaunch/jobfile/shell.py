@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.template import Quoting, Slot, Text, text_of
 from gpulaunch.jobfile.placeholders import Piece, pieces
@@ -54,8 +55,7 @@ _OF_CODE = frozenset({"top", "paren"})
 _ADVICE = "; assign it to a variable before that and use the variable, or pass it in env:"
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """`kind`: top paren single double ansi brace arith bracket backtick."""
 
     kind: str

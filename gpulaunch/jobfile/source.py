@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from gpulaunch.errors import NOWHERE, JobFileError, Mistake, UsageError
 from gpulaunch.files import is_nowhere
@@ -31,14 +32,17 @@ _LOOKED_AT = 1000
 """Entries of a directory that are searched for a file of nearly the same name."""
 
 
-@dataclass(frozen=True)
-class JobFileText:
+class JobFileText(Struct, frozen=True, dict=True):
     """A job file's text. `name` is how messages call it, `base` where its relative paths start."""
 
     name: str
     base: Path
     data: bytes
     text: str
+
+    def __repr__(self) -> str:
+        """Show the name alone: the text may hold secrets."""
+        return f"JobFileText({self.name!r})"
 
     @cached_property
     def lines(self) -> list[str]:

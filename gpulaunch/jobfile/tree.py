@@ -8,10 +8,10 @@ on depth, on the number of values and on what aliases expand to keep hostile fil
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import yaml
+from msgspec import Struct, field
 
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile.source import JobFileText
@@ -114,8 +114,7 @@ def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
     return node
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A container that has not ended yet; of a mapping also the key that awaits its value."""
 
     node: YamlNode

@@ -13,9 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job, Worker
 from gpulaunch.core.template import Template

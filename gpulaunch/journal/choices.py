@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.selection import parse_selection
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """A run's options. None, or an empty `only`: not given, the default or the job file holds.
 
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
@@ -54,10 +55,10 @@ class Choices:
         return replace(local, gpus=None) if named else local
 
     def _given(self) -> Iterator[tuple[str, Any]]:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
             if value not in (None, ()):
-                yield field.name, value
+                yield name, value
 
 
 NOTHING_CHOSEN = Choices()

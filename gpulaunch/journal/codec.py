@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache, lru_cache
 from typing import Any, get_args
 from zlib import crc32
+
+from msgspec import Struct
 
 from gpulaunch.core.facts import FORMAT, Fact, RunOpened
 from gpulaunch.core.model import Instant
@@ -46,8 +47,7 @@ class FormatMismatchError(Exception):
         self.version = version
 
 
-@dataclass(frozen=True, slots=True)
-class JournalLine:
+class JournalLine(Struct, frozen=True):
     """One line that was read and checked: its number, its fact, and when that came true."""
 
     number: int

@@ -17,8 +17,9 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.errors import NOWHERE, UsageError
 from gpulaunch.journal.liveness import state_of
@@ -34,8 +35,7 @@ class NoSuchRunError(UsageError):
     """No run was found by what a person typed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(Struct, frozen=True):
     """The runs that belong to a directory, newest first; at least one."""
 
     directory: Path

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from gpulaunch.journal import codec
 from gpulaunch.shapes import UnknownKindError
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """Lines `first` to `last` are missing or not what was written (`last` before `first`: none).
 
     `byte` is where the damage begins, `why` what was found there. `torn`: it is the file's end,
@@ -35,8 +36,7 @@ class Damage:
         return self.last >= self.first
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(Struct, frozen=True):
     """A line by another `version` of gpulaunch holds `what`, which this version does not know."""
 
     line: int

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
@@ -27,8 +28,7 @@ from gpulaunch.shapes import UnknownKindError
 _TAIL_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
+class RunOrigin(Struct, frozen=True):
     """Where a run comes from: its id, and the machine of its newest supervisor."""
 
     run: str

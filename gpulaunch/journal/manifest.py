@@ -13,9 +13,11 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch import __version__
 from gpulaunch.core.model import Gpu
@@ -29,16 +31,14 @@ RUNS = "gpulaunch-runs"
 _GIT_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Git:
+class Git(Struct, frozen=True):
     """The commit of the job file's directory; `clean`: no tracked file there was changed."""
 
     commit: str
     clean: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """One supervisor's turn at the run. `started` is UTC as `codec.iso` writes it."""
 
     epoch: int
@@ -51,8 +51,7 @@ class Epoch:
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What `manifest.json` holds. `epochs` are the run's supervisors, oldest first.
 
     `job_file` is absolute; empty for a run without one (`map`). `engine` is that of the newest
@@ -177,9 +176,9 @@ def read(path: Path) -> Manifest:
     return _moved_along(manifest, os.path.realpath(path.parent))
 
 
-def _known(given: Any, cls: type) -> dict[str, Any]:
+def _known(given: Any, cls: type[Struct]) -> dict[str, Any]:
     """Return the members that this version knows. Raises TypeError for what is no object."""
-    return {field.name: given[field.name] for field in fields(cls) if field.name in given}
+    return {name: given[name] for name in cls.__struct_fields__ if name in given}
 
 
 def hostname() -> str:

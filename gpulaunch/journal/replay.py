@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.core.events import Event
 from gpulaunch.core.facts import RunOpened
@@ -20,8 +21,7 @@ from gpulaunch.journal.read import fold, read
 from gpulaunch.journal.trace import TraceStart, decode_beginning, decode_step, encode_results
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The first line (from 1) at which the core does something else. Results are lines of JSON."""
 
     line: int

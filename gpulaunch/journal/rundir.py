@@ -21,9 +21,11 @@ import re
 import secrets
 import shlex
 import stat
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
@@ -51,14 +53,13 @@ class Below:
         return run.path.joinpath(*self._parts)
 
 
-@dataclass(frozen=True, slots=True)
-class RunDir:
+class RunDir(Struct, frozen=True):
     """The paths of one run. `path` is absolute. Constructing one touches no file."""
 
     path: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
+        force_setattr(self, "path", Path(os.path.abspath(self.path)))
 
     @classmethod
     def create(cls, cwd: Path, name: str, when: datetime, explicit: Path | None = None) -> RunDir:

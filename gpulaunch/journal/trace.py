@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
+
+from msgspec import Struct
 
 from gpulaunch.core.events import Event, Instruction, Launch, RetriedAnew, Submitted
 from gpulaunch.core.facts import Fact, RunOpened
@@ -30,8 +31,7 @@ from gpulaunch.shapes import Coder, coder_of
 Result: TypeAlias = Fact | Instruction
 
 
-@dataclass(frozen=True, slots=True)
-class TracedJob:
+class TracedJob(Struct, frozen=True):
     """What the core reads of a Job. `service`: it is one."""
 
     name: str
@@ -58,11 +58,10 @@ class TracedJob:
         return Job(run="", **same, service=Service("") if self.service else None)
 
 
-_SAME = [field.name for field in fields(TracedJob) if field.name != "service"]
+_SAME = [name for name in TracedJob.__struct_fields__ if name != "service"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobsSubmitted:
+class JobsSubmitted(Struct, frozen=True):
     """A Submitted as it is written."""
 
     jobs: tuple[TracedJob, ...]
@@ -70,8 +69,7 @@ class JobsSubmitted:
     left: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class JobsRetried:
+class JobsRetried(Struct, frozen=True):
     """A RetriedAnew as it is written."""
 
     names: tuple[str, ...] | None
@@ -79,8 +77,7 @@ class JobsRetried:
     gone: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobLaunched:
+class JobLaunched(Struct, frozen=True):
     """A Launch as it is written, without what the job is. `gpus` are UUIDs."""
 
     attempt: AttemptId
@@ -90,8 +87,7 @@ class JobLaunched:
     share: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceStart:
+class TraceStart(Struct, frozen=True):
     """The trace's first line: what the run was made of.
 
     `journal` holds the facts of earlier supervisors, before those of `opened`.
@@ -103,8 +99,7 @@ class TraceStart:
     config: RunConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One event as it was handled. `results` are its facts and instructions as JSON has them."""
 
     at: Instant

@@ -6,8 +6,9 @@ None stands for what was not measured: on pretend cards all of a card's, never 0
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import AttemptId
 
@@ -20,8 +21,7 @@ SAMPLE_MAX_AGE = 15.0
 """Seconds after which a sample no longer says what a card does: its driver may hang."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardSample:
+class CardSample(Struct, frozen=True):
     """One card (UUID) at one moment. `utilization` in per cent, `temperature` in degrees Celsius,
     `power` in watts; `throttled` names why its clocks are held down."""
 
@@ -34,8 +34,7 @@ class CardSample:
     throttled: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptSample:
+class AttemptSample(Struct, frozen=True):
     """An attempt's whole process tree at one moment, and its cards' means and sums.
 
     `cpu_seconds` count from its start, as `seconds` do; it stood as it is for `span` seconds.
@@ -55,8 +54,7 @@ class AttemptSample:
     card_memory: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptUse:
+class AttemptUse(Struct, frozen=True):
     """What an attempt came to, or has so far. Seconds; utilization in per cent, of its cards.
 
     `gpu_seconds`: seconds times cards. `*_gpu_memory` is that of its own processes, and
@@ -76,8 +74,7 @@ class AttemptUse:
     peak_card_memory: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What is known of a run's attempts; `pins` with why, in words. Those not in it: nothing.
 
     `seen`: when the run was last seen alive, in seconds since 1970 (UTC).

@@ -15,9 +15,10 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec.structs import asdict
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import regular

@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch import helper_process
 from gpulaunch.loop import Loop
@@ -51,8 +52,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-@dataclass(slots=True)
-class _Sending:
+class _Sending(Struct):
     target: int
     process: subprocess.Popen[bytes]
     done: Done

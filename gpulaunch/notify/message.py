@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
@@ -30,8 +31,7 @@ TITLE = 200
 _NAME = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """A message. `title` is one line; `summary` is JSON, `variables` its counts for commands."""
 
     title: str
@@ -40,8 +40,7 @@ class Notification:
     variables: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Jobs that failed with one class; `first` is the first of them in the file's order."""
 
     kind: str

@@ -12,8 +12,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.digest import words
 from gpulaunch.extras import missing
@@ -25,8 +26,7 @@ SECONDS = 20.0
 _NAMES = {"finish": "finish", "first_failure": "first failure", "paused": "pause"}
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
+class Concern(Struct, frozen=True):
     """`key`: the field of the target it is about. `wrong`: a mistake of the file, no warning."""
 
     target: Target

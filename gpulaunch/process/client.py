@@ -12,8 +12,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import IO, Any, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
@@ -28,8 +30,7 @@ class SpawnerGoneError(GpulaunchError):
     """The spawner's process has died; start another one. Pairs forked before live on."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramStarted:
+class ProgramStarted(Struct, frozen=True):
     """The program runs as `pid`: its exec succeeded. `keeper` is the PID of its parent."""
 
     attempt: str
@@ -37,8 +38,7 @@ class ProgramStarted:
     keeper: int
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptOver:
+class AttemptOver(Struct, frozen=True):
     """No process of the attempt is left, and its end is in its file.
 
     `kept`: its worker stays, and waits for another item on this pair. `note` is a line for
@@ -52,28 +52,24 @@ class AttemptOver:
     no_space: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReaped:
+class WorkerReaped(Struct, frozen=True):
     """No process is left of the worker that was to retire (or there was none)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unkillable:
+class Unkillable(Struct, frozen=True):
     """Processes that SIGKILL has not ended for 8 s; the pair tries on and keeps its leases."""
 
     attempt: str
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Both keepers are gone, and all processes below them. `attempt`: one whose end is lost."""
 
     attempt: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PairLeft:
+class PairLeft(Struct, frozen=True):
     """The pair reads no more messages and gives its leases back; then it is Gone.
 
     It was idle while this process was stopped, or was never forked because its leases did not
@@ -83,15 +79,13 @@ class PairLeft:
     attempt: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Lent:
+class Lent(Struct, frozen=True):
     """Copies of the leases that the pair holds; the receiver closes them."""
 
     descriptors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StartedCold:
+class StartedCold(Struct, frozen=True):
     """The attempt is executed instead of going on in its server's interpreter; `why` in words.
 
     `for_good`: so would be every job of a server that has imported the same.

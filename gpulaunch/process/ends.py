@@ -9,8 +9,9 @@ import json
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from gpulaunch.core.causes import EndCause, Quoted
 from gpulaunch.core.model import (
@@ -47,8 +48,7 @@ def cause_of(text: str) -> EndCause:
         return Quoted(text)
 
 
-@dataclass(frozen=True, slots=True)
-class EndRecord:
+class EndRecord(Struct, frozen=True):
     """An attempt's end as its keeper wrote it; the end's `ended` is set.
 
     `pid`, and the end's `started`, are None where no process was ever forked. `oom_kills`:

@@ -14,8 +14,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Instant
 from gpulaunch.farside.shared import claim, look_anew
@@ -29,8 +32,7 @@ from gpulaunch.process.command import Command, NodeSlots
 Reason: TypeAlias = Literal["cancelled", "interrupted"]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStart:
+class NodeStart(Struct, frozen=True):
     """A node's claim of an attempt: the attempt runs there, and never again elsewhere.
 
     `job` is Slurm's id (`12_3` for a task of an array), `pid` its process there, on `host` (whose
@@ -53,8 +55,7 @@ class NodeStart:
     awaits_cards: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(Struct, frozen=True):
     """A client's claim of an attempt before any node's: it never runs. Why, and for whom."""
 
     reason: Reason

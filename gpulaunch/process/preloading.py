@@ -10,9 +10,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.farside.client import PROGRAM, spawn
 from gpulaunch.farside.wire import (
@@ -35,8 +36,7 @@ CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """The beginnings of device files; an open one means a card in use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preload:
+class Preload(Struct, frozen=True):
     """The interpreter, script and environment that a preload server is made for.
 
     `python` is the interpreter's path, `start` its command line up to its last option, `target` the
@@ -59,8 +59,7 @@ class Preload:
     cards: tuple[str, ...] = CARDS
 
 
-@dataclass(frozen=True, slots=True)
-class PreloadReady:
+class PreloadReady(Struct, frozen=True):
     """The server serves, with these modules after so many seconds.
 
     `left_out` has the modules that it lacks, with the reasons; `reads` the variables that imports
@@ -73,15 +72,13 @@ class PreloadReady:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class PreloadUnavailable:
+class PreloadUnavailable(Struct, frozen=True):
     """No jobs can be forked from the server, `why` in words; no process of it is left."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Vanished:
+class Vanished(Struct, frozen=True):
     """The server is gone; pairs forked before live on."""
 
 

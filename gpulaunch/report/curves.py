@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+
+from msgspec import Struct
 
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.read import MetricsReader
@@ -16,8 +17,7 @@ GAP = 4
 """So many times the usual distance between two points is a hole in the curve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Points in time order; None is a hole. Utilisation in per cent, memory in bytes.
 
     `mean` is that of the utilisation over the time that was measured, `peak` the memory's highest.

@@ -11,9 +11,10 @@ import heapq
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import Gpu
@@ -29,8 +30,7 @@ CLOSE = 0.01
 """Seconds by which neighbours may overlap without a row of their own: clocks of two processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """`uuid` is None for jobs without cards. `bars` are numbers of attempts, each with its row."""
 
     uuid: str | None

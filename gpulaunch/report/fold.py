@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, Ledger
@@ -18,8 +19,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.report.idle import CardTimes, Span
 
 
-@dataclass(frozen=True, slots=True)
-class TimedRemark:
+class TimedRemark(Struct, frozen=True):
     """A line for people with its moment: a note, or what the driver said of a card (UUID)."""
 
     at: float
@@ -28,8 +28,7 @@ class TimedRemark:
     job: str = ""
 
 
-@dataclass(slots=True)
-class RunHistory:
+class RunHistory(Struct):
     """A run so far. `cards` are all that it ever had; of jobs and attempts the ledger knows."""
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -86,8 +85,7 @@ def read_history(run: RunDir, faults: list[Fault] | None = None) -> RunHistory:
     return of(read(run.events, faults), str(run.events))
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(Struct, frozen=True):
     """What a report is about: `state` as its caller knows it, seconds since 1970 (UTC)."""
 
     state: RunState

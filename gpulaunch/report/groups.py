@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
+
+from msgspec import Struct
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Gpu
@@ -23,8 +24,7 @@ BUSY = 80.0
 """Per cent of utilisation from which on a second job on the card would mostly wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobGroup:
+class JobGroup(Struct, frozen=True):
     """`label` is what its jobs' names have in common: `fold-*`."""
 
     number: int
@@ -32,8 +32,7 @@ class JobGroup:
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """`fits`: so many of the group's jobs have room on one card, by the largest measured.
 
     `peak`, `memory` in bytes; `utilization` in per cent of the card, the mean of one job alone;

@@ -11,8 +11,9 @@ back unused, while jobs that ask for memory wait, did not have that memory free.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, JobRecord, Ledger
@@ -38,8 +39,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 """In the order in which people are shown them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A stretch of a card's time; seconds since 1970 (UTC)."""
 
     start: float

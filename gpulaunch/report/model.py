@@ -6,7 +6,8 @@ The page's text is visible, and nothing of it is markup.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
@@ -16,8 +17,7 @@ from gpulaunch.report.groups import Fit
 from gpulaunch.report.idle import Cause, Span
 
 
-@dataclass(frozen=True, slots=True)
-class ReportData:
+class ReportData(Struct, frozen=True):
     """What a report is made of. `spans` and `curves` by card (UUID), the latter where measured.
 
     `tails` are the ends of logs, of those attempts whose end is shown.
@@ -31,8 +31,7 @@ class ReportData:
     tails: Mapping[AttemptId, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """One number of the head, with what it is and what else belongs to it."""
 
     label: str
@@ -40,8 +39,7 @@ class Tile:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A cause's share of a card's time (0 to 1), and its seconds."""
 
     cause: Cause
@@ -49,8 +47,7 @@ class Part:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class CardRow:
+class CardRow(Struct, frozen=True):
     """One card's time; `parts` are of the causes that are shown, in their order."""
 
     name: str
@@ -62,8 +59,7 @@ class CardRow:
         return next((part for part in self.parts if part.cause == cause), None)
 
 
-@dataclass(frozen=True, slots=True)
-class FailedJob:
+class FailedJob(Struct, frozen=True):
     """A job of which an attempt failed. `log` is its address, None where there is none."""
 
     name: str
@@ -77,8 +73,7 @@ class FailedJob:
     mended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
+class FailureGroup(Struct, frozen=True):
     """All of one class: `failed` jobs in the end, `mended` ones that came through afterwards."""
 
     title: str
@@ -93,8 +88,7 @@ class FailureGroup:
         return self.failed + self.mended - len(self.shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(Struct, frozen=True):
     """`part` of the slowest's time (0 to 1); `times` as long as the median of its group, None where
     too few have succeeded."""
 
@@ -108,8 +102,7 @@ class Slow:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """What the template shows.
 
     `causes` with a short and a long wording; `remarks` as moment (UTC), card or job, text.

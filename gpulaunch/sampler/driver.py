@@ -7,8 +7,9 @@ later, and after some times no more: a process that hangs inside the kernel cann
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.metrics.model import CardSample
@@ -35,16 +36,14 @@ REASONS = {
 _STUCK = ("Hung", "Crashed")
 
 
-@dataclass(frozen=True, slots=True)
-class SampledCard:
+class SampledCard(Struct, frozen=True):
     """A card or a MIG instance. `index` is that of its card."""
 
     uuid: str
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSample:
+class DriverSample(Struct, frozen=True):
     """One look. `pids`: by card, the memory of each PID that computes there, where it is told.
 
     `silent` says why cards are not in `pids`. `whole`: those that are not the run's were looked at
@@ -57,8 +56,7 @@ class DriverSample:
     whole: bool = False
 
 
-@dataclass(slots=True)
-class _Sick:
+class _Sick(Struct):
     times: int
     until: float
 

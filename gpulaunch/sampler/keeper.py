@@ -11,7 +11,8 @@ keeper's own looks at logs and outputs, a few ms each.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.farside.proc import children_of, stat_fields
 
@@ -20,8 +21,7 @@ _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 11, 12, 1
 """Fields of /proc/PID/stat, from the state on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeper:
+class Keeper(Struct, frozen=True):
     """`start` in clock ticks since boot, with the PID its identity. `spent`: the CPU seconds of
     what it had waited for when the attempt began, and of a worker that lived already."""
 

@@ -20,10 +20,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.farside.proc import stat_fields
@@ -80,8 +82,7 @@ class LauncherLink:
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
 
-@dataclass(frozen=True, slots=True)
-class SampledAttempt:
+class SampledAttempt(Struct, frozen=True):
     """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it."""
 
     attempt: AttemptId

@@ -8,7 +8,8 @@ and proved only where each PID is seen to be the one (`gpus.probe.is_the_same_he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import PinState
@@ -17,8 +18,7 @@ from gpulaunch.sampler.driver import DriverSample
 FOREIGN = "the driver's PIDs are those of another PID namespace (a container's are its own)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True):
     """`gpu` and `pid`: where what is misplaced is, and what."""
 
     state: PinState

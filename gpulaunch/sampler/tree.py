@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import psutil
+from msgspec import Struct, field
 
 from gpulaunch.sampler.keeper import Keeper, spent_since
 
@@ -19,8 +19,7 @@ EVERY_THREAD = 5
 """At each so many-th look every thread is asked for children, else those that had some before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTree:
+class ProcessTree(Struct, frozen=True):
     """`processes`: when each PID was created, which makes it out among those of its number.
 
     `cpu_seconds` are the attempt's since it began, those of processes that ended included.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 Read: TypeAlias = Callable[[str], "str | None"]
 """The text of a file that the script names, None where it cannot be read."""
@@ -22,16 +23,14 @@ class StarterRemark(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(Struct, frozen=True):
     """`yaml_text` is empty where no command of the script became a job."""
 
     yaml_text: str
     untranslated: tuple[StarterRemark, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForeachLoop:
+class ForeachLoop(Struct, frozen=True):
     """What gives an entry its items.
 
     `variable` is the script's name for it and `placeholder` the job file's. `kind` is how the job
@@ -46,8 +45,7 @@ class ForeachLoop:
     at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StarterEntry:
+class StarterEntry(Struct, frozen=True):
     """One entry of `jobs:`. Text is already escaped for placeholders; comments are not escaped."""
 
     name: str

@@ -12,8 +12,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter.emit import escaped

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.template import Quoting
 from gpulaunch.jobfile.shell import MARK, quotings
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
 _ESCAPED = re.compile(r'\\(["\\$`])|\\\n')
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(Struct, frozen=True):
     """An expansion that the outer shell makes before the inner one reads its value as text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(Struct, frozen=True):
     """A value that is one word, whatever is in it: an expansion to be quoted where it stands."""
 
     text: str

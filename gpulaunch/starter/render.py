@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from textwrap import dedent
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpulaunch.jobfile.commands import PREFIXES
 from gpulaunch.jobfile.convert import MASKS
@@ -52,8 +53,7 @@ MODULES = "environment modules are not loaded in a job: load them before `gpulau
 KEPT = "gpulaunch keeps the output: logs/JOB.N.log of the run, and `gpulaunch logs JOB` shows it"
 
 
-@dataclass(slots=True)
-class Rendered:
+class Rendered(Struct):
     """`variables` must be given by `env` as the item, since the text uses them in shell's ways."""
 
     text: str
@@ -62,8 +62,7 @@ class Rendered:
     variables: tuple[ForeachLoop, ...] = ()
 
 
-@dataclass(slots=True)
-class _Edits:
+class _Edits(Struct):
     """What becomes of `tops`, the commands of one job: (start, end, new words), and what of it."""
 
     script: Script

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.starter.entry import ForeachLoop, StarterRemark
 from gpulaunch.starter.shell import Script
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """`literals` are values known for certain; `preamble` are lines that every job (name None) or
     every job that reads the variable must run first, because only a shell can know their value.
     """
@@ -56,8 +57,7 @@ class Scope:
         self.preamble = [pair for pair in self.preamble if pair[0] != variable]
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """An entry, as others refer to it. `before` are the bases of all that ends before it starts."""
 
     base: str
@@ -72,8 +72,7 @@ class Made:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class BackgroundEnd:
+class BackgroundEnd(Struct, frozen=True):
     """`must` is true where the script went on only if it succeeded; `waited`: by a `wait`."""
 
     made: Made
@@ -81,8 +80,7 @@ class BackgroundEnd:
     waited: bool = False
 
 
-@dataclass(slots=True)
-class Order:
+class Order(Struct):
     ended: list[BackgroundEnd] = field(default_factory=list)
     running: list[Made] = field(default_factory=list)
     pids: dict[str, Made] = field(default_factory=dict)
@@ -118,8 +116,7 @@ class Order:
         return [one for one in ended if one.made.base not in covered]
 
 
-@dataclass(frozen=True, slots=True)
-class StatementPlace:
+class StatementPlace(Struct, frozen=True):
     """Where a statement stands. `background`: it runs beside what follows. `must`: what follows is
     reached only if it succeeds.
     """

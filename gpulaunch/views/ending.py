@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -37,8 +37,7 @@ def print_summary(console: Console, summary: Summary) -> None:
         _say(console, line)
 
 
-@dataclass(frozen=True, slots=True)
-class EndLine:
+class EndLine(Struct, frozen=True):
     """A line: `text` after a right-aligned label. `whole`: never cut, so that it can be copied."""
 
     label: str = ""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -27,8 +28,7 @@ _BEGINNING = re.compile(r"(?<![\w…./~-])(?:/[^\s/'\"]+)+(?=/[^\s/'\"]+/[^\s/'\
 """The part of an absolute path before its last directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewItem:
+class OverviewItem(Struct, frozen=True):
     """Lines that belong together, about `jobs` jobs; the first line follows `label`.
 
     `names` of the jobs end the first line, or are the second where that one is too narrow.
@@ -40,8 +40,7 @@ class OverviewItem:
     names: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """The jobs of one state. `more`, as in `more failed`, counts those that are left out."""
 
     state: str

@@ -13,7 +13,6 @@ HEAVY = frozenset(
         "apprise",
         "asyncio",
         "matplotlib",
-        "natsort",
         "numpy",
         "prometheus_client",
         "psutil",

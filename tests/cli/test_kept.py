@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gpulaunch.journal.choices import Choices
 from tests.cli.launcher import Launcher

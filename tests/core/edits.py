@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core.events import RetriedAnew
 from gpulaunch.core.model import Job

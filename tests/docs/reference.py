@@ -9,7 +9,6 @@ commands print as JSON, the exit statuses, the families of metrics.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import re
@@ -20,6 +19,8 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import click
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
@@ -239,47 +240,47 @@ def events() -> Iterator[str]:
         No event but a note holds a sentence; `gpulaunch` makes them where it shows events.
     """)
     for cls in dict.fromkeys(
-        _dataclasses(JobReason | RunReason | CardReason | EndCause | get_args(Advice)[0])
+        _structs(JobReason | RunReason | CardReason | EndCause | get_args(Advice)[0])
     ):
         if cls not in get_args(Outcome):
             yield from one_record("###", snake_case(cls.__name__), cls)
 
 
-def _dataclasses(hint: Any) -> Iterator[type]:
-    """The dataclasses that values of this type are of, and those within them."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+def _structs(hint: Any) -> Iterator[type]:
+    """The structs that values of this type are of, and those within them."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
         yield hint
         for inner in get_type_hints(hint).values():
-            yield from _dataclasses(inner)
+            yield from _structs(inner)
     for inner in get_args(hint):
-        yield from _dataclasses(inner)
+        yield from _structs(inner)
 
 
 def one_record(level: str, kind: str, cls: type) -> Iterator[str]:
     yield f"{level} {kind}"
-    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
+    if cls.__doc__:
         yield inspect.cleandoc(cls.__doc__)
     rows = list(members(cls))
     if rows:
         yield table(("member", "type", "default"), rows)
-    elif cls.__doc__ and cls.__doc__.startswith(f"{cls.__name__}("):
+    elif not cls.__doc__:
         yield "It has no members of its own."
 
 
 def members(cls: type) -> Iterator[tuple[str, str, str]]:
     shape, hints = shape_of(cls), get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    of = {field.name: field for field in fields(cls)}
     if shape.attempt:
         yield code("job"), "text", ""
         yield code("attempt"), "whole number", ""
     for member in shape.members:
-        default = "" if member.required else code(written(default_of(fields[member.field])))
-        left_out = ", left out" if member.unsaid is not dataclasses.MISSING else ""
+        default = "" if member.required else code(written(default_of(of[member.field])))
+        left_out = ", left out" if member.unsaid is not NODEFAULT else ""
         yield code(member.key), spelt(hints[member.field]), f"{default}{left_out}"
 
 
-def default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
+def default_of(field: FieldInfo) -> Any:
+    if field.default_factory is not NODEFAULT:
         return field.default_factory()
     return field.default
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job

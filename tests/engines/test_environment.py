@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Gpu, Job, address_variable
 from gpulaunch.diagnose.explain import INJECT

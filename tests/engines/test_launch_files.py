@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Exited, Job

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines import strict

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, EndWorker, Launch, Release, StopAttempt, WorkerEnded

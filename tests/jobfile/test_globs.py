@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.jobfile.globs import matches_of
+from gpulaunch.jobfile.globs import matches_of, natural
 from gpulaunch.jobfile.mistakes import FieldError
 from tests.jobfile.helpers import jobs_of, mistakes_of
 
@@ -103,3 +104,10 @@ def test_what_cannot_be_read_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "shut").mkdir(mode=0)
     (tmp_path / "a.fa").write_text("x")
     assert matches_of("**/*.fa", str(tmp_path)) == ["a.fa"]
+
+
+def test_paths_are_sorted_as_people_count() -> None:
+    wanted = ["a2/b.pdb", "a2/b (1).pdb", "a2/b (10).pdb", "a10.pdb", "a10/b.pdb", "b", "b1", "b٣"]
+    shuffled = list(wanted)
+    random.Random(7).shuffle(shuffled)
+    assert sorted(shuffled, key=natural) == wanted

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from gpulaunch.core.selection import ALL, Selection

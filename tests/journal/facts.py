@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.facts import Fact, JobAdded, RunOpened
 from gpulaunch.core.model import Gpu, Instant
@@ -35,9 +36,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return plain[hint]
     if hint is type(None):
         return st.none()
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         hints = get_type_hints(hint)
-        return st.builds(hint, **{f.name: values(hints[f.name]) for f in dataclasses.fields(hint)})
+        return st.builds(hint, **{name: values(each) for name, each in hints.items()})
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return st.sampled_from(args)
@@ -64,7 +65,7 @@ def opened(**changes: Any) -> RunOpened:
         pid=4711,
         gpus=(Gpu("GPU-0", 0, "0000:01:00.0", "H200", 1 << 37),),
     )
-    return dataclasses.replace(fact, **changes)
+    return replace(fact, **changes)
 
 
 def added(name: str) -> JobAdded:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import get_args
 from zlib import crc32
@@ -8,6 +7,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from gpulaunch.core.facts import (
     AttemptEnded,
@@ -201,8 +201,7 @@ def test_what_is_no_line_is_refused(line: bytes) -> None:
 
 
 def test_two_fields_under_one_name_are_a_mistake_of_ours() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class JobClash:
+    class JobClash(Struct, frozen=True):
         name: str
         job: str
 

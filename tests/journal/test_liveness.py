@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.errors import UsageError

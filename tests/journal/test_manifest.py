@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch import __version__
 from gpulaunch.core.model import Gpu

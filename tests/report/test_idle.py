@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import field
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
@@ -144,9 +145,7 @@ def test_every_cause_has_its_words() -> None:
 class Recorded(Ledger):
     """A ledger that remembers what it was given."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[f.Fact, Instant]] = []
+    seen: list[tuple[f.Fact, Instant]] = field(default_factory=list)
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         super().apply(fact, at)

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import astuple
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import astuple
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.helper_process import command

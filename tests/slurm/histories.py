@@ -11,8 +11,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
@@ -109,8 +111,7 @@ class Trouble:
         return KINDS[kind](self._chance) if kind else FINE
 
 
-@dataclass
-class Wanted:
+class Wanted(Struct):
     """A job of the history: what it needs, its attempt under way, and how it ended at last."""
 
     job: Job

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.engines.slurm import commands
 from gpulaunch.text import ranges
@@ -20,8 +21,7 @@ TOO_LARGE = f"{FAILED}Requested node configuration is not available\n"
 FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What goes wrong with a call. `acts`: seconds after which it does its work, None: never;
     `answers`: seconds after which its answer comes, `change` made of it."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, replace
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import ByCluster, Quoted
 from gpulaunch.core.events import StopAttempt
@@ -61,8 +62,7 @@ def end(outcome: Outcome, no_space: bool = False) -> EndRecord:
     return EndRecord("a.1", End(outcome, None, 0, NOW, NOW), 7, no_space=no_space)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What a test says of an attempt: `over` and `ended` are seconds since Slurm finished it and
     since its record appeared."""
 

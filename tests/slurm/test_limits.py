@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+from msgspec import Struct
 
 from gpulaunch.engines.slurm.limits import (
     FIRST_RETRY_DELAY,
@@ -16,8 +15,7 @@ from gpulaunch.engines.slurm.limits import (
 )
 
 
-@dataclass
-class Site:
+class Site(Struct):
     """Takes `room` more in the lane. Counts how often it was asked."""
 
     room: int

@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job
 from gpulaunch.engines.slurm import script

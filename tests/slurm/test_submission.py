@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import AttemptId, Demand, Job
 from gpulaunch.engines.slurm import commands, limits, probe, script, submission

@@ -16,10 +16,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from gpulaunch.process.archive import FOLDER
 from tests.cli.launcher import Launcher
@@ -62,8 +62,7 @@ echo "{{{{job}}}} {{{{attempt}}}} begins" >> ran; sleep {seconds}
 echo "{{{{job}}}} {{{{attempt}}}} ends" >> ran; exit {code}"""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A job: what it needs, how long it takes, and its exit code."""
 
     name: str

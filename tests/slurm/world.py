@@ -14,8 +14,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.engines.slurm.reading import read_tasks
 from gpulaunch.engines.slurm.rundir import SlurmDir
@@ -70,8 +72,7 @@ class PretendLoop(Loop):
         self._at.clear()
 
 
-@dataclass
-class Task:
+class Task(Struct):
     """One job, or one task of an array; `needs` are conditions of the form `afterok:12_3`."""
 
     number: int
@@ -101,16 +102,14 @@ class Task:
         return self.state not in ("PENDING", "RUNNING")
 
 
-@dataclass
-class Plan:
+class Plan(Struct):
     """What a job does: how long it takes, and its exit code."""
 
     seconds: float
     code: int = 0
 
 
-@dataclass
-class Truth:
+class Truth(Struct):
     """What really happened, in order: `(time, "begins" | "ends" | "killed", attempt)`."""
 
     alive: set[str] = field(default_factory=set)

@@ -16,8 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OTHER = ROOT / "examples/antibodies/.env/bin/python"
-# What pytest needs; nothing else of this interpreter's packages may shadow the other's.
-PYTEST = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments",
+# What pytest and the fixtures need; no other package of this interpreter may shadow the other's.
+NEEDED = ("msgspec", "pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments",
           "pytest_timeout", "exceptiongroup", "tomli")  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_without_torch_it_says_what_to_install() -> None:
 def test_these_tests_pass_under_the_torch_of_an_example(tmp_path: Path) -> None:
     if not OTHER.exists():
         pytest.skip("examples/antibodies/setup has not been run")
-    for name in PYTEST:
+    for name in NEEDED:
         if importlib.util.find_spec(name) is None:
             continue  # the last two, where Python has them itself
         place = importlib.import_module(name).__file__

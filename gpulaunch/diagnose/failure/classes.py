@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec import Struct
 
 from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted
 from gpulaunch.text import size
 
 
-@dataclass(frozen=True, slots=True)
-class FailureClass:
+class FailureClass(Struct, frozen=True):
     """`plain`: the outcome's own words (exit status, signal, time limit) say as much."""
 
     name: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpulaunch.files import end_of
 
@@ -22,8 +23,7 @@ _BAR = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Processes killed for want of memory: on the whole host, and in this process's cgroup.
 
     None where the kernel does not tell. `later - earlier` is the rise between two looks.
@@ -40,8 +40,7 @@ class Counters:
         return (self.host or 0) > 0 or (self.cgroup or 0) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """The bytes that an unprivileged process may still write to the file system of `path`."""
 
     path: str

@@ -8,8 +8,10 @@ What the driver and the kernel say comes before what the log says: they do not q
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse
 from gpulaunch.core.model import (
@@ -46,8 +48,7 @@ _MAX_LOG_BYTES = 1 << 20
 _MAX_LINE_CHARACTERS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class CardFacts:
+class CardFacts(Struct, frozen=True):
     """One of the attempt's cards as the driver had it when the attempt ended. Memory in bytes.
 
     `sick`: why the driver says that it is unfit, None where it is fit or nobody asked. `own`: what
@@ -63,8 +64,7 @@ class CardFacts:
     xids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """All that is known of how an attempt ended.
 
     `tail` is its log's end (`tail()` reads it). `succeeded`: the outcome counts as success (a code

@@ -11,7 +11,8 @@ was survived. In a cluster the last error decides, unless it only follows from a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.diagnose.failure import patterns, shapes
 from gpulaunch.diagnose.failure.patterns import WRAPPER
@@ -23,8 +24,7 @@ ECHO = 2  # Lines between an error and a wrapper's own "error: it failed".
 FOLLOWING = frozenset({"secondary", WRAPPER})
 
 
-@dataclass(frozen=True, slots=True)
-class FailureEvidence:
+class FailureEvidence(Struct, frozen=True):
     """`text`: the line that shows it; `message`: the exception's, where it was one."""
 
     kind: str
@@ -32,8 +32,7 @@ class FailureEvidence:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`finding` decides; `error`: the log ends in an error, whatever it is; `soft`: something was
     given up on and the program went on; `child`: the log says that this signal killed a process."""
 

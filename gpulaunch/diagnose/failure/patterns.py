@@ -9,14 +9,14 @@ Every repetition is bounded, so that no text costs more than linear time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 WRAPPER = "wrapper"
 """Not a class: an error that only says that another process, or an earlier step, failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """`types`: the exception's types that it holds for; None: all but those whose messages quote.
 
     `deep`: looked for in the message's later lines as well.

@@ -11,8 +11,9 @@ only say that something went wrong. Pure; linear in the text; never raises.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from gpulaunch.diagnose.failure import patterns
 from gpulaunch.diagnose.failure import shapes as p
@@ -25,8 +26,7 @@ _ENDS_A_MESSAGE = (p.LINK, p.EXCEPTION, p.IGNORED)
 BODY = 30  # Lines after an exception's own that may belong to its message.
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One line without its prefixes. `stream`: the rank or process that a prefix names.
 
     `level`: W(arning) and I(nfo) lines speak of what was survived; "" where there is no level.
@@ -38,16 +38,14 @@ class LogLine:
     level: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """An exception: its type without modules, and its message, with the lines that follow it."""
 
     type: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(Struct, frozen=True):
     """One error in the log, over the lines `start` to `end`.
 
     `raised` is a chain, the cause first; `explicit[i]`: the link after `raised[i]` is "the direct

@@ -14,8 +14,9 @@ import posixpath
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from gpulaunch.jobfile.source import pointed
 
@@ -40,8 +41,7 @@ _MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
 _RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class IndexOptions:
+class IndexOptions(Struct, frozen=True):
     """Those that a command line sets, by name (`gpu_id` for `--gpu-id`).
 
     `handed`: those of its caller as well (`"$@"`); `more`: and others that nobody can know.
@@ -60,8 +60,7 @@ class IndexOptions:
 NO_OPTIONS = IndexOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all."""
 
     gpus: int = 1
@@ -70,8 +69,7 @@ class Given:
     options: IndexOptions = NO_OPTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """It holds for jobs of `least` to `most` cards; `{here}` in `why` tells what such a job has.
 
     `unless`: not where one of these options is set on the command line; `only`: only where one is.
@@ -105,8 +103,7 @@ class Suspect:
         return why.replace("{here}", _here(given.gpus)), self.mend
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A suspect in a text: line and column counted from 0; `last` is the line where it ends."""
 
     suspect: Suspect
@@ -115,8 +112,7 @@ class Placed:
     last: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class Finding(Struct, frozen=True, order=True):
     """`path` as people would type it; line and column counted from 1; `text` is that line."""
 
     path: str

@@ -11,7 +11,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint import notebook, python, shell
 from gpulaunch.diagnose.lint.files import Files, is_installed, lines_of
@@ -27,8 +29,7 @@ _DEEPEST = 6
 """Scripts that run scripts that run scripts."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandStart:
+class CommandStart(Struct, frozen=True):
     """What a job's command runs, from which directory. `extra`: more places of modules."""
 
     run: ProgramRun

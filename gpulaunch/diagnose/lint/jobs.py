@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gpulaunch.diagnose.lint.tree import parse
 
@@ -32,8 +33,7 @@ class CellLine(NamedTuple):
     column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Notebook:
+class Notebook(Struct, frozen=True):
     """The lines of all code cells, and those of the file."""
 
     lines: tuple[CellLine, ...]

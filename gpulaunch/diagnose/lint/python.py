@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint import devices, options, shell, spread
 from gpulaunch.diagnose.lint.finding import Placed, Suspect
@@ -39,8 +41,7 @@ _STARTERS = re.compile(
 _COUNT_HELP = re.compile(r"number of|how many|num\b|count|whether|use (?:a |the )?gpu|enable", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(Struct, frozen=True):
     """`module` is dotted, `level` the dots before it; `names` what is imported from it."""
 
     module: str
@@ -48,8 +49,7 @@ class Module:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FileScan:
+class FileScan(Struct, frozen=True):
     """What a file holds; nothing where it cannot be read.
 
     `indices` are the options that take the number of a card, as far as the file declares them.

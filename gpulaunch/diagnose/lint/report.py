@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Job
 from gpulaunch.diagnose.lint import jobs as of_jobs
@@ -18,8 +19,7 @@ from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
 
 
-@dataclass(frozen=True, slots=True)
-class LintReport:
+class LintReport(Struct, frozen=True):
     """`note` says, in a line, what was not looked at; empty where everything was."""
 
     findings: tuple[Finding, ...] = ()

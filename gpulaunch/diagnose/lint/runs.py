@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.diagnose.lint.finding import NO_OPTIONS, IndexOptions
 from gpulaunch.diagnose.lint.options import settings
@@ -16,8 +17,7 @@ from gpulaunch.diagnose.lint.options import settings
 Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramRun:
+class ProgramRun(Struct, frozen=True):
     """`what` is a path, a module's name (module) or a program's text (code).
 
     `options` are those that its arguments set. `cwd` is relative

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint import inside, options, wording
 from gpulaunch.diagnose.lint.finding import Suspect
@@ -58,8 +60,7 @@ InPython: TypeAlias = Callable[[str], Iterable[Suspect]]
 """Finds what is suspect in the Python code of `python -c CODE`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectWord:
+class SuspectWord(Struct, frozen=True):
     """`word` is where it stands; `number` is its place in a command that no shell reads."""
 
     word: Word
@@ -67,8 +68,7 @@ class SuspectWord:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShellScan:
+class ShellScan(Struct, frozen=True):
     """`runs` are the files that its commands run."""
 
     found: tuple[SuspectWord, ...] = ()
@@ -84,8 +84,7 @@ def look(
     return ShellScan(tuple(reader.found[:MAX_SUSPECTS]), tuple(reader.runs[:MAX_SUSPECTS]))
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptStep:
+class ScriptStep(Struct, frozen=True):
     """A command of a script: its words, what each stands for (None: nobody knows), and the
     directory where it runs, relative to the script's (None: nobody knows)."""
 

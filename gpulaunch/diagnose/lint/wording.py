@@ -8,7 +8,8 @@ deepspeed ignores the mask where one of --include, --exclude, --num_gpus is give
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint.finding import Suspect
 

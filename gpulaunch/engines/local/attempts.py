@@ -10,7 +10,9 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, WorkerEnded
@@ -45,8 +47,7 @@ NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(Struct):
     """An attempt between its launch and its end, with its pair and its ports."""
 
     launch: Launch

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt

@@ -14,7 +14,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import Misplaced
@@ -33,8 +35,7 @@ LAST_WORDS = 2.0
 """Seconds that the sampler has at the end of the run to write down what is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards."""
 
     attempt: AttemptId

@@ -9,7 +9,8 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.local.cards import CardLeases
@@ -23,8 +24,7 @@ MAX_IDLE_WITHOUT_CARD = 4
 """Pairs without a lease that are kept idle at most, for each preload server or none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairKind:
+class PairKind(Struct, frozen=True):
     """What pairs have in common that can take each other's place.
 
     `server`: the preload server that forked them; None for the run's spawner.

@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.core.model import Job
 from gpulaunch.engines.context import RunContext
@@ -42,8 +44,7 @@ class ServerImporting(Exception):
     """The attempt's server is importing: launch again when `Preloads` calls `news`."""
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     """The jobs that one server could serve, and their servers. `cold`: why none serves them."""
 
     forkable: Forkable

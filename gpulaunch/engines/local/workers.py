@@ -6,7 +6,8 @@ The ports stay reserved: the worker's libraries may have opened them for good.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpulaunch.core.events import EndWorker, WorkerEnded
 from gpulaunch.core.model import AttemptId
@@ -16,8 +17,7 @@ from gpulaunch.farside.ports import PortLease
 from gpulaunch.process.client import Pair
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingWorker:
+class WaitingWorker(Struct, frozen=True):
     """A worker without an attempt."""
 
     pair: Pair

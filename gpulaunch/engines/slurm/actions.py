@@ -9,8 +9,9 @@ prepared and claimed, at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core.events import Ended, Event, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job
@@ -28,71 +29,61 @@ Purpose: TypeAlias = Literal["stop", "give up"]
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Struct, frozen=True):
     """Write the attempt's files. Answered by `Prepared` or `Unprepared`."""
 
     launch: Launch
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """Write the batch's intent, then call sbatch."""
 
     batch: Batch
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitProbe:
+class SubmitProbe(Struct, frozen=True):
     """Call sbatch for the probe."""
 
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordNumber:
+class RecordNumber(Struct, frozen=True):
     """Write Slurm's number of the batch."""
 
     batch: Batch
     number: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetBatch:
+class ForgetBatch(Struct, frozen=True):
     """Remove the intent of a batch that Slurm neither has nor will get."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class AskConfig:
+class AskConfig(Struct, frozen=True):
     """Ask `scontrol` for the cluster's configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskQueue:
+class AskQueue(Struct, frozen=True):
     """Call squeue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Show:
+class Show(Struct, frozen=True):
     """Ask `scontrol` for one job."""
 
     attempt: AttemptId
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelJobs:
+class CancelJobs(Struct, frozen=True):
     """Call scancel; the `withdrawn` attempts wait for its answer."""
 
     ids: tuple[str, ...]
     withdrawn: tuple[AttemptId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SignalJobs:
+class SignalJobs(Struct, frozen=True):
     """Signal batch scripts."""
 
     attempts: tuple[AttemptId, ...]
@@ -100,8 +91,7 @@ class SignalJobs:
     word: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Hold these terms in Slurm's queue, or release them (`on`).
 
     `listed`: the names that the file of held attempts has to have before.
@@ -113,13 +103,11 @@ class Hold:
     listed: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetHeld:
+class ForgetHeld(Struct, frozen=True):
     """Remove the file of held attempts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimAttempts:
+class ClaimAttempts(Struct, frozen=True):
     """Claim attempts, so that no node begins them any more. Answered by `Claimed`.
 
     `all`: those that the purpose is about, claimed already or not.
@@ -130,8 +118,7 @@ class ClaimAttempts:
     all: tuple[AttemptId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WriteStop:
+class WriteStop(Struct, frozen=True):
     """Write the stop file that the node reads."""
 
     attempt: AttemptId
@@ -139,43 +126,37 @@ class WriteStop:
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetAttempt:
+class ForgetAttempt(Struct, frozen=True):
     """Remove what an attempt that is over needs no more."""
 
     attempt: AttemptId
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetSilence:
+class ForgetSilence(Struct, frozen=True):
     """Remove the output of Slurm's own script, if it is empty."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PostEvent:
+class PostEvent(Struct, frozen=True):
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnose:
+class Diagnose(Struct, frozen=True):
     """Post the end, once it is known what there is to know of it."""
 
     ended: Ended
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Struct, frozen=True):
     """Tell people."""
 
     job: str | None
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(Struct, frozen=True):
     """Answered by `Due` in so many seconds; the newest of one timer counts."""
 
     timer: Timer
@@ -194,8 +175,7 @@ Action: TypeAlias = (
 # ── Observations ────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(Struct, frozen=True):
     """An earlier launcher's attempts, its batches, and what it knew of the jobs.
 
     `ended`: those to which it left word that their start is to end.
@@ -207,16 +187,14 @@ class Adopted:
     ended: frozenset[AttemptId]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """The attempt's files are written; `options` are sbatch's."""
 
     launch: Launch
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unprepared:
+class Unprepared(Struct, frozen=True):
     """The attempt's files cannot be written; `scarce`: for want of descriptors, memory or disk."""
 
     launch: Launch
@@ -224,8 +202,7 @@ class Unprepared:
     scarce: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """What one of Slurm's programs, called for that action at that monotonic time, has answered."""
 
     action: Call
@@ -233,16 +210,14 @@ class Answered:
     asked_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unwritten:
+class Unwritten(Struct, frozen=True):
     """A file could not be written; what would have followed has not been done."""
 
     action: Submit | Hold | WriteStop
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """Who has each attempt: `won` are ours, `lost` a node's; the others could not be claimed."""
 
     claim: ClaimAttempts
@@ -250,8 +225,7 @@ class Claimed:
     lost: frozenset[AttemptId]
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """A timer has come."""
 
     timer: Timer

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import StopAttempt
@@ -27,8 +29,7 @@ Sign: TypeAlias = tuple[str, int]
 UNCONFIRMED: Sign = ("", -1)
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
+class SlurmJob(Struct, frozen=True):
     """What Slurm has of an attempt: its number (empty while unknown), and its job's name.
 
     `known_at` is the monotonic time at which it got the number. `need` is the array task that it
@@ -43,8 +44,7 @@ class SlurmJob:
     lane: Lane = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unaccounted:
+class Unaccounted(Struct, frozen=True):
     """Slurm shows the attempt over, unknown or back in its queue, and its end is unknown.
 
     `since` is a monotonic time; `beat` is the node's last sign of life.
@@ -54,8 +54,7 @@ class Unaccounted:
     beat: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What Slurm's queue has shown of an attempt.
 
     `row`: at the last look. `asked`: the queue was read since it got its number. `preempted`: Slurm
@@ -80,8 +79,7 @@ class Sighting:
         return self.row.phase if self.row else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(Struct, frozen=True):
     """A node has claimed the attempt. `seen_at`: when that showed here; `told`: it was posted."""
 
     start: NodeStart
@@ -94,8 +92,7 @@ Holder: TypeAlias = Literal["nobody", "a node"] | Began | Withdrawn
 shows later than its claim. `Withdrawn`: a launcher."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmAttempt:
+class SlurmAttempt(Struct, frozen=True):
     """An attempt that was launched and has not ended.
 
     Three parties change it, each by itself: the launcher submits and stops it (`slurm`, `stop`),

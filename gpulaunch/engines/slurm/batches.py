@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
@@ -28,8 +30,7 @@ Member: TypeAlias = tuple[int, AttemptId]
 """A place in a batch and its attempt. The place is kept only in a batch with `terms.each`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What attempts have in common that go to Slurm in one batch.
 
     `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first. With `each`
@@ -59,8 +60,7 @@ class Terms:
         return replace(self, after=numbers), 0
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReady:
+class BatchReady(Struct, frozen=True):
     """The batch is to be submitted.
 
     `tries`: how many submissions ended in doubt before Slurm turned out not to have it. `tried`:
@@ -72,15 +72,13 @@ class BatchReady:
     unneeded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHanded:
+class BatchHanded(Struct, frozen=True):
     """The batch was given to `sbatch`, which has not answered. `before` is its state until then."""
 
     before: BatchReady
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDoubted:
+class BatchDoubted(Struct, frozen=True):
     """The batch was submitted without a clear answer; Slurm's queue will show if Slurm has it.
 
     `said` is what `sbatch` printed, empty for an earlier launcher's. `failed`: it exited with a
@@ -96,8 +94,7 @@ State: TypeAlias = BatchReady | BatchHanded | BatchDoubted
 """The state of a batch on its way. One at a time is submitted, and none while one is in doubt."""
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(Struct, eq=False):
     """Attempts that go to Slurm as one job or one array, where each attempt's place is its index.
 
     Places are 0, 1, ...; with `terms.each` there may be gaps. `name` (`EPOCH-COUNT`) is unique in

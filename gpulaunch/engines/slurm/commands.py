@@ -20,9 +20,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias, TypeVar
+
+from msgspec import Struct, field
 
 from gpulaunch.engines.slurm import reading
 from gpulaunch.engines.slurm.reading import QueueRow
@@ -47,22 +48,19 @@ other variables would change what is done (SBATCH_WAIT) or printed (SQUEUE_STATE
 FAMILIES = ("SLURM_", "SLURMD_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_", "SACCT_")
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionAccepted:
+class SubmissionAccepted(Struct, frozen=True):
     """Slurm took the submission. `id` is the job's number, or the array's."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(Struct, frozen=True):
     """Slurm's queue is full: try later. `text` is what Slurm said."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionRefused:
+class SubmissionRefused(Struct, frozen=True):
     """Slurm refused, in these words, and would again.
 
     `plain`: in Slurm's own words. In another program's words (a site's wrapper) Slurm may have the
@@ -73,27 +71,23 @@ class SubmissionRefused:
     plain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(Struct, frozen=True):
     """No answer, or none that can be believed. Says nothing about any job."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueueListing:
+class QueueListing(Struct, frozen=True):
     """The jobs that Slurm knows. It has forgotten any other job, or never knew it."""
 
     rows: tuple[QueueRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """Slurm did what it was told, or there was nothing left to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """The cluster's configuration, as far as it matters here.
 
     `array` is the smaller of MaxArraySize (1 more than the largest index) and `max_array_tasks`; 0:
@@ -320,8 +314,7 @@ def _config(end: _End) -> ConfigAnswer:
 # ── One call ────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """How a program ended. `late`: why it was killed or not started; `said`: its standard error."""
 
     program: str
@@ -345,8 +338,7 @@ class _End:
         return f"{self.program}: " + "; ".join(filter(None, (said, self.late)))
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
+class _Call(Struct, eq=False):
     """One program under way: its output, its end, its time limit."""
 
     _loop: Loop

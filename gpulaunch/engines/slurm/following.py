@@ -10,7 +10,8 @@ Only the few attempts that a row would end, or call lost, are asked of: one call
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import ByCluster, Hint
 from gpulaunch.core.events import Ended, OutOfReach

@@ -22,8 +22,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gpulaunch.core.causes import ByCluster, Hint, Quoted
 from gpulaunch.core.model import (
@@ -56,8 +57,7 @@ _ENDED = re.compile(r"CANCELLED AT \S+(?: DUE TO (PREEMPTION))?")
 where the controller has forgotten the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEvidence:
+class AttemptEvidence(Struct, frozen=True):
     """What is known of an attempt at the monotonic time `now`.
 
     `record` is that of its end; `said` is what Slurm or the node's side printed of it outside of
@@ -90,8 +90,7 @@ class AttemptEvidence:
         return self.now - seen_at < NFS_VISIBILITY_TIMEOUT
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(Struct, frozen=True):
     """The attempt ended with this outcome; `failure` is the cause, where Slurm names one."""
 
     outcome: Outcome

@@ -12,8 +12,9 @@ say how many attempts there is room for, so it is tried:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 Lane: TypeAlias = tuple[str, ...]
 """The options of sbatch to which a site's limits apply."""
@@ -28,8 +29,7 @@ def lane_of(options: Sequence[str]) -> Lane:
     return tuple(word for word in options if word.startswith(NAMES))
 
 
-@dataclass(slots=True, eq=False)
-class Limit:
+class Limit(Struct, eq=False):
     """The limit of one lane, as far as it is known.
 
     `why` is what Slurm said last. `at` is the monotonic time before which nothing is tried; `fits`

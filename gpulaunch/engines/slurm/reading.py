@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
 
 from gpulaunch.core.model import Exited, Signaled, Status
 
@@ -44,8 +45,7 @@ RETRYING = b"retrying"
 """What `sbatch` prints before it sleeps for a second or more; it has no job number then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tasks:
+class Tasks(Struct, frozen=True):
     """Indices of an array as Slurm writes them: `0-999%3`, `1-9:2,12`.
 
     `cut`: Slurm left the rest out (`1,3,...`), so that any index beyond the last may belong here.
@@ -67,8 +67,7 @@ class Tasks:
         return bool(self.ranges) or self.cut
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True):
     """Slurm's row about a job, about one task of an array, or about the array's waiting tasks.
 
     `id` is the job's number; for tasks, the array's. `task` is the index of a single task; `tasks`

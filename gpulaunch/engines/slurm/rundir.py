@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal.rundir import Below, RunDir
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmDir(RunDir):
+class SlurmDir(RunDir, frozen=True):
     """The paths of a run on a cluster."""
 
     slurm = Below("slurm")

@@ -9,8 +9,10 @@ withdrawals  claimed here; Slurm may have the job     hold       what a pause ho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.events import Event, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId
@@ -23,8 +25,7 @@ from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.records import DiskRecords
 
 
-@dataclass(slots=True)
-class Outbox:
+class Outbox(Struct):
     """Attempts on their way to Slurm: `fresh`, then in `batches`.
 
     `fresh_since` and `again_at` are monotonic times, the latter of the next submission after a
@@ -59,8 +60,7 @@ class Outbox:
         return next((batch for batch in self.batches if attempt in batch.attempts), None)
 
 
-@dataclass(slots=True)
-class Withdrawals:
+class Withdrawals(Struct):
     """The attempts that a launcher has claimed and that Slurm may still have (`there`).
 
     `waiting`: those of which scancel's answer is awaited, with the monotonic time until when.
@@ -70,8 +70,7 @@ class Withdrawals:
     waiting: dict[AttemptId, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Stops:
+class Stops(Struct):
     """The stops under way: what was asked, what was written, the last signal and its time."""
 
     asked: dict[AttemptId, None] = field(default_factory=dict)
@@ -80,8 +79,7 @@ class Stops:
     now_since: float = 0.0
 
 
-@dataclass(slots=True)
-class Outage:
+class Outage(Struct):
     """Whether Slurm's controller answers: `why` it does not; `said`: for whom people know it."""
 
     why: str = ""
@@ -89,8 +87,7 @@ class Outage:
     said: set[tuple[AttemptId, bool]] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class QueueHold:
+class QueueHold(Struct):
     """What this run holds in Slurm's queue.
 
     `ours`: the names in the file; `ever`: those that were in it; `told`: those whose hold or
@@ -105,8 +102,7 @@ class QueueHold:
     refused: str = ""
 
 
-@dataclass(slots=True)
-class Doubts:
+class Doubts(Struct):
     """The attempts whose rows wait for `scontrol`, one call at a time; when each was asked last."""
 
     waiting: list[tuple[AttemptId, QueueRow | None]] = field(default_factory=list)
@@ -115,8 +111,7 @@ class Doubts:
     busy: bool = False
 
 
-@dataclass(slots=True)
-class Probe:
+class Probe(Struct):
     """The probe of one launcher; `id` is Slurm's number of it while its answer is awaited.
 
     `needed` is the number on which batches depend, `over_at` when it was first seen over, `since`
@@ -145,8 +140,7 @@ class Probe:
         return bool(self.id) and self.over_at is not None
 
 
-@dataclass(slots=True)
-class SlurmState:
+class SlurmState(Struct):
     """What one launcher knows. `prefix` begins its batches' names in Slurm, `path` is the run's."""
 
     prefix: str

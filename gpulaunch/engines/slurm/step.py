@@ -9,8 +9,9 @@ StopAttempt ─▶ stopping ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt

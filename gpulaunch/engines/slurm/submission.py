@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpulaunch.core.facts import AttemptQueued
 from gpulaunch.core.model import AttemptId

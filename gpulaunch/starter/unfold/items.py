@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.shell import Script
@@ -19,8 +21,7 @@ _GLOB = re.compile(r"[*?\[]")
 _FORMAT = re.compile(r"(['\"])%s\\n\1")
 
 
-@dataclass(frozen=True, slots=True)
-class ItemSource:
+class ItemSource(Struct, frozen=True):
     """Either `words`, as `for` takes them, or the lines of a `file`.
 
     `within`: they are names in that directory, as `ls DIR` prints them.

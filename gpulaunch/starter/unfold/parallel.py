@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.launch import INDEX
@@ -69,8 +70,7 @@ _REFUSED = {
 # fmt: on
 
 
-@dataclass(slots=True)
-class ParallelLine:
+class ParallelLine(Struct):
     """A command line of Parallel: what it runs, and its sources, each with its mark (`:::`)."""
 
     template: list[Node] = field(default_factory=list)

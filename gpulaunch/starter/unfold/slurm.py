@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gpulaunch.jobfile.sbatch import FLAGS, SHORT
 from gpulaunch.starter.entry import StarterRemark, Untranslatable
@@ -35,8 +36,7 @@ _QUIET |= frozenset({"--nodes", "--ntasks-per-node", "--chdir", "--export", "--w
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
-@dataclass(slots=True)
-class BatchOptions:
+class BatchOptions(Struct):
     """Options by their long names. `told` are (option, why) of what a job file does not say."""
 
     options: dict[str, str] = field(default_factory=dict)

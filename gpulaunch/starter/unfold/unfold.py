@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpulaunch.starter.entry import Read, StarterRemark, Untranslatable
 from gpulaunch.starter.launch import NO_CARD
@@ -24,8 +25,7 @@ _READ = re.compile(r"((?:IFS=\S*\s+)?)read\s+((?:-r\s+)?)([A-Za-z_]\w*(?:\s+[A-Z
 _HERE = re.compile(r"<<-?\s*['\"\\]?\w")
 
 
-@dataclass(slots=True)
-class Unfolded:
+class Unfolded(Struct):
     """`refused` is why a command stays as it is, by its text; `called` are spelt-out functions."""
 
     script: Script

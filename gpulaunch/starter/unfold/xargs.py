@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.launch import NO_CARD
@@ -36,8 +37,7 @@ _OLD = {"-i": ("-I", "{}"), "-l": ("-L", "1")}
 _KNOWN = frozenset({*_LONG.values(), "-r", "-t", "-0", "-x", "-E"})
 
 
-@dataclass(slots=True)
-class XargsLine:
+class XargsLine(Struct):
     """`string` is what is replaced by the item; empty: the item is the last word."""
 
     template: list[Node] = field(default_factory=list)

@@ -5,7 +5,7 @@ Returns why something cannot be asked, if so; sends nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
@@ -16,8 +16,7 @@ from gpulaunch.digest import words
 from gpulaunch.wording import pause
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """Requests with a `question` to confirm them; `done` is shown once they were sent."""
 
     question: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -59,8 +59,7 @@ SMALL = 13
 WIDE = 110
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Which lists are seen. A height of None: what the others leave.
 
     `wide`: those below the cards stand side by side.
