@@ -81,10 +81,11 @@ class Answers(Struct, frozen=True):
             raise RefusedError(
                 f"{error.filename}: {error.strerror}; nothing was requeued"
             ) from None
+        known = self.run.ledger.jobs
+        changed = [j.name for j in anew.jobs if known[j.name].definition.digest != j.digest]
         self.supervisor.post(anew)
-        before = {job.name: self.run.ledger.jobs[job.name].definition for job in anew.jobs}
-        changed = [job.name for job in anew.jobs if before[job.name].digest != job.digest]
-        return {"requeued": list(before), "changed": changed, "gone": list(anew.gone)}
+        requeued = [job.name for job in anew.jobs]
+        return {"requeued": requeued, "changed": changed, "gone": list(anew.gone)}
 
     def _answer(self, asking: Asking) -> dict[str, object]:
         ledger = self.supervisor.ledger
