@@ -5,11 +5,11 @@ Their keepers end them when the supervisor is gone, and write each end to the ru
 
 from __future__ import annotations
 
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import open_metrics
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends
 
 
 def mark_last_seen(run: RunDir, ledger: Ledger) -> None:
@@ -19,9 +19,10 @@ def mark_last_seen(run: RunDir, ledger: Ledger) -> None:
     """
     if not (attempts := [one for one in ledger.open_attempts() if not one.queued]):
         return
-    last = _of_the_run(run, ledger)
+    last, ends = _of_the_run(run, ledger), Ends(run.ends)
     for attempt in attempts:
-        attempt.seen = _end(run, attempt) or last
+        record = ends.of(str(attempt.id))  # None: the keeper was killed too
+        attempt.seen = record.end.ended if record else last
 
 
 def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:
@@ -31,12 +32,3 @@ def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:
     with reader:
         more = max(0.0, (reader.last_seen() or last.utc) - last.utc)
     return Instant(last.mono + more, last.utc + more)
-
-
-def _end(run: RunDir, attempt: AttemptRecord) -> Instant | None:
-    """Return the end that the keeper wrote; None where it was killed too, or it is unreadable."""
-    try:
-        record = read_end(run.end(attempt.id))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return record.end.ended if record else None

@@ -17,7 +17,7 @@ from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends, attempts_in
 
 MAX_FAULTS_TOLD = 3
 """Faults of one journal that are shown one by one."""
@@ -105,30 +105,22 @@ def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
 
 
 def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
+    ends = Ends(run.ends)
     for job in ledger.jobs.values():
         if job.attempts and job.state in ("waiting", "running") and not job.goes_on:
             last = job.attempts[-1]
-            cut = last.is_open and not _has_end(run, last.id)
+            cut = last.is_open and ends.of(str(last.id)) is None
             if cut or last.unrecorded:
                 yield job.name
 
 
-def _has_end(run: RunDir, attempt: AttemptId) -> bool:
-    """Tell whether the keeper's record of the end exists, by which the attempt is settled."""
-    try:
-        return read_end(run.end(attempt)) is not None
-    except OSError:
-        return False
-
-
 def _attempts(run: RunDir) -> Iterator[AttemptId]:
-    for directory, suffix in (
-        (run.logs, ".log"),
-        (run.ends, ""),
-        (SlurmDir(run.path).tickets, ".json"),
-    ):
+    named = attempts_in(run.ends)
+    for directory, suffix in ((run.logs, ".log"), (SlurmDir(run.path).tickets, ".json")):
         with suppress(OSError):
-            for name in os.listdir(directory):
-                job, _, number = name.removesuffix(suffix).rpartition(".")
-                if job and number.isdecimal() and name.endswith(suffix):
-                    yield AttemptId(job, int(number))
+            names = os.listdir(directory)
+            named += [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    for name in named:
+        job, _, number = name.rpartition(".")
+        if job and number.isdecimal():
+            yield AttemptId(job, int(number))

@@ -210,7 +210,6 @@ def supervise(
         joblog = JobLog(session.run.joblog, partial(_command, run))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
-        stack.callback(recorder.clear_ends)
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()

@@ -135,7 +135,7 @@ class Supervisor:
         self._driver.settle()
         self._engine.adopt(left)
         self._add(self._to_the_end(farewell))
-        if not (self._record.sync() and self._recording):
+        if not (self._synced() and self._recording):
             self.unrecorded = self.unrecorded or self._record.failure
 
     def _to_the_end(self, farewell: BeforeClose) -> RunClosed:
@@ -222,8 +222,15 @@ class Supervisor:
 
     def _sync(self) -> None:
         self._syncing = False
-        if not self._record.sync() and self._recording:
+        if not self._synced() and self._recording:
             self._recording_failed(self._clock())
+
+    def _synced(self) -> bool:
+        """Sync the journal, and tell the engine of the ends that are safe by that."""
+        if not self._record.sync():
+            return False
+        self._engine.recorded(self._record.synced_ends())
+        return True
 
     def _plan_tick(self) -> None:
         at = self._view.next_tick(self._clock())

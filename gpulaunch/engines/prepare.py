@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
@@ -36,18 +36,28 @@ from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.jobfile.paths import read_env_file
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command, Task
+from gpulaunch.process.ends import EndSlots
 
 
 class NotPreparedError(GpulaunchError):
     """The attempt cannot be started as the job says; the text is one line."""
 
 
-def prepare(launch: Launch, place: AttemptPlace, context: RunContext, outs: OutputDirs) -> Command:
-    """Make what the attempt needs on disk, and return the command to execute."""
+def prepare(
+    launch: Launch,
+    place: AttemptPlace,
+    context: RunContext,
+    outs: OutputDirs,
+    slots: EndSlots | None = None,
+) -> Command:
+    """Make what the attempt needs on disk, and return the command to execute.
+
+    `slots`: where its end goes; None: into a file of its own.
+    """
     job, attempt, run, base = launch.job, launch.attempt, context.run, context.base
     place = strict.placed(job, place)
-    log, end = str(run.log(attempt)), str(run.end(attempt))
-    _directories(job, place, log, end, outs)
+    log, end = str(run.log(attempt)), slots.file if slots else str(run.end(attempt))
+    _directories(job, place, (log, place.out) if slots else (log, place.out, end), outs)
     inputs = materialise(job, run)
     values = placeholders(place, log, inputs)
     changes = dressed(job, place, context.machine, base, values)
@@ -59,6 +69,7 @@ def prepare(launch: Launch, place: AttemptPlace, context: RunContext, outs: Outp
         cwd=job.cwd,
         log=log,
         end=end,
+        slot=slots.of(str(attempt)) if slots else None,
         timeout=job.timeout,
         idle_timeout=job.idle_timeout,
         grace=job.grace,
@@ -146,13 +157,13 @@ def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
     )
 
 
-def _directories(job: Job, place: AttemptPlace, log: str, end: str, outs: OutputDirs) -> None:
-    for left in (log, place.out, end):
+def _directories(job: Job, place: AttemptPlace, own: Sequence[str], outs: OutputDirs) -> None:
+    for left in own:
         # A power cut may lose the newest events and keep these files: they are renamed, and stay.
         if os.path.lexists(left):
             os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
     outs.make(place.out)
-    logs = os.path.dirname(log)
+    logs = os.path.dirname(own[0])
     if not os.path.isdir(logs):
         os.makedirs(logs, 0o700, exist_ok=True)
     require_surroundings(job)

@@ -51,10 +51,10 @@ Attempts in a queue
   bounded time: the supervisor exits then, and they stay without an end, for `adopt`.
 
 Records
-  Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
-  same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each
-  of them `Ended` is posted once nothing of it is alive any more. An engine with a queue takes them
-  up as they are.
+  Before `Ended` is posted, the end is in the run directory's `ends/`; `Ends` gives the same outcome
+  to a later supervisor, until `recorded` has said that the journal has the end on disk. `adopt`
+  takes up attempts of an earlier supervisor: for each of them `Ended` is posted once nothing of it
+  is alive any more. An engine with a queue takes them up as they are.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class Engine(Protocol):
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""
+
+    def recorded(self, attempts: Sequence[AttemptId]) -> None:
+        """Learn that the journal has these attempts' ends on disk: their records may go."""
 
     def why(self, attempt: AttemptId) -> str:
         """Why a launched attempt has not started, in a few words; empty where that is not known.

@@ -1,7 +1,6 @@
 """Keeps a run's directory true to its facts: the journal first, then what is derived from it.
 
-Derived are `results/JOB` links and `joblog.tsv`; and the keepers' records of ends are deleted once
-the journal holds them for good. Only the journal is the truth.
+Derived are `results/JOB` links and `joblog.tsv`. Only the journal is the truth.
 """
 
 from __future__ import annotations
@@ -63,27 +62,20 @@ class Recorder:
         return self._written(self._journal.retry()) and self._scarcity is None
 
     def sync(self) -> bool:
-        """Sync the journal to disk, after which the keepers' records of its ends may be deleted.
+        """Sync the journal to disk; return whether it holds all lines.
 
-        False: the disk does not hold all lines; those that it lacks are pending again.
+        Those that it lacks are pending again.
         """
-        self.clear_ends()
         if not self._journal.sync():
             return False
         self._synced_ends += self._recorded_ends
         self._recorded_ends.clear()
         return True
 
-    def clear_ends(self) -> None:
-        """Delete the keepers' records of ends that the journal holds for good.
-
-        Call this some time after the sync: until its transaction is over, a journalling file
-        system makes each removal wait.
-        """
+    def synced_ends(self) -> list[AttemptId]:
+        """Return the attempts whose ends have come to be on disk since the last call."""
         ends, self._synced_ends = self._synced_ends, []
-        for attempt in ends:
-            with suppress(OSError):
-                os.unlink(self._run.end(attempt))
+        return ends
 
     def _begin(self) -> None:
         """Point `latest` to the run when the first attempt is launched in it."""

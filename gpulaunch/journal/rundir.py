@@ -4,7 +4,7 @@
       latest -> NAME-20261120-074215
       NAME-20261120-074215/     (mode 0700)
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
-        logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
+        logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
         slurm/  on a cluster: see `engines/slurm/rundir.py`

@@ -21,10 +21,13 @@ MAX_TIMESTAMP = 250e9
 """Seconds since 1970, shortly before the last date that Python has in every time zone."""
 
 
-def record_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the first LARGEST_RECORD bytes of a regular file. Never waits. Raises OSError."""
+def record_bytes(path: str | os.PathLike[str], at: int = 0) -> bytes:
+    """Return LARGEST_RECORD bytes at most of a regular file, from `at` on, without waiting.
+
+    Raises OSError.
+    """
     with open(path, "rb", opener=regular) as file:
-        return file.read(LARGEST_RECORD)
+        return os.pread(file.fileno(), LARGEST_RECORD, at)
 
 
 def record_of(line: bytes) -> Mapping[str, Any]:

@@ -187,6 +187,7 @@ class Pair:
         self._link = PairLink(ours)
         self._attempt: str | None = None
         self._end_file = ""
+        self._slot: int | None = None
 
     @property
     def attempt(self) -> str | None:
@@ -200,7 +201,7 @@ class Pair:
         """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
-        self._attempt, self._end_file = command.attempt, command.end
+        self._attempt, self._end_file, self._slot = command.attempt, command.end, command.slot
         self._link.launch(for_the_keeper(command), for_the_child(command))
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
@@ -268,7 +269,9 @@ class Pair:
         """Yield the end from its file, if the keeper died before it reported it; then Gone."""
         if self._attempt is not None:
             with contextlib.suppress(OSError):
-                if (record := read_end(self._end_file)) is not None:
+                record = read_end(self._end_file, self._slot)
+                # In a slot, the record may be of the attempt before, whose end is known.
+                if record is not None and record.attempt == self._attempt:
                     yield self._ended(record)
         attempt, self._attempt = self._attempt, None
         yield Gone(attempt)
@@ -280,6 +283,7 @@ def for_the_keeper(command: Command) -> dict[str, object]:
         "do": "launch",
         "attempt": command.attempt,
         "end": coded(command.end),
+        "slot": command.slot,
         "outputs": bool(command.outputs),
         "timeout": command.timeout,
         "idle_timeout": command.idle_timeout,

@@ -78,8 +78,9 @@ class Command:
     """One attempt's program and its limits.
 
     The environment is the spawner's, less `env_unset`, plus `env_set`; it is never shown. `log`
-    and `end` are absolute paths of files that do not exist yet. `timeout` (from the start),
-    `idle_timeout` (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
+    and `end` are absolute paths of files that do not exist yet; with a `slot`, `end` is a file of
+    many ends, which may exist, and the slot is free. `timeout` (from the start), `idle_timeout`
+    (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
     glob patterns, looked at after an exit with one of `success_codes`; a path that exists stands
     for itself, whatever characters it has, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that the job does not see, in namespaces of its own; None: no
@@ -91,6 +92,7 @@ class Command:
     argv: tuple[str, ...]
     log: str
     end: str
+    slot: int | None = None
     cwd: str = "/"
     env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_unset: tuple[str, ...] = ()

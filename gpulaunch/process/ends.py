@@ -1,6 +1,11 @@
-"""Reads the record of an attempt's end, which keepers write (and a node where there were none).
+"""The records of ends, which keepers write (and a node where there were none): where, and what.
 
-The file's blocks are allocated before the job starts, so that a full disk cannot lose an end.
+    ends/slots-5f0c1a    one supervisor's attempts on this machine: END_SIZE bytes for each
+    ends/JOB.1           one attempt, on a node of a cluster
+
+Blocks are allocated before the job starts, so that a full disk cannot lose an end. A slot is given
+to another attempt once the journal has its end on disk: creating and deleting a file for each
+attempt costs a file system, and so the launcher that waits for it, far more than its job's start.
 """
 
 from __future__ import annotations
@@ -8,8 +13,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
+from uuid import uuid4
 
 from msgspec import Struct
 
@@ -27,12 +34,24 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.farside.wire import NO_SPACE, line_of_end
-from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
+from gpulaunch.farside.wire import END_SIZE, NO_SPACE, line_of_end
+from gpulaunch.files import regular
+from gpulaunch.process.checked import (
+    LARGEST_RECORD,
+    count,
+    instant,
+    record_bytes,
+    record_of,
+    seconds,
+    text,
+)
 from gpulaunch.shapes import coder_of
 from gpulaunch.text import unescaped
 
 _CAUSES = coder_of(EndCause)
+MAX_SLOTS = 1 << 16
+"""Slots of one file that are read: a job may have made it larger than any supervisor does."""
+_SLOTS_READ = LARGEST_RECORD // END_SIZE
 
 
 def text_of(cause: EndCause) -> str:
@@ -63,12 +82,113 @@ class EndRecord(Struct, frozen=True):
     no_space: bool = False
 
 
-def read_end(path: str | os.PathLike[str]) -> EndRecord | None:
-    """Return the end in a file; None where none is written yet, it is torn, or it is no end.
+class EndSlots:
+    """The files of many ends in a run's directory: a supervisor's own, and those of earlier ones.
+
+    `file` is its own, in which it gives each attempt a slot.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        # A name of its own: keepers of an earlier supervisor may still write into its file.
+        self.file = os.path.join(directory, f"slots-{uuid4().hex[:6]}")
+        self._directory = directory
+        self._taken: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def of(self, attempt: str) -> int:
+        """Return the attempt's slot: the one that it has, else a free one, which it has then."""
+        slot = self._taken.get(attempt)
+        if slot is None:
+            slot = self._free.pop() if self._free else len(self._taken)
+            self._taken[attempt] = slot
+        return slot
+
+    def give_back(self, attempt: str) -> None:
+        """Take the attempt's slot back, if it has one: the journal has its end on disk."""
+        slot = self._taken.pop(attempt, None)
+        if slot is not None:
+            self._free.append(slot)
+
+    def forget_earlier(self, but: Collection[str]) -> None:
+        """Empty the slots of earlier supervisors whose ends are not of these attempts.
+
+        A power cut may lose the newest facts of a journal and keep the ends: their attempts'
+        numbers are given out again, and must not be taken for ended. Raises OSError.
+        """
+        for path, slot, end in _slots(self._directory):
+            if path != self.file and end.attempt not in but:
+                with open(path, "r+b", opener=regular) as file:
+                    os.pwrite(file.fileno(), b"\0", slot * END_SIZE)
+
+    def delete(self) -> None:
+        """Delete all files of many ends, if every attempt that was given a slot gave it back."""
+        if not self._taken:
+            for name in filter(_has_slots, _names(self._directory)):
+                with suppress(OSError):
+                    os.unlink(os.path.join(self._directory, name))
+
+
+class Ends:
+    """The ends that are recorded in a directory. Files of many ends are read once, when needed."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = directory
+        self._in_slots: dict[str, EndRecord] | None = None
+
+    def of(self, attempt: str) -> EndRecord | None:
+        """Return the attempt's end; None where none can be read."""
+        if self._in_slots is None:
+            self._in_slots = {end.attempt: end for _, _, end in _slots(self._directory)}
+        found = self._in_slots.get(attempt)
+        if found is not None:
+            return found
+        try:
+            return read_end(os.path.join(self._directory, attempt))
+        except OSError:
+            return None
+
+
+def attempts_in(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the attempts with a file of their own there, or with an end in a slot."""
+    own = [name for name in _names(directory) if not _has_slots(name)]
+    return [*own, *(end.attempt for _, _, end in _slots(directory))]
+
+
+def read_end(path: str | os.PathLike[str], slot: int | None = None) -> EndRecord | None:
+    """Return the end in a file or in a slot of it; None where none is written yet, or it is none.
 
     Raises FileNotFoundError and other OSErrors of the file itself.
     """
-    line = line_of_end(record_bytes(path))
+    return _end_in(record_bytes(path, (slot or 0) * END_SIZE))
+
+
+def _slots(directory: str | os.PathLike[str]) -> Iterator[tuple[str, int, EndRecord]]:
+    """Yield each end that is in a slot, with its file and the slot's number."""
+    for name in filter(_has_slots, _names(directory)):
+        path = os.path.join(directory, name)
+        with suppress(OSError):
+            for part in range(0, MAX_SLOTS, _SLOTS_READ):
+                data = record_bytes(path, part * END_SIZE)
+                for slot, at in enumerate(range(0, len(data), END_SIZE), part):
+                    end = _end_in(data[at : at + END_SIZE])
+                    if end is not None:
+                        yield path, slot, end
+                if len(data) < LARGEST_RECORD:
+                    break
+
+
+def _names(directory: str | os.PathLike[str]) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(directory)
+    return []
+
+
+def _has_slots(name: str) -> bool:
+    return "." not in name  # an attempt's own is JOB.NUMBER
+
+
+def _end_in(data: bytes) -> EndRecord | None:
+    line = line_of_end(data)
     try:
         return None if line is None else end_from(record_of(line))
     except (ValueError, LookupError):  # not the keeper's: a job may have written the file

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.model import AttemptId
-from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends
 from tests.cli.launcher import COMMAND, UNTIL_GO, Launcher
 from tests.helpers import wait_until
 
@@ -206,7 +204,7 @@ def test_times_are_the_keepers_and_not_the_supervisors(launcher: Launcher) -> No
     with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
         launcher.wait_for("attempt_started", 2)
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: read_end(RunDir(launcher.run).end(AttemptId("a", 1))))
+        wait_until(lambda: Ends(launcher.run / "ends").of("a.1"))
         went_on = time.time()
         process.send_signal(signal.SIGCONT)
         launcher.file("go", "")

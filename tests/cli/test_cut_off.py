@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends
 from tests.cli.launcher import Launcher
 from tests.cli.test_report import data
 from tests.helpers import wait_until
@@ -25,10 +25,15 @@ def killed(launcher: Launcher) -> Launcher:
         launcher.wait_for("attempt_started")
         os.kill(run.pid, signal.SIGKILL)
         run.wait(60)
-    end = launcher.run / "ends" / "slow.1"
-    wait_until(lambda: read_end(end), 60)
-    end_after(end, 75.5)
+    wait_until(lambda: Ends(launcher.run / "ends").of("slow.1"), 60)
+    end_after(slots(launcher), 75.5)
     return launcher
+
+
+def slots(launcher: Launcher) -> Path:
+    """The file with the ends of the launcher's attempts."""
+    (file,) = (launcher.run / "ends").iterdir()
+    return file
 
 
 def end_after(path: Path, seconds: float) -> None:
@@ -56,7 +61,7 @@ def test_the_report_draws_it_as_long(killed: Launcher) -> None:
 def test_where_the_keeper_was_killed_too_it_lasted_until_the_runs_last_sign_of_life(
     killed: Launcher,
 ) -> None:
-    (killed.run / "ends" / "slow.1").unlink()
+    slots(killed).unlink()
     (attempt,) = killed.jobs()["slow"]["attempts"]
     assert attempt["seconds"] is not None
     assert attempt["seconds"] < 60

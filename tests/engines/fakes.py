@@ -16,7 +16,7 @@ from gpulaunch.core.events import (
     Release,
     StopAttempt,
 )
-from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact
+from gpulaunch.core.facts import AttemptEnded, AttemptQueued, AttemptStarted, Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
 from gpulaunch.engines.context import RunContext
@@ -38,6 +38,7 @@ class FakeEngine:
     def __init__(self, post: Post) -> None:
         self.post = post
         self.seen: list[Instruction] = []
+        self.kept_ends: list[AttemptId] = []
 
     def carry_out(self, instruction: Instruction) -> None:
         self.seen.append(instruction)
@@ -60,6 +61,9 @@ class FakeEngine:
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         self.adopted = tuple(attempts)
+
+    def recorded(self, attempts: Sequence[AttemptId]) -> None:
+        self.kept_ends.extend(attempts)
 
     def why(self, attempt: AttemptId) -> str:
         return ""
@@ -100,6 +104,8 @@ class FakeRecord:
         self.facts: list[Fact] = []
         self.pending: list[Fact] = []
         self.broken: int | None = 0
+        self.synced: list[AttemptId] = []
+        self.told = 0
         self.unrecoverable = False
 
     @property
@@ -121,7 +127,14 @@ class FakeRecord:
         return True
 
     def sync(self) -> bool:
-        return not self.pending
+        if self.pending:
+            return False
+        self.synced = [fact.attempt for fact in self.facts if isinstance(fact, AttemptEnded)]
+        return True
+
+    def synced_ends(self) -> list[AttemptId]:
+        ends, self.told = self.synced[self.told :], len(self.synced)
+        return ends
 
 
 class FakeView:

@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, run_directory, sh
 from tests.slurm.cluster import Cluster
 
@@ -94,7 +94,7 @@ def test_every_kind_of_end_is_an_outcome_and_on_disk_before_it_is_told(bench: Be
         assert ended.attempt.job not in told
         told[ended.attempt.job] = type(ended.end.outcome)
         if told[ended.attempt.job] is not NotStarted:
-            record = read_end(bench.run.end(ended.attempt))
+            record = Ends(bench.run.ends).of(str(ended.attempt))
             assert record is not None, f"no end of {ended.attempt} is on disk"
             assert record.end.outcome == ended.end.outcome
     assert told == {name: kind for name, (_, kind) in KINDS.items()}

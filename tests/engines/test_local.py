@@ -27,10 +27,11 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.local import cards
+from gpulaunch.farside.wire import END_SIZE
 from gpulaunch.gpus import lease, lockfile, waiter
 from gpulaunch.gpus.machine import CardReading
 from gpulaunch.process import client
-from gpulaunch.process.ends import EndRecord, end_from
+from gpulaunch.process.ends import EndRecord, Ends, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
 
 
@@ -61,7 +62,6 @@ def test_an_attempt_that_found_the_disk_full_goes_again_whatever_the_words(
 
     def end_of_a_full_disk(record: dict[str, Any]) -> EndRecord:
         kind = next(ends)
-        bench.run.end(AttemptId("a", 1)).unlink()
         error = "Kein Platz mehr" if kind else "cannot lay out a.1: No space left on device"
         return end_from(record | {"status": None, "error": error, "kind": kind})
 
@@ -71,6 +71,25 @@ def test_an_attempt_that_found_the_disk_full_goes_again_whatever_the_words(
     assert ended.end.outcome == NotStarted("cannot lay out a.1: No space left on device")
     assert ended.attempt == attempt
     assert bench.warned == [f"is tried again until it can start: {os.strerror(errno.ENOSPC)}"]
+
+
+def test_a_slot_is_used_again_once_its_end_is_on_disk(bench: Bench) -> None:
+    def size() -> int:
+        (slots,) = bench.run.ends.iterdir()
+        return slots.stat().st_size // END_SIZE
+
+    def end(name: str) -> AttemptId:
+        bench.launch(sh("true", name=name))
+        return bench.expect(Ended).attempt
+
+    first, second = end("a"), end("b")
+    assert size() == 2
+    bench.engine.recorded([first])
+    end("c")
+    assert (size(), Ends(bench.run.ends).of(str(second)) is not None) == (2, True)
+    assert Ends(bench.run.ends).of(str(first)) is None
+    end("d")
+    assert size() == 3
 
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────

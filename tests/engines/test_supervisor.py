@@ -80,6 +80,16 @@ def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) ->
     assert order == ["intent", "launch"] * 3
 
 
+def test_the_engine_hears_of_each_end_that_is_on_disk_and_of_no_other(world: World) -> None:
+    world.serve("a", "b")
+    assert [attempt.job for attempt in world.engine.kept_ends] == ["a", "b"]
+    unsynced = World()
+    unsynced.record.sync = lambda: False  # type: ignore[method-assign]
+    unsynced.serve("a")
+    assert unsynced.engine.kept_ends == []
+    unsynced.loop.close()
+
+
 def test_nothing_starts_while_the_intent_is_not_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,8 +73,9 @@ FORGER = """
 import binascii, os, signal, sys
 
 line = sys.argv[1].encode()
-at = os.path.join(os.environ["GPULAUNCH_RUN_DIR"], "ends", os.environ["GPULAUNCH_JOB"] + ".1")
-with open(at, "wb") as file:
+ends = os.path.join(os.environ["GPULAUNCH_RUN_DIR"], "ends")
+(slots,) = os.listdir(ends)
+with open(os.path.join(ends, slots), "r+b") as file:
     file.write(b"%08x %s\\n" % (binascii.crc32(line), line))
 keepers, parent = [], os.getppid()
 while "keeper" in open(f"/proc/{parent}/cmdline").read():

@@ -36,7 +36,7 @@ from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
-from gpulaunch.process.ends import text_of
+from gpulaunch.process.ends import EndSlots, text_of
 from gpulaunch.process.preloading import PreloadServer
 
 RELAUNCH_DELAY = 0.05
@@ -80,6 +80,7 @@ class LocalAttempts:
         cards: CardLeases,
         diagnosis: EndDiagnosis,
         metering: Metering,
+        slots: EndSlots,
     ) -> None:
         self._context = context
         self._diagnosis = diagnosis
@@ -91,6 +92,7 @@ class LocalAttempts:
         self._running: dict[AttemptId, _Running] = {}
         self._declined: set[AttemptId] = set()
         self._outs = OutputDirs()
+        self._slots = slots
 
     @property
     def on_cards(self) -> bool:
@@ -137,7 +139,7 @@ class LocalAttempts:
             ports = list(worker.ports) if worker else []
             ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
             place = self._place(launch, ports)
-            command = prepare(launch, place, self._context, self._outs)
+            command = prepare(launch, place, self._context, self._outs, self._slots)
             server, command = self.pairs.preloads.served(launch.job, command)
             if worker:
                 pair = worker.pair

@@ -21,7 +21,7 @@ from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.gpus.names import listening
 from gpulaunch.gpus.waiter import Waiter
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import Ends, EndSlots
 
 
 class Local(LeaseUser):
@@ -39,10 +39,14 @@ class Local(LeaseUser):
         )
         self._metering = Metering(context, pool.gpus)
         heard = replace(context, post=self._posted)
-        self._attempts = LocalAttempts(heard, self._cards, self._diagnosis, self._metering)
+        self._slots = EndSlots(context.run.ends)
+        self._attempts = LocalAttempts(
+            heard, self._cards, self._diagnosis, self._metering, self._slots
+        )
         # Before the first launch: later some of these names would be this supervisor's own pairs.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
         self._adopted: list[AttemptId] = []
+        self._unrecorded: set[AttemptId] = set()
         self._keepers: dict[str, Waiter] = {}
 
     def carry_out(self, instruction: Instruction) -> None:
@@ -83,7 +87,9 @@ class Local(LeaseUser):
 
         Their keepers end them by themselves, now that their supervisor is gone.
         """
+        self._slots.forget_earlier({str(attempt) for attempt in attempts})
         self._adopted = list(attempts)
+        self._unrecorded = set(attempts)
         owners = os.geteuid(), os.stat(self._context.run.path).st_uid
         for name in self._old_keepers if attempts else ():
             waiter = Waiter.connect(name)
@@ -104,11 +110,9 @@ class Local(LeaseUser):
 
     def _settle_adopted(self) -> None:
         """Post the recorded ends of adopted attempts; all others once no old keeper is alive."""
+        ends = Ends(self._context.run.ends)
         for attempt in list(self._adopted):
-            try:
-                record = read_end(self._context.run.end(attempt))
-            except OSError:  # it was killed between the intent and the launch
-                record = None
+            record = ends.of(str(attempt))  # None: also if killed between intent and launch
             if record is None and self._keepers:
                 continue
             self._adopted.remove(attempt)
@@ -120,6 +124,11 @@ class Local(LeaseUser):
                 ended = Ended(attempt, record.end)
                 self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._context.post)
 
+    def recorded(self, attempts: Sequence[AttemptId]) -> None:
+        for attempt in attempts:
+            self._slots.give_back(str(attempt))
+        self._unrecorded.difference_update(attempts)
+
     def why(self, attempt: AttemptId) -> str:
         """Return nothing: on this machine what is launched starts at once."""
         return ""
@@ -130,5 +139,7 @@ class Local(LeaseUser):
             waiter.close()
         self._metering.close()
         self._attempts.close()
+        if not self._unrecorded:
+            self._slots.delete()
         self._health.close()
         self._cards.close()

@@ -9,6 +9,7 @@ them.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ class SlurmEngine:
         self._diagnosis = EndDiagnosis(context.run, context.warn)
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
+        self._recorded: Sequence[AttemptId] = ()
         launch_files.lay_out(run)
         script.lay_out(run)
         prefix, seen = f"gl:{context.run_id}:", self._records.probe_was_here()
@@ -82,6 +84,16 @@ class SlurmEngine:
         ended = frozenset(filter(self._records.left_word, known))
         self._tell(a.Adopted(tuple(attempts), tuple(left), jobs, ended))
 
+    def recorded(self, attempts: Sequence[AttemptId]) -> None:
+        """Delete the records of ends that were safe at the call before.
+
+        Until the transaction of a sync is over, a journalling file system makes each removal wait.
+        """
+        ends, self._recorded = self._recorded, attempts
+        for attempt in ends:
+            with suppress(OSError):
+                os.unlink(self._run.end(attempt))
+
     def why(self, attempt: AttemptId) -> str:
         return why(self._state, attempt)
 
@@ -92,6 +104,7 @@ class SlurmEngine:
         if unneeded := probe.unneeded(self._state):
             self._slurm.cancel(unneeded, lambda answer: None)
         self._outs.close()
+        self.recorded(())
         self._slurm.close()
 
     def _tell(self, observation: a.Observation) -> None:

@@ -65,7 +65,7 @@ class KeeperAttempt:
         self.end_file: EndFile | None = None
         self.phase = Phase(self)
         try:
-            self.end_file = EndFile(raw(spec["end"]))
+            self.end_file = EndFile(raw(spec["end"]), spec.get("slot"))
         except OSError as problem:
             self.result.error = f"cannot lay out {shown(raw(spec['end']))}: {problem.strerror}"
             self.result.kind = NO_SPACE if problem.errno == errno.ENOSPC else None
@@ -245,7 +245,7 @@ class KeeperAttempt:
                 result.cause, result.by = "interrupted", str(by)
         record = result.record(self.terms, self.child.pid if self.child else None, self.limit())
         if self.end_file is not None and result.kind == NO_SPACE:  # nothing was run: it goes again
-            self.end_file.remove()
+            self.end_file.give_up()
         elif self.end_file is not None:
             self.end_file.write(record)
         kept = self.station.worker is not None

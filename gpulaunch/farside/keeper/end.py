@@ -72,31 +72,46 @@ class AttemptResult:
 
 
 class EndFile:
-    """The file of an end. Its blocks are allocated first, so that a full disk cannot lose one."""
+    """The place of an end: a file of its own, or (`slot`) that part of a file of many ends.
 
-    def __init__(self, path: bytes) -> None:
-        """Create the file. Raises OSError; there is none then."""
-        self.path = path
+    Its blocks are allocated first, so that a full disk cannot lose an end.
+    """
+
+    def __init__(self, path: bytes, slot: int | None) -> None:
+        """Create the file, or empty the slot. Raises OSError; nothing is open then."""
+        self.path, self.slot = path, slot
+        self.at = (slot or 0) * END_SIZE
         now = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOCTTY
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        flags |= os.O_EXCL if slot is None else os.O_NOFOLLOW
         self.fd = os.open(path, flags, 0o600)
         try:
-            os.posix_fallocate(self.fd, 0, END_SIZE)
-        except OSError as problem:
-            if problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                self.remove()
-                raise
-            os.pwrite(self.fd, bytes(END_SIZE), 0)
+            self.allocate()
+        except OSError:
+            self.give_up()
+            raise
         # Outputs are stamped by the file server's clock, which may be behind ours.
         self.since = min(now, os.fstat(self.fd).st_mtime_ns)
 
+    def allocate(self) -> None:
+        empty = b"\0"
+        try:
+            os.posix_fallocate(self.fd, self.at, END_SIZE)
+        except OSError as problem:
+            if problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            empty = bytes(END_SIZE)
+        os.pwrite(self.fd, empty, self.at)  # an end that was there before is none any more
+
     def write(self, record: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the supervisor is told all the same
-            os.pwrite(self.fd, end_line(record), 0)
+            os.pwrite(self.fd, end_line(record), self.at)
         os.close(self.fd)
 
-    def remove(self) -> None:
-        os.unlink(self.path)
+    def give_up(self) -> None:
+        """Close the file, which has no end; delete it where it is this end's own."""
+        if self.slot is None:
+            os.unlink(self.path)
         os.close(self.fd)
 
 
