@@ -7,11 +7,13 @@ absent, with the reason.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,7 +48,7 @@ def have(place: Path) -> tuple[dict[str, Launch], dict[str, str]]:
 def gpulaunch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
     """Journal, logs, leases and keepers on; pretend cards."""
     command = prepare(work, slots, map(str, range(count)), program)
-    _run(command, work, environ=environment())
+    run(command, work, environ=environment())
 
 
 def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]) -> list[str]:
@@ -60,10 +62,27 @@ def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]
     return [*base, "--simulate", str(slots), "--run-dir", "run"]
 
 
-def environment() -> dict[str, str]:
-    """Ours, with this repository's package first."""
+def environment(keeper: str = "") -> dict[str, str]:
+    """Ours, with this repository's package first; with keepers of that kind."""
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path}
+    return {**os.environ, "PYTHONPATH": path} | ({"GPULAUNCH_KEEPER": keeper} if keeper else {})
+
+
+KEEPERS = ("python", "native")
+"""The kinds of keepers, as GPULAUNCH_KEEPER names them."""
+
+
+@functools.cache
+def keepers() -> tuple[str, ...]:
+    """The kinds of keepers there are here: a job looks at what its own keeper is."""
+    return tuple(kind for kind in KEEPERS if _keeper_is_python(kind) == (kind == "python"))
+
+
+def _keeper_is_python(kind: str) -> bool:
+    with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
+        look = ["sh", "-c", f"readlink /proc/$PPID/exe > {name}/keeper"]
+        run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(kind))
+        return Path(name, "keeper").read_text().rpartition("/")[2].startswith("python")
 
 
 class FailedError(Exception):
@@ -74,7 +93,7 @@ TROUBLE = (OSError, subprocess.SubprocessError, FailedError)
 """What a launcher that cannot be measured here raises."""
 
 
-def _run(
+def run(
     command: Sequence[str],
     work: Path,
     stdin: str = "",
@@ -104,7 +123,7 @@ def _xargs(place: Path) -> Launch:
     xargs = _found("xargs")
 
     def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
-        _run([xargs, "-P", str(slots), "-n", "1", *program], work, _numbers(count))
+        run([xargs, "-P", str(slots), "-n", "1", *program], work, _numbers(count))
 
     return launch
 
@@ -115,7 +134,7 @@ def _parallel(place: Path) -> Launch:
 
     def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
         command = [perl, parallel, "--will-cite", "-j", str(slots), *program]
-        _run(command, work, _numbers(count), {**os.environ, "HOME": str(work)})
+        run(command, work, _numbers(count), {**os.environ, "HOME": str(work)})
 
     return launch
 
@@ -128,7 +147,7 @@ def _spooler(place: Path) -> Launch:
         environ = {**os.environ, "TS_SOCKET": str(work / "s"), "TS_SLOTS": str(slots)}
         hold = ["sh", "-c", "while [ ! -e go ]; do sleep 0.01; done"]
         for command in [hold] * slots + [list(program)] * count:
-            _run([spooler, "-n", *command], work, environ=environ)
+            run([spooler, "-n", *command], work, environ=environ)
         (work / "go").touch()
         deadline = time.monotonic() + PATIENCE
         listed = [spooler, "-l"]
@@ -137,7 +156,7 @@ def _spooler(place: Path) -> Launch:
             if b" queued " not in said.stdout and b" running " not in said.stdout:
                 break
             time.sleep(0.2)
-        _run([spooler, "-K"], work, environ=environ)
+        run([spooler, "-K"], work, environ=environ)
 
     return launch
 
@@ -147,7 +166,7 @@ def _scheduler(place: Path) -> Launch:
 
     def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
         gpus = [str(number) for number in range(slots)]
-        _run([str(scheduler), "--gpus", *gpus], work, (shlex.join(program) + "\n") * count)
+        run([str(scheduler), "--gpus", *gpus], work, (shlex.join(program) + "\n") * count)
 
     return launch
 
@@ -172,7 +191,7 @@ def _hyperqueue(place: Path) -> Launch:
 
     def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
         words = [str(python), "-c", HYPERQUEUE, str(slots), str(count), *program]
-        _run(words, work, environ={**os.environ, "HOME": str(work)})
+        run(words, work, environ={**os.environ, "HOME": str(work)})
 
     launch(_made(place / "hyperqueue-tried"), 1, 1, ["true"])  # its library may not fit this system
     return launch
@@ -193,16 +212,16 @@ def _made(path: Path) -> Path:
 def _debian(package: str, place: Path) -> str:
     """Where the package's programs are, unpacked from the system's own registry."""
     folder = _made(place / package)
-    _run([_found("apt-get"), "download", "-q", package], folder)
+    run([_found("apt-get"), "download", "-q", package], folder)
     (archive,) = folder.glob("*.deb")
-    _run([_found("dpkg"), "-x", str(archive), "tree"], folder)
+    run([_found("dpkg"), "-x", str(archive), "tree"], folder)
     return str(folder / "tree/usr/bin")
 
 
 def _pypi(package: str, place: Path) -> Path:
     folder = place / package
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    _run([sys.executable, "-m", "venv", str(folder)], place, environ=environ)
+    run([sys.executable, "-m", "venv", str(folder)], place, environ=environ)
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", package]
-    _run(pip, place, environ=environ)
+    run(pip, place, environ=environ)
     return folder / "bin"

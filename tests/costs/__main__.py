@@ -1,0 +1,37 @@
+"""Measure what a job costs, and write it down as what it may cost: `python -m tests.costs`.
+
+    --dry-run [N]     write nothing; measure N times (1)
+
+Each Python has its own record: run it with each of those that record.json has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from tests.benchmarks import launchers
+from tests.costs import measure
+from tests.costs.processes import UntraceableError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.costs", description=__doc__)
+    parser.add_argument("--dry-run", nargs="?", type=int, const=1, default=0, metavar="N")
+    tries = parser.parse_args().dry_run
+    for keepers in launchers.keepers():
+        for _ in range(tries or 1):
+            try:
+                costs = measure.instructions(keepers) | measure.calls(keepers)
+            except UntraceableError as error:
+                print(f"nothing is written: {error}", file=sys.stderr)
+                return 1
+            print(json.dumps({"keepers": keepers, "python": measure.VERSION, **costs}), flush=True)
+            if not tries:
+                measure.record(keepers, costs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Measures the costs of a further job, and holds them to their record."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import launchers
+from tests.costs.processes import Tracer
+
+RECORD = Path(__file__).with_name("record.json")
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+MORE = 1.1
+"""Times its record is the most that a cost may be."""
+JOBS = 20, 120
+"""Of a short and of a long run: the difference is what further jobs cost."""
+
+Costs = dict[str, float]
+
+
+def instructions(keepers: str) -> Costs:
+    """The supervisor's bytecode instructions per job."""
+    first, last = JOBS
+    with _work() as work:
+        _run(work, _gated(work, first, last, last), keepers)
+        return {"supervisor_instructions": round(float((work / "result").read_text()))}
+
+
+def calls(keepers: str) -> Costs:
+    """System calls per job. Raises UntraceableError."""
+    used = []
+    for count in JOBS:
+        with _work() as work:
+            tracer = Tracer(work, "calls")
+            _run(work, tracer.around(_gated(work, 1, 0, count)), keepers)
+            used.append(tracer.used("dd "))
+    short, long = used
+    jobs = JOBS[1] - JOBS[0]
+    return {
+        f"{kind}_calls": round((long[kind].calls - short[kind].calls) / jobs, 1)
+        for kind in ("supervisor", "keepers")
+    }
+
+
+def recorded(keepers: str, version: str = VERSION) -> Costs:
+    """Empty where this Python has no record of these keepers."""
+    found: Costs = _read().get(version, {}).get(keepers, {})
+    return found
+
+
+def record(keepers: str, costs: Costs) -> None:
+    """Write what this Python measured; the records of others stay."""
+    all_of_them = _read()
+    all_of_them.setdefault(VERSION, {})[keepers] = costs
+    RECORD.write_text(json.dumps(all_of_them, indent=1, sort_keys=True) + "\n")
+
+
+def grown(costs: Costs, known: Costs, keepers: str) -> list[str]:
+    """A line for each cost that is too far above its record."""
+    return [
+        f"{name.replace('_', ' ')} a job, {keepers} keepers, Python {VERSION}: {cost:,.0f}, "
+        f"{100 * (cost / known[name] - 1):.0f} % above the record of {known[name]:,.0f}; "
+        "where that is worth it: python -m tests.costs"
+        for name, cost in costs.items()
+        if cost > MORE * known[name]
+    ]
+
+
+def _read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text())
+    return found
+
+
+@contextmanager
+def _work() -> Iterator[Path]:
+    """A directory whose name is always as long: paths are taken apart."""
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def _gated(work: Path, first: int, last: int, count: int) -> list[str]:
+    gate = work / "gate"
+    os.mkfifo(gate)
+    job = ["dd", f"if={gate}", "bs=1", "count=1", "status=none"]
+    command = launchers.prepare(work, 1, map(str, range(count)), job)
+    here = command.index("gpulaunch")
+    ours = ["tests.costs.gated", str(work / "result"), str(gate), str(first), str(last)]
+    return command[:here] + ours + command[here + 1 :]
+
+
+def _run(work: Path, command: list[str], keepers: str) -> None:
+    launchers.run(command, work, environ=launchers.environment(keepers))
