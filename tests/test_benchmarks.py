@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import launchers, order, shortcuts, shown, startup
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks import cpu, launchers, order, shortcuts, shown, startup
 from tests.benchmarks.stamps import Stamps, build
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "memory_gb": 8, "kernel": "6.1", "python": "3.11"}
@@ -45,6 +48,81 @@ def test_a_section_prints_json(tmp_path: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout)["order"]["mean_ratio"].keys() >= {"longest first"}
+
+
+@pytest.mark.parametrize("section", benchmarks.SECTIONS)
+def test_a_section_can_be_measured(section: str) -> None:
+    assert callable(importlib.import_module(f"tests.benchmarks.{section}").measure)
+
+
+def test_a_section_that_stops_runs_is_over_where_sigint_is_ignored() -> None:
+    """As below a script's `&`."""
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--dry-run", "--only", "scale"]
+    done = subprocess.run(
+        command,
+        cwd=launchers.REPOSITORY,
+        env=launchers.environment(),
+        capture_output=True,
+        check=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        timeout=100,
+    )
+    scale = json.loads(done.stdout)["scale"]
+    assert scale["pair_mb"].keys() == set(launchers.keepers())
+    assert "memory of a resting pair, keepers in Python" in shown.table({"scale": scale})
+
+
+def test_a_missing_plot_library_is_said_first_and_costs_the_plot_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shown, "can_draw", lambda: False)
+    monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--only", "order"])
+    benchmarks.RESULTS.write_text(json.dumps({"overhead": OVERHEAD}))
+    document, plot = tmp_path / "benchmarks.md", tmp_path / "plot.svg"
+    document.write_text(f"{shown.BEGIN}\n{shown.END}\n")
+    write = shown.write
+    monkeypatch.setattr(shown, "write", lambda results: write(results, document, plot))
+    assert benchmarks.main() == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == "overhead.svg stays as it is: matplotlib is missing (pip install -e '.[bench]')"
+    assert "empty jobs a second" in document.read_text()
+    assert "order" in json.loads(benchmarks.RESULTS.read_text())
+    assert not plot.exists()
+
+
+def test_cpu_is_told_by_process() -> None:
+    found = cpu.measure(quick=True)
+    if "absent" in found:
+        pytest.skip(str(found["absent"]))
+    assert "CPU a further empty job, keepers in Python" in shown.table(
+        {"cpu": found | {"machine": MACHINE}}
+    )
+
+
+ALONE = """
+import json
+from tests.benchmarks import launchers, overhead
+launch = launchers.Launcher(launchers.gpulaunch, launchers.gpulaunch)
+launchers.have = lambda place: ({"gpulaunch": launch, "b": launch}, {})
+print(json.dumps(overhead.measure(quick=True)))
+"""
+
+
+def test_peers_are_compared_by_slots_and_by_cpu() -> None:
+    """In a process of its own: it takes in whatever a launcher leaves behind."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        cwd=launchers.REPOSITORY,
+        env=launchers.environment(),
+        capture_output=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert found["cpu_ms_per_job"]["b"] > 1
+    table = shown.table({"overhead": found | {"machine": MACHINE}})
+    assert "on 2 slots, as ratio to theirs" in table
+    assert "CPU an empty job" in table
 
 
 def test_every_job_leaves_its_stamp(tmp_path: Path) -> None:

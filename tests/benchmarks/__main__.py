@@ -20,7 +20,8 @@ from tests.benchmarks import machine, shown
 
 RESULTS = Path(__file__).with_name("results.json")
 SECTIONS = (
-    "overhead", "scale", "startup", "order", "shortcuts", "preload", "worker", "executor", "igfold",
+    "overhead", "cpu", "scale", "startup", "order", "shortcuts", "preload", "worker", "executor",
+    "igfold",
 )  # fmt: skip
 
 
@@ -28,6 +29,12 @@ def main() -> int:
     options = _options()
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     failed = False
+    took: dict[str, int] = {}
+    if not (options.dry_run or shown.can_draw()):
+        print(
+            f"{shown.PLOT.name} stays as it is: matplotlib is missing (pip install -e '.[bench]')",
+            file=sys.stderr,
+        )
     for name in options.only or SECTIONS:
         if importlib.util.find_spec(f"tests.benchmarks.{name}") is None:
             print(f"{name}: not here", file=sys.stderr)
@@ -40,13 +47,15 @@ def main() -> int:
             traceback.print_exc()
             failed = True
             continue
-        took = round(time.monotonic() - begun)
-        results[name] = {"machine": machine.describe(), "took_seconds": took, **section}
+        took[name] = round(time.monotonic() - begun)
+        results[name] = {"machine": machine.describe(), "took_seconds": took[name], **section}
         print(json.dumps({name: results[name]}, indent=1), flush=True)
         if not options.dry_run:
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     if not options.dry_run:
         shown.write(results)
+    each = ", ".join(f"{name} {seconds} s" for name, seconds in took.items())
+    print(f"{each}; {sum(took.values())} s in all", file=sys.stderr)
     return int(failed)
 
 

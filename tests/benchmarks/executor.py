@@ -1,30 +1,48 @@
 """GpuExecutor beside ProcessPoolExecutor: time per item, and throughput of large arrays.
 
-    python -m tests.benchmarks.executor [--rounds N]
-
-Both have one worker (pretend card, spawned process); rounds alternate between them. Prints one JSON
-object: medians of each, and the ratio GpuExecutor / ProcessPoolExecutor (of times: below 1 is
-faster). The machine is named, as the figures are its own. Needs numpy for the arrays.
+Both have one worker (pretend card, spawned process); rounds alternate between them. `ratio` is
+GpuExecutor's time over the other's: below 1 is faster. The arrays need numpy.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
 import json
 import multiprocessing
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import Any
 
 from gpulaunch import GpuExecutor
 from tests.executor.work import double, echo
 
 ITEMS = 500
 MEGABYTES = 100
+
+
+def measure(quick: bool) -> dict[str, object]:
+    rounds = 1 if quick else 5
+    ways = {
+        "items one by one": one_by_one,
+        "items of a map": all_at_once,
+        "items of a map in chunks of 50": chunked,
+    }
+    absent: dict[str, str] = {}
+    if importlib.util.find_spec("numpy") is None:
+        absent["arrays"] = "numpy is not installed"
+    else:
+        ways[f"{MEGABYTES} MB array there and back"] = arrays
+    found = {name: compared(way, rounds) for name, way in ways.items()}
+    ms = {
+        name: {key: round(1000 * one, 4) for key, one in times.items()}
+        for name, (times, _) in found.items()
+    }
+    return {
+        "ms": ms,
+        "ratio": {name: ratio for name, (_, ratio) in found.items()},
+        "absent": absent,
+    }
 
 
 def one_by_one(executor: Executor) -> float:
@@ -60,7 +78,8 @@ def arrays(executor: Executor) -> float:
     return time.perf_counter() - begun
 
 
-def compared(measure: Callable[[Executor], float], rounds: int) -> dict[str, Any]:
+def compared(way: Callable[[Executor], float], rounds: int) -> tuple[dict[str, float], float]:
+    """The medians, in seconds, and that of the rounds' ratios."""
     context = multiprocessing.get_context("spawn")
     found: dict[str, list[float]] = {"gpu": [], "processes": []}
     with GpuExecutor(simulate=1) as gpu, ProcessPoolExecutor(1, mp_context=context) as processes:
@@ -69,29 +88,11 @@ def compared(measure: Callable[[Executor], float], rounds: int) -> dict[str, Any
             executor.submit(double, 1).result()
         for _ in range(rounds):
             for name, executor in executors.items():
-                found[name].append(measure(executor))
+                found[name].append(way(executor))
     ratios = [g / p for g, p in zip(found["gpu"], found["processes"], strict=True)]
     medians = {name: statistics.median(values) for name, values in found.items()}
-    return {"seconds": medians, "ratio": round(statistics.median(ratios), 3)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    result = {
-        "machine": {
-            "cpus": len(os.sched_getaffinity(0)),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-        },
-        "one by one, per item": compared(one_by_one, rounds),
-        "map, per item": compared(all_at_once, rounds),
-        "map in chunks of 50, per item": compared(chunked, rounds),
-        f"{MEGABYTES} MB array there and back": compared(arrays, rounds),
-    }
-    print(json.dumps(result, indent=2))
+    return medians, round(statistics.median(ratios), 3)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(measure(quick=False), indent=1))

@@ -17,20 +17,39 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Launch: TypeAlias = Callable[[Path, int, int, Sequence[str]], None]
 """In a fresh directory, on so many slots, so many jobs of this program; back when all are over."""
+
+
+class Launcher(NamedTuple):
+    """`launch` runs jobs that are all there when the first begins; `whole` is all that a user does.
+
+    They differ where jobs are handed over one by one.
+    """
+
+    launch: Launch
+    whole: Launch
+
 
 PATIENCE = 120.0
 REPOSITORY = Path(__file__).parents[2]
 
 
-def have(place: Path) -> tuple[dict[str, Launch], dict[str, str]]:
-    """Those that can be measured here, and why the others cannot."""
+def ours() -> dict[str, Launch]:
+    """gpulaunch, and gpulaunch with Python's keepers where those are not the ones it takes."""
     found: dict[str, Launch] = {"gpulaunch": gpulaunch}
+    if "native" in keepers():
+        found["gpulaunch, keepers in Python"] = functools.partial(gpulaunch, keeper="python")
+    return found
+
+
+def have(place: Path) -> tuple[dict[str, Launcher], dict[str, str]]:
+    """Those that can be measured here, and why the others cannot."""
+    found = {name: Launcher(launch, launch) for name, launch in ours().items()}
     absent: dict[str, str] = {}
-    makers: dict[str, Callable[[Path], Launch]] = {
+    makers: dict[str, Callable[[Path], Launch | Launcher]] = {
         "xargs -P": _xargs,
         "GNU Parallel": _parallel,
         "task-spooler": _spooler,
@@ -39,16 +58,17 @@ def have(place: Path) -> tuple[dict[str, Launch], dict[str, str]]:
     }
     for name, make in makers.items():
         try:
-            found[name] = make(place)
+            made = make(place)
+            found[name] = made if isinstance(made, Launcher) else Launcher(made, made)
         except TROUBLE as error:
             absent[name] = f"{error}"[:200]
     return found, absent
 
 
-def gpulaunch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
+def gpulaunch(work: Path, slots: int, count: int, program: Sequence[str], keeper: str = "") -> None:
     """Journal, logs, leases and keepers on; pretend cards."""
     command = prepare(work, slots, map(str, range(count)), program)
-    run(command, work, environ=environment())
+    run(command, work, environ=environment(keeper))
 
 
 def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]) -> list[str]:
@@ -139,26 +159,35 @@ def _parallel(place: Path) -> Launch:
     return launch
 
 
-def _spooler(place: Path) -> Launch:
+FILL = 'n=$1; shift; while [ $((n -= 1)) -ge 0 ]; do "$0" -n "$@" > spooled; done'
+"""A shell's line that hands task-spooler so many jobs, one by one."""
+
+
+def _spooler(place: Path) -> Launcher:
     spooler = shutil.which("tsp") or _debian("task-spooler", place) + "/tsp"
 
-    def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
-        """Filled first, while its slots are held: the queue is measured, not the filling."""
+    def whole(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
         environ = {**os.environ, "TS_SOCKET": str(work / "s"), "TS_SLOTS": str(slots)}
-        hold = ["sh", "-c", "while [ ! -e go ]; do sleep 0.01; done"]
-        for command in [hold] * slots + [list(program)] * count:
-            run([spooler, "-n", *command], work, environ=environ)
-        (work / "go").touch()
+        run(["sh", "-c", FILL, spooler, str(count), *program], work, environ=environ)
         deadline = time.monotonic() + PATIENCE
         listed = [spooler, "-l"]
         while time.monotonic() < deadline:
             said = subprocess.run(listed, cwd=work, env=environ, capture_output=True, check=True)
             if b" queued " not in said.stdout and b" running " not in said.stdout:
                 break
-            time.sleep(0.2)
+            time.sleep(0.05)
         run([spooler, "-K"], work, environ=environ)
 
-    return launch
+    def launch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
+        """Its slots are held until all jobs are there."""
+        environ = {**os.environ, "TS_SOCKET": str(work / "s"), "TS_SLOTS": str(slots)}
+        hold = ["sh", "-c", "while [ ! -e go ]; do sleep 0.01; done"]
+        run(["sh", "-c", FILL, spooler, str(slots), *hold], work, environ=environ)
+        run(["sh", "-c", FILL, spooler, str(count), *program], work, environ=environ)
+        (work / "go").touch()
+        whole(work, slots, 0, program)
+
+    return Launcher(launch, whole)
 
 
 def _scheduler(place: Path) -> Launch:

@@ -1,71 +1,132 @@
-"""What a launcher costs between two jobs: from exit to next start, and how many a second."""
+"""What a launcher costs beside the others: from exit to next start, jobs a second, CPU a job."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import resource
 import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.benchmarks import launchers
 from tests.benchmarks.stamps import Stamps, build, middle, spread
 
-NAP = 0.02
+NAP = 0.1
 """Seconds of a job where the gap is measured: an empty one ends while its start is recorded."""
+GAPS = {1: 25, 4: 60, 16: 160}
+"""Jobs of that, by slots."""
 SLOTS = 4
 """Where jobs a second are counted: of empty jobs."""
+PR_SET_CHILD_SUBREAPER = 36
+PATIENCE = 10.0
+"""Seconds for which a launcher's last processes are waited for, once it is over."""
+
+Figures = defaultdict[str, list[float]]
 
 
 def measure(quick: bool) -> dict[str, object]:
-    rounds, lasting, empty = (1, 8, 12) if quick else (3, 60, 300)
+    rounds, jobs = (1, {1: 8, 2: 12}) if quick else (3, GAPS)
+    whole_rounds, empty = (1, 12) if quick else (2, 4000)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
         place = Path(name)
         program = build(place)
         found, absent = launchers.have(place)
-        gaps: dict[str, list[float]] = {name: [] for name in found}
-        rates: dict[str, list[float]] = {name: [] for name in found}
-        for _ in range(rounds):
-            for name, launch in list(found.items()):
+        gaps = {slots: Figures(list) for slots in jobs}
+        rates, spent = Figures(list), Figures(list)
+        for number in range(rounds):
+            for name, launcher in list(found.items()):
                 try:
-                    gap = _stamps(place, launch, 1, lasting, program, NAP)
-                    rate = _stamps(place, launch, SLOTS, empty, program, 0.0)
+                    for slots, count in jobs.items():
+                        gaps[slots][name] += _gaps(place, launcher.launch, slots, count, program)
+                    if number < whole_rounds:
+                        rate, cpu = _whole(place, launcher.whole, empty, program)
+                        rates[name].append(rate)
+                        spent[name].append(cpu)
                 except launchers.TROUBLE as error:
                     absent[name] = f"failed: {error}"[:200]
                     del found[name]
-                    continue
-                gaps[name] += gap.gaps_ms(1)
-                rates[name].append(rate.per_second)
-    gaps = {name: values for name, values in gaps.items() if len(values) > 1}
-    rates = {name: values for name, values in rates.items() if values}
-    return _figures(gaps, rates) | {"absent": absent}
+    return _figures(gaps, rates, spent, empty) | {"absent": absent}
 
 
-def _stamps(
-    place: Path,
-    launch: launchers.Launch,
-    slots: int,
-    count: int,
-    program: list[str],
-    seconds: float,
-) -> Stamps:
+def _gaps(
+    place: Path, launch: launchers.Launch, slots: int, count: int, program: Sequence[str]
+) -> list[float]:
     with tempfile.TemporaryDirectory(dir=place) as name:
         file = Path(name) / "stamps"
-        launch(Path(name), slots, count, [*program, str(file), str(seconds)])
-        return Stamps.read(file)
+        launch(Path(name), slots, count, [*program, str(file), str(NAP)])
+        return Stamps.read(file).gaps_ms(slots)
 
 
-def _figures(gaps: dict[str, list[float]], rates: dict[str, list[float]]) -> dict[str, Any]:
-    gap = {name: spread(values) for name, values in gaps.items()}
-    rate = {name: middle(values) for name, values in rates.items()}
-    ours, theirs = gap["gpulaunch"]["median"], gap.get("xargs -P", {}).get("median")
+def _whole(
+    place: Path, whole: launchers.Launch, count: int, program: Sequence[str]
+) -> tuple[float, float]:
+    """Jobs a second, from the command's start to its end, and milliseconds of CPU a job."""
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        file = Path(name) / "stamps"
+        before, begun = _cpu(), time.monotonic()
+        whole(Path(name), SLOTS, count, [*program, str(file), "0"])
+        took = time.monotonic() - begun
+        _reap()
+        done = len(Stamps.read(file).rows)
+        if done != count:
+            raise launchers.FailedError(f"{done} of {count} jobs were run")
+        return count / took, 1000 * (_cpu() - before) / count
+
+
+def _reap() -> None:
+    """Wait for what was left to this process, so that its CPU counts."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+        except ChildProcessError:
+            return
+
+
+def _cpu() -> float:
+    """Seconds of CPU of all processes that ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _figures(
+    gaps: dict[int, Figures], rates: Figures, spent: Figures, count: int
+) -> dict[str, Any]:
+    middles = {
+        slots: {name: median(values) for name, values in all_of_them.items()}
+        for slots, all_of_them in gaps.items()
+    }
+    alone = min(gaps)
+    rate = {name: max(values) for name, values in rates.items()}
     return {
-        "gap_ms": gap,
-        "gap_ratio_to_xargs": round(ours / theirs, 2) if theirs else None,
-        "jobs_per_second": rate,
-        "jobs_per_second_ratio": {
-            name: round(rate["gpulaunch"] / other, 2) for name, other in rate.items() if other
+        "gap_ms": {name: spread(values) for name, values in gaps[alone].items()},
+        "gap_ratio_to_xargs": _ratios(middles[alone]).get("xargs -P"),
+        "gap_ms_by_slots": {
+            str(slots): {name: middle([one]) for name, one in found.items()}
+            for slots, found in middles.items()
         },
-        "slots": {"gap": 1, "jobs_per_second": SLOTS},
+        "gap_ratio_by_slots": {str(slots): _ratios(found) for slots, found in middles.items()},
+        "jobs_per_second": {name: round(one, 1) for name, one in rate.items()},
+        "jobs_per_second_ratio": _ratios(rate),
+        "cpu_ms_per_job": {name: middle([min(values)]) for name, values in spent.items()},
+        "jobs": count,
+        "slots": {"gap": alone, "jobs_per_second": SLOTS},
+    }
+
+
+def _ratios(found: dict[str, float]) -> dict[str, float]:
+    """Ours over each of the others."""
+    ours = found["gpulaunch"]
+    return {
+        name: round(ours / one, 2) for name, one in found.items() if one and name != "gpulaunch"
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -21,8 +20,8 @@ PATIENCE = 120.0
 
 def measure(quick: bool) -> dict[str, object]:
     lengths = (10, 30) if quick else (100, 1_000, 10_000, 100_000)
-    slots = (1, 2) if quick else (1, 8, 64)
-    looked_at, empty, jobs, seconds = (8, 20, 2, 1.0) if quick else (80, 400, 8, 15.0)
+    slots = (1, 2) if quick else (1, 4, 16, 64)
+    looked_at, empty, jobs, seconds = (8, 20, 2, 1.0) if quick else (80, 400, 8, 10.0)
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
         place = Path(name)
         program = build(place)
@@ -30,7 +29,7 @@ def measure(quick: bool) -> dict[str, object]:
             "list": {str(n): _long_list(place, n, looked_at, program) for n in lengths},
             "slots": {str(n): _rate(place, n, empty, program) for n in slots},
             "idle_jobs": jobs,
-            "idle_cpu_percent": _idle(place, jobs, seconds),
+            **_idle(place, jobs, seconds),
         }
 
 
@@ -60,33 +59,57 @@ def _rate(place: Path, slots: int, count: int, program: list[str]) -> float:
         return round(Stamps.read(file).per_second, 1)
 
 
-def _idle(place: Path, jobs: int, seconds: float) -> float:
-    """Percent of a core that the supervisor uses while long jobs run, after its first seconds."""
+def _idle(place: Path, jobs: int, seconds: float) -> dict[str, object]:
+    """Percent of a core that the supervisor uses, and megabytes of a pair of keepers, by kind."""
+    resting = {kind: _resting(place, jobs, seconds, kind) for kind in launchers.keepers()}
+    percent, _ = resting[launchers.keepers()[-1]]
+    pairs = {kind: round(megabytes, 2) for kind, (_, megabytes) in resting.items()}
+    return {"idle_cpu_percent": round(percent, 3), "pair_mb": pairs}
+
+
+def _resting(place: Path, jobs: int, seconds: float, keepers: str) -> tuple[float, float]:
+    """The same while long jobs run, after their first seconds."""
     with tempfile.TemporaryDirectory(dir=place) as name:
         work = Path(name)
         command = launchers.prepare(work, jobs, map(str, range(jobs)), ["sleep", "600"])
-        with _running(command, work) as process:
+        with _running(command, work, keepers) as process:
             journal = work / "run/events.jsonl"
             _until(lambda: journal.exists() and journal.read_text().count("_started") == jobs)
             time.sleep(seconds / 3)
             before, at = _cpu(process.pid), time.monotonic()
             time.sleep(seconds)
-            return round(100 * (_cpu(process.pid) - before) / (time.monotonic() - at), 3)
+            percent = 100 * (_cpu(process.pid) - before) / (time.monotonic() - at)
+            return percent, middle(_pairs(journal))
+
+
+def _pairs(journal: Path) -> list[float]:
+    """Megabytes of each pair: of a job's parent and that one's, in proportion where shared."""
+    facts = map(json.loads, journal.read_text().splitlines())
+    inner = [_status(fact["pid"], "PPid") for fact in facts if fact["e"] == "attempt_started"]
+    return [(_shares(pid) + _shares(_status(pid, "PPid"))) / 1024 for pid in inner]
+
+
+def _shares(pid: int) -> int:
+    """KiB of memory: shared pages count by their share."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
 
 
 @contextmanager
-def _running(command: list[str], work: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(
+    command: list[str], work: Path, keepers: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         command,
         cwd=work,
-        env=launchers.environment(),
+        env=launchers.environment(keepers),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # SIGINT is ignored below a script's `&`
             process.wait(PATIENCE)
 
 
@@ -99,7 +122,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def _status(pid: int, key: str) -> int:
-    """A figure of /proc/PID/status, in KiB."""
+    """A figure of /proc/PID/status; of memory, in KiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(key + ":")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,13 @@ def write(results: dict[str, Any], document: Path = DOCUMENT, plot: Path = PLOT)
     if BEGIN in text and END in text:
         before, rest = text.split(BEGIN, 1)
         document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END, 1)[1]}")
-    if "overhead" in results:
+    if "overhead" in results and can_draw():
         draw(results["overhead"], plot)
+
+
+def can_draw() -> bool:
+    """Whether the plot's library is here: the extra `bench` installs it."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 # ── The table ───────────────────────────────────────────────────────────────────────────────────
@@ -43,13 +49,38 @@ def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "from a job's exit to the next one's first instruction", ours, ", ".join(others)
     others = (f"{name} {one:,.0f}" for name, one in rate.items() if name != "gpulaunch")
     slots = figures["slots"]["jobs_per_second"]
+    count = f", {figures['jobs']:,} in all" if "jobs" in figures else ""
     yield (
-        f"empty jobs a second on {slots} slots",
+        f"empty jobs a second on {slots} slots{count}",
         f"{rate['gpulaunch']:,.0f}",
         ", ".join(others),
     )
+    for number, found in figures.get("gap_ratio_by_slots", {}).items():
+        ours = f"{figures['gap_ms_by_slots'][number]['gpulaunch']:.2f} ms"
+        ratios = ", ".join(f"{name} {one:.2f} ×" for name, one in found.items())
+        yield f"from exit to next start on {number} slots, as ratio to theirs", ours, ratios
+    if cpu := figures.get("cpu_ms_per_job"):
+        others = (f"{name} {one:.2f}" for name, one in cpu.items() if name != "gpulaunch")
+        yield (
+            "CPU an empty job, start and end of the command in it",
+            (f"{cpu['gpulaunch']:.2f} ms"),
+            ", ".join(others),
+        )
     for name, why in figures["absent"].items():
         yield name, "", f"absent: {why}"
+
+
+def _cpu(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for kind, used in figures.get("keepers", {}).items():
+        parts = ("supervisor", "keepers", "job", "others")
+        yield (
+            f"CPU a further empty job, {WHICH[kind]}",
+            f"{used['all_ms']:.2f} ms",
+            ", ".join(f"{part} {used[f'{part}_ms']:.2f}" for part in parts),
+        )
+
+
+WHICH = {"python": "keepers in Python", "native": "keepers in C"}
 
 
 def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -72,6 +103,8 @@ def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{longest['memory_mb']:.0f} MB",
         "its highest",
     )
+    for kind, each in figures.get("pair_mb", {}).items():
+        yield f"memory of a resting pair, {WHICH[kind]}", f"{each:.2f} MB", "shared pages by shares"
     yield (
         "supervisor's CPU while jobs run",
         f"{figures['idle_cpu_percent']:.2f} % of a core",
@@ -106,6 +139,23 @@ def _shortcuts(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield title, f"{found['as it is']:,.0f} µs", f"the plain way {found['plain']:,.0f} µs"
 
 
+def _worker(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield from _other("worker")(figures)
+    yield "from a worker's item to its next", f"{figures['one_card_gap_ms']:.2f} ms", "one card"
+    yield (
+        "a worker's empty items a second",
+        f"{figures['one_card_items_per_second']:,.0f}",
+        "one card",
+    )
+
+
+def _executor(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, ratio in figures["ratio"].items():
+        ours, theirs = figures["ms"][name]["gpu"], figures["ms"][name]["processes"]
+        told = f"{ours:.2f} ms ({ratio:.2f} ×)"
+        yield f"GpuExecutor: {name}", told, f"ProcessPoolExecutor {theirs:.2f} ms"
+
+
 def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]:
     """A section of which only its ratios are shown."""
 
@@ -123,13 +173,14 @@ def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, st
 
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "overhead": _overhead,
+    "cpu": _cpu,
     "scale": _scale,
     "startup": _startup,
     "order": _order,
     "shortcuts": _shortcuts,
     "preload": _other("preload"),
-    "worker": _other("worker"),
-    "executor": _other("executor"),
+    "worker": _worker,
+    "executor": _executor,
     "igfold": _other("IgFold"),
 }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+
+from tests.benchmarks import launchers
+from tests.benchmarks.stamps import Stamps, middle
 
 MODULES = ("torch", "numpy", "textual.app", "pydantic", "asyncio")
 CARDS = 2
@@ -27,12 +29,22 @@ FILES = {
     "loop.py": "import sys\nanswers = open(3, 'w', buffering=1)\n"
     "for line in sys.stdin:\n    answers.write('0\\n')\n",
 }
+STAMPED = """
+import time
+stamps = open({file!r}, "a", buffering=1)
+def act(item):
+    began = time.monotonic_ns()
+    time.sleep({nap})
+    stamps.write(f"{{began}} {{time.monotonic_ns()}}\\n")
+"""
+NAP = 0.005
+"""Seconds of an item where the gap is measured."""
 
 
 def measure(quick: bool, python: str = sys.executable, module: str = "") -> dict[str, object]:
     """`per_item_ms` is the time between two items' ends on one card, `process` a process each."""
     module = module or next((name for name in MODULES if _imports(python, name)), "asyncio")
-    items, many, rounds = (6, 40, 1) if quick else (24, 1000, 3)
+    items, many, rounds = (6, 40, 1) if quick else (24, 1000, 2)
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
         place = Path(name)
         for file, text in FILES.items():
@@ -47,6 +59,8 @@ def measure(quick: bool, python: str = sys.executable, module: str = "") -> dict
             "lines": [_spacing(place, many, python, "worker: {run: [python, loop.py]}")],
             "true": [_spacing(place, many // 4, python, "run: ['true']")],
         }
+        gaps = _stamped(place, many // 2, python, NAP).gaps_ms(1)
+        rate = _stamped(place, many, python, 0).per_second
     whole = {name: median(values) for name, values in heavy.items()}
     each = {name: median(values) for name, values in empty.items()}
     return {
@@ -62,6 +76,8 @@ def measure(quick: bool, python: str = sys.executable, module: str = "") -> dict
         "empty_lines_per_item_ms": round(each["lines"], 2),
         "true_per_item_ms": round(each["true"], 2),
         "empty_process_over_worker_ratio": round(each["process"] / each["worker"], 2),
+        "one_card_gap_ms": middle(gaps),
+        "one_card_items_per_second": round(rate, 1),
     }
 
 
@@ -70,7 +86,15 @@ def _imports(python: str, module: str) -> bool:
     return done.returncode == 0
 
 
-def _run(place: Path, items: int, python: str, what: str) -> float:
+def _stamped(place: Path, items: int, python: str, nap: float) -> Stamps:
+    """What the items of a worker say on one card, each of so many seconds."""
+    file = place / f"stamps-{nap}"
+    (place / "stamped.py").write_text(STAMPED.format(file=str(file), nap=nap))
+    _run(place, items, python, "worker: 'stamped.py:act'", cards=1)
+    return Stamps.read(file)
+
+
+def _run(place: Path, items: int, python: str, what: str, cards: int = CARDS) -> float:
     """Seconds of the whole command."""
     file = place / "jobs.yaml"
     numbers = ", ".join(map(str, range(items)))
@@ -79,9 +103,8 @@ def _run(place: Path, items: int, python: str, what: str) -> float:
         f"    python: {python}\n    {what}\n"
     )
     begun = time.monotonic()
-    command = [sys.executable, "-m", "gpulaunch", "run", str(file), "--simulate", str(CARDS)]
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
+    command = [sys.executable, "-m", "gpulaunch", "run", str(file), "--simulate", str(cards)]
+    environment = launchers.environment()
     subprocess.run(command, cwd=place, env=environment, capture_output=True, check=True)
     return time.monotonic() - begun
 
