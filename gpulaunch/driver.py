@@ -12,7 +12,6 @@ is the host's: the supervisor of a run, `exec`, or an executor's manager.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -27,7 +26,7 @@ class Host(Protocol):
     """Whoever drives a run: records its facts and carries its instructions out."""
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
-        """Take the facts of one event, in order; maybe none."""
+        """Take the facts of some events that were handled together, in order; maybe none."""
 
     def carry_out(self, instruction: ev.Instruction) -> None:
         """Begin to carry an instruction out; timers never come here."""
@@ -63,7 +62,7 @@ class Driver:
         self._host = host
         self._wait = wait
         self._clock = clock
-        self._inbox: deque[ev.Event] = deque()
+        self._inbox: list[ev.Event] = []
         self._looking: set[str] = set()
         self._since: float | None = None
         self._launched = False
@@ -74,15 +73,11 @@ class Driver:
         return bool(self._inbox)
 
     def post(self, event: ev.Event) -> None:
-        """Queue an event for the core; it is handled before the loop waits again.
+        """Queue an event for the core.
 
-        Events are handled in the order of posting, but for Drained, which comes first: so in a
-        burst of ends each freed card gets its next job before the next end is handled.
+        All that were queued are handled together, in order, before the loop waits again.
         """
-        if isinstance(event, ev.Drained):
-            self._inbox.appendleft(event)
-        else:
-            self._inbox.append(event)
+        self._inbox.append(event)
 
     def turn(self) -> None:
         """Wait until something happens, and settle it."""
@@ -101,15 +96,21 @@ class Driver:
 
     def _handle_posted(self) -> None:
         while self._inbox:
-            event = self._inbox.popleft()
-            if isinstance(event, ev.Granted | ev.Refused):
-                self._looking.discard(event.gpu)
+            events, self._inbox = self._inbox, []
+            for event in events:
+                if isinstance(event, ev.Granted | ev.Refused):
+                    self._looking.discard(event.gpu)
             at = self._clock()
-            results = self._run.handle(event, at)
-            self._host.record([one for one in results if not isinstance(one, ev.Instruction)], at)
-            for result in results:
+            facts: list[Fact] = []
+            instructions: list[ev.Instruction] = []
+            for result in self._run.handle(events, at):
                 if isinstance(result, ev.Instruction):
-                    self._carry_out(result, at)
+                    instructions.append(result)
+                else:
+                    facts.append(result)
+            self._host.record(facts, at)
+            for instruction in instructions:
+                self._carry_out(instruction, at)
 
     def _carry_out(self, instruction: ev.Instruction, at: Instant) -> None:
         match instruction:

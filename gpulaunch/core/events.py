@@ -1,6 +1,6 @@
 """The core's language: events (what happened, past tense), instructions (what to do, imperative).
 
-    outside world ── Event ──▶ Run.handle(event, now) ──▶ [Fact | Instruction, ...]
+    outside world ── Event ──▶ Run.handle(events, now) ──▶ [Fact | Instruction, ...]
 
 The facts that a decision makes true (`core.facts`) come out in the same list, before the
 instructions that rest on them: the supervisor writes the facts first and then carries out.

@@ -1,6 +1,6 @@
-"""One run's decisions: `Run.handle(event, now)` returns the facts and the instructions.
+"""One run's decisions: `Run.handle(events, now)` returns the facts and the instructions.
 
-    event ─▶ what it changes (jobs, attempts, cards) ─▶ admission: what starts now ─▶ results
+    events ─▶ what it changes (jobs, attempts, cards) ─▶ admission: what starts now ─▶ results
 
 The run's ledger changes by the facts that are returned, and by nothing else: replaying the journal
 gives the same state. Stale events (an end twice, a grant for a card not asked for, a timer for
@@ -60,13 +60,17 @@ class Run:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
         return [node.name for node in graph.to_retry(self._state, names)]
 
-    def handle(self, event: ev.Event, now: Instant) -> list[f.Fact | ev.Instruction]:
-        """Apply the event; return facts, each before the instructions that rest on it."""
+    def handle(self, events: Sequence[ev.Event], now: Instant) -> list[f.Fact | ev.Instruction]:
+        """Apply the events, in order; then decide, once, what starts.
+
+        Return facts, each before the instructions that rest on it.
+        """
         state = self._state
         state.effects.now = now
-        _on(state, event)
+        for event in events:
+            _on(state, event)
         # What the engine queued or started starts and ends nothing else.
-        if not isinstance(event, f.AttemptQueued | f.AttemptStarted):
+        if not all(isinstance(event, f.AttemptQueued | f.AttemptStarted) for event in events):
             _settle_down(state)
         return state.effects.take()
 

@@ -1,6 +1,6 @@
 """Plays a trace into a fresh core: `python -m gpulaunch.journal.replay FILE`.
 
-It reports the first event after which the core does something else than when the trace was
+It reports the first events after which the core does something else than when the trace was
 written. Status 0: it does the same throughout; 1: it does not; 2: the file is no trace.
 """
 
@@ -25,7 +25,7 @@ class Difference(Struct, frozen=True):
     """The first line (from 1) at which the core does something else. Results are lines of JSON."""
 
     line: int
-    event: Event
+    events: list[Event]
     then: tuple[str, ...]
     now: tuple[str, ...]
 
@@ -40,7 +40,7 @@ def begun(path: Path) -> Run:
 
 
 def replay(path: Path, run: Run) -> tuple[int, Difference | None]:
-    """Play the trace's events into `run`; return how many there were, and the first difference.
+    """Play the trace into `run`; return how many turns there were, and the first difference.
 
     A last line that a kill has cut short is left out.
     """
@@ -51,10 +51,10 @@ def replay(path: Path, run: Run) -> tuple[int, Difference | None]:
             if not line.endswith(b"\n"):
                 return count - 1, None
             step = decode_step(line)
-            now = _lines(encode_results(run.handle(step.event, step.at)))
+            now = _lines(encode_results(run.handle(step.events, step.at)))
             then = _lines(step.results)
             if then != now:
-                return count, Difference(count + 1, step.event, then, now)
+                return count, Difference(count + 1, step.events, then, now)
     return count, None
 
 
@@ -84,9 +84,9 @@ def main(argv: list[str]) -> int:
         print(f"{path}: no trace of a run: {error}", file=sys.stderr)
         return 2
     if found is None:
-        print(f"{path}: {count} events, the same facts and instructions")
+        print(f"{path}: {count} turns, the same facts and instructions")
         return 0
-    print(f"{path}:{found.line}: {found.event}")
+    print(f"{path}:{found.line}: {', '.join(map(str, found.events))}")
     for mark, lines in (("then", found.then), ("now ", found.now)):
         for line in lines:
             print(f"  {mark} {line}")

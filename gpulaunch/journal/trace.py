@@ -1,7 +1,7 @@
-"""Writes what a run's core was told and what it answered, an event a line; reads it again.
+"""Writes what a run's core was told and what it answered, the events of a turn a line; reads it.
 
     {"journal":".../events.jsonl","opened":{...},"at":{...},"config":{...}}
-    {"at":{...},"event":{"kind":"granted",...},"results":[{"kind":"gpu_changed",...},...]}
+    {"at":{...},"events":[{"kind":"granted",...},...],"results":[{"kind":"gpu_changed",...},...]}
 
 Of a job it has what the core reads: no command, no directory, no variable of an environment. The
 file is for `gpulaunch.journal.replay`; the run itself never reads it.
@@ -100,15 +100,15 @@ class TraceStart(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One event as it was handled. `results` are its facts and instructions as JSON has them."""
+    """Events as they were handled together. `results`: facts and instructions as JSON has them."""
 
     at: Instant
-    event: Event
+    events: list[Event]
     results: list[Any]
 
 
 class TracedRun(Run):
-    """A Run that writes each event, with what followed, to a file that is not there yet.
+    """A Run that writes events, with what followed, to a file that is not there yet.
 
     `path`: None for no trace. The first error ends the trace, and `warn` gets a line for people.
     Call `close` at the end.
@@ -121,16 +121,16 @@ class TracedRun(Run):
         self._path, self._warn, self._fd = path, warn, -1
         self._beginning: TraceStart | None = beginning
 
-    def handle(self, event: Event, now: Instant) -> list[Result]:
+    def handle(self, events: Sequence[Event], now: Instant) -> list[Result]:
         if self._path is not None and self._beginning is not None:
             self._begin(self._path, self._beginning)
             self._beginning = None
-        results = super().handle(event, now)
+        results = super().handle(events, now)
         if self._fd >= 0:
             self._write(
                 {
                     "at": coder_of(Instant).plain(now),
-                    "event": coder_of(_events()).plain(_slim(event)),
+                    "events": [coder_of(_events()).plain(_slim(event)) for event in events],
                     "results": encode_results(results),
                 }
             )
@@ -177,8 +177,8 @@ def decode_beginning(line: bytes) -> TraceStart:
 def decode_step(line: bytes) -> Step:
     """Read a further line. Raises ValueError where it is none."""
     given = json.loads(line)
-    event = _full(coder_of(_events()).decode(given["event"]))
-    return Step(coder_of(Instant).decode(given["at"]), event, given["results"])
+    events = [_full(coder_of(_events()).decode(event)) for event in given["events"]]
+    return Step(coder_of(Instant).decode(given["at"]), events, given["results"])
 
 
 @cache

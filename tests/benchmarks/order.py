@@ -98,7 +98,7 @@ class Pretended:
         while self._later:
             now, _, event = heapq.heappop(self._later)
             last = now if isinstance(event, Ended) else last
-            for result in self._run.handle(event, Instant(now, now)):
+            for result in self._run.handle([event], Instant(now, now)):
                 self._answer(result, now, seconds)
         assert self._run.finished
         return last

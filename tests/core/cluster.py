@@ -65,6 +65,7 @@ from tests.core.check import check
 from tests.core.edits import retried_anew
 from tests.core.options import config
 from tests.core.timers import timer_name
+from tests.core.world import turn
 
 MOST_STEPS = 20_000
 
@@ -114,6 +115,7 @@ class Cluster:
         self.options = options
         self.entries: dict[AttemptId, Entry] = {}
         self.ends: dict[AttemptId, Ended] = {}
+        self.just_ended: set[AttemptId] = set()
         self.inbox: deque[Event] = deque()
         self.timers: dict[Timer, float] = {}
         self.stopped = self.paused = self.held = False
@@ -144,9 +146,10 @@ class Cluster:
         options = config(queue=self.most, limits=self.limits, limit=self.limit, **self.options)
         return Run((), options, copy.deepcopy(self.replayed))
 
-    def tell(self, event: Event) -> None:
-        """Hand one event in, and carry out what comes back, strictly."""
-        results = self._handle(event)
+    def tell(self, *events: Event) -> None:
+        """Hand events in together, and carry out what comes back, strictly."""
+        self.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
+        results = self._handle(events)
         self._record([r for r in results if not isinstance(r, Instruction)])
         for result in results:
             if isinstance(result, Instruction):
@@ -157,9 +160,9 @@ class Cluster:
             expected = "running" if record.started else "waiting"
             assert state == expected, f"{record.id} is recorded as {state}"
 
-    def _handle(self, event: Event) -> list[Fact | Instruction]:
-        self.log.append(f"{self.now:9.3f} <- {event!r}"[:300])
-        results = self.run.handle(event, self.instant)
+    def _handle(self, events: Sequence[Event]) -> list[Fact | Instruction]:
+        self.log += [f"{self.now:9.3f} <- {event!r}"[:300] for event in events]
+        results = self.run.handle(events, self.instant)
         self.log += [f"          -> {result!r}"[:300] for result in results]
         return results
 
@@ -174,6 +177,7 @@ class Cluster:
             case StopAttempt(attempt, reason, by, _):
                 entry = self.entries.get(attempt)
                 known = entry or attempt in self._under_way() or attempt in self.left
+                known = known or attempt in self.just_ended
                 assert known, f"StopAttempt({attempt}), which is not under way"
                 assert reason in ("cancelled", "interrupted")
                 if entry is not None:
@@ -256,14 +260,12 @@ class Cluster:
     # ── Its death ───────────────────────────────────────────────────────────────────────────────
 
     def crash(self, jobs: Sequence[Job]) -> None:
-        """SIGKILL of the client, perhaps in the middle of an event; another one takes the run up.
+        """SIGKILL of the client, perhaps in the middle of a turn; another one takes the run up.
 
-        Of the last event only some facts were recorded, and no instruction was carried out.
+        Of the last events only some facts were recorded, and no instruction was carried out.
         """
         if self.inbox and self.rng.random() < 0.5:
-            facts = [
-                r for r in self._handle(self.inbox.popleft()) if not isinstance(r, Instruction)
-            ]
+            facts = [r for r in self._handle(self._arrived()) if not isinstance(r, Instruction)]
             self._record(facts[: self.rng.randint(0, len(facts))])
         self.inbox.clear()
         self.timers.clear()
@@ -433,13 +435,18 @@ class Cluster:
                 return self._fire_timer()
         return True
 
+    def _arrived(self) -> list[Event]:
+        """The oldest events, as many as came in one turn."""
+        return [self.inbox.popleft() for _ in range(turn(self.rng, len(self.inbox)))]
+
     def _deliver(self) -> None:
-        event = self.inbox.popleft()
-        self.tell(event)
-        if isinstance(event, AttemptStarted):
-            record = self.run.ledger.attempt(event.attempt)
-            expected = tuple(card.uuid for card in event.gpus)
-            assert record.gpus == expected, f"{event.attempt} is recorded on {record.gpus}"
+        events = self._arrived()
+        self.tell(*events)
+        for event in events:
+            if isinstance(event, AttemptStarted):
+                record = self.run.ledger.attempt(event.attempt)
+                expected = tuple(card.uuid for card in event.gpus)
+                assert record.gpus == expected, f"{event.attempt} is recorded on {record.gpus}"
 
     def _fire_timer(self) -> bool:
         if not self.timers:

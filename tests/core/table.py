@@ -104,7 +104,7 @@ class Table:
 
     def on(self, event: Event) -> list[str]:
         lines = []
-        for result in self.run.handle(event, self.instant):
+        for result in self.run.handle([event], self.instant):
             if isinstance(result, Instruction):
                 lines.append(self._line(result))
             else:

@@ -734,7 +734,7 @@ def test_what_a_round_leaves_is_left() -> None:
 
 def test_facts_come_before_the_instructions_that_rest_on_them() -> None:
     table = Table(0)
-    results = table.run.handle(Submitted((job("a", gpus=0),)), table.instant)
+    results = table.run.handle([Submitted((job("a", gpus=0),))], table.instant)
     kinds = [type(result).__name__ for result in results]
     assert kinds == ["JobAdded", "AttemptLaunched", "Launch"]
 
@@ -747,7 +747,7 @@ def test_many_jobs_pass_through_the_core_cheaply() -> None:
     begun, events = time.process_time(), 0
     while inbox:
         events += 1
-        for result in table.run.handle(inbox.popleft(), table.instant):
+        for result in table.run.handle([inbox.popleft()], table.instant):
             match result:
                 case Acquire(gpu):
                     inbox.append(Granted(gpu, 1))

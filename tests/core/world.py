@@ -170,6 +170,11 @@ class Side:
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
 
 
+def turn(rng: random.Random, most: int) -> int:
+    """How many of the events that have come, at least one, are handled together."""
+    return min(most, rng.choice([1, 1, 2, 5, 100]))
+
+
 class World:
     """Carries out what runs say, strictly, and answers in an order of the seed's choosing."""
 
@@ -305,17 +310,18 @@ class World:
         ]
         self._end(process, self.rng.choice(ends), 0)
 
-    def tell(self, side: Side, event: Event) -> None:
-        """Hand one event in, and carry out what comes back, strictly."""
+    def tell(self, side: Side, *events: Event) -> None:
+        """Hand events in together, and carry out what comes back, strictly."""
         assert not side.asleep
-        self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
         before = len(side.facts)
-        match event:
-            case Refused(gpu, Elsewhere(holder)) | LeaseLost(gpu, Elsewhere(holder)):
-                side.words[gpu] = holder
-            case HolderChanged(gpu, holder):
-                side.words[gpu] = holder
-        results = side.run.handle(event, self.instant)
+        for event in events:
+            self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
+            match event:
+                case Refused(gpu, Elsewhere(holder)) | LeaseLost(gpu, Elsewhere(holder)):
+                    side.words[gpu] = holder
+                case HolderChanged(gpu, holder):
+                    side.words[gpu] = holder
+        results = side.run.handle(events, self.instant)
         for result in results:
             self.log.append(f"                {side.name} -> {result!r}"[:300])
         for result in results:
@@ -817,20 +823,23 @@ class World:
         return not self.calm and self.rng.random() < 0.03
 
     def _deliver(self, side: Side) -> None:
-        event = side.inbox.popleft()
-        if isinstance(event, Ended | WorkerEnded):
-            gone = event.attempt if isinstance(event, Ended) else event.worker
-            left = [w for (_, w), idle in self.workers.items() if idle.last == gone]
-            for place in self.cards.values():
-                if place.holder is side and gone in place.carried:
-                    place.carried.discard(gone)
-                    place.carried.update(left if isinstance(event, Ended) else ())
-        self.tell(side, event)
-        if isinstance(event, Freed):
-            place = self.cards[event.gpu]
-            if place.handed is side and event.gpu not in side.asking:
-                place.handed = None
-                self._hand_over(place)
+        """Hand over the oldest events, as many as came in one turn."""
+        events = [side.inbox.popleft() for _ in range(turn(self.rng, len(side.inbox)))]
+        for event in events:
+            if isinstance(event, Ended | WorkerEnded):
+                gone = event.attempt if isinstance(event, Ended) else event.worker
+                left = [w for (_, w), idle in self.workers.items() if idle.last == gone]
+                for place in self.cards.values():
+                    if place.holder is side and gone in place.carried:
+                        place.carried.discard(gone)
+                        place.carried.update(left if isinstance(event, Ended) else ())
+        self.tell(side, *events)
+        for event in events:
+            if isinstance(event, Freed):
+                place = self.cards[event.gpu]
+                if place.handed is side and event.gpu not in side.asking:
+                    place.handed = None
+                    self._hand_over(place)
 
     def _fire_timer(self) -> bool:
         """Nothing else happens: the time comes for the next timer, or for a job's end."""

@@ -22,11 +22,11 @@ def test_a_job_of_a_long_list_takes_little_memory(tmp_path: Path) -> None:
         text = TEXT.format(", ".join(map(str, range(jobs)))).encode()
         return Submitted(load_text(text, name="jobs.yaml", base=tmp_path, environ={}).jobs)
 
-    Run([GPU]).handle(plan(1), Instant(1.0, 1.0))  # what is imported once is not counted
+    Run([GPU]).handle([plan(1)], Instant(1.0, 1.0))  # what is imported once is not counted
     tracemalloc.start(1)
     try:
         run = Run([GPU])
-        results = run.handle(plan(JOBS), Instant(1.0, 1.0))
+        results = run.handle([plan(JOBS)], Instant(1.0, 1.0))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

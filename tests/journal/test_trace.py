@@ -78,8 +78,8 @@ def test_the_first_event_is_named_after_which_a_broken_core_does_otherwise(
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     run = _traced(path)
-    run.handle(Submitted((job("a"),)), AT)
-    run.handle(Asked(DrainGpus(None)), AT)
+    run.handle([Submitted((job("a"),))], AT)
+    run.handle([Asked(DrainGpus(None))], AT)
     run.close()
     path.write_bytes(path.read_bytes()[:-5])
     assert replay(path, begun(path)) == (1, None)
@@ -115,7 +115,7 @@ def _until_quiet(run: Run, event: Event) -> list[Launch]:
 
     todo, launched = [event], []
     for number, told in enumerate(todo):
-        for result in run.handle(told, Instant(2.0 + number, 3.0 + number)):
+        for result in run.handle([told], Instant(2.0 + number, 3.0 + number)):
             match result:
                 case Acquire(gpu):
                     todo.append(Granted(gpu, 80 << 30))
