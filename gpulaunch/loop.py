@@ -30,6 +30,7 @@ class Loop:
         self._timers: list[tuple[float, int, Hashable]] = []
         self._due: dict[Hashable, tuple[int, float, Callback]] = {}
         self._sequence = 0
+        self._later: list[Callback] = []
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
         self._wakeup: tuple[int, int] | None = None
@@ -66,6 +67,17 @@ class Loop:
     def forget(self, key: Hashable) -> None:
         self._due.pop(key, None)
 
+    def later(self, callback: Callback) -> None:
+        """Call once, before the loop waits again: for what nobody waits for."""
+        self._later.append(callback)
+
+    def catch_up(self) -> None:
+        """Call what was put off; `turn` does that before it waits."""
+        while self._later:
+            put_off, self._later = self._later, []
+            for callback in put_off:
+                callback()
+
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
         """Deliver these signals as callbacks from `turn`. Main thread only."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -87,6 +99,7 @@ class Loop:
 
     def turn(self, block: bool = True) -> None:
         """Wait until something happens (with `block` false: not at all), and call back for it."""
+        self.catch_up()
         ready = self._selector.select(self._patience() if block else 0)
         woken = self.now()
         for key, _ in ready:

@@ -144,6 +144,7 @@ class Supervisor:
             while not self._finished():
                 self._turn()
                 self._driver.settle()
+            self._loop.catch_up()
             state, reason = self._run.outcome()
             closed = RunClosed(state, reason, self._exit_status(state))
             farewell(closed, self._turn)

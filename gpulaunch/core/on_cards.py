@@ -267,19 +267,21 @@ def choose_reserving(state: State) -> bool:
 
 
 def _should_reserve(state: State, node: Node) -> bool:
-    demand = node.job.demand
-    if node.lacks != "cards" or not _fits_beside_services(state, demand):
+    demand, overtaken = node.job.demand, node.skipped >= state.placing.patience
+    if node.lacks != "cards" or not (overtaken or demand.gpus > 1):
+        return False
+    if not _fits_beside_services(state, demand):
         return False
     if demand.gpus > 1 and (state.placing.gang.pausing or not _in_reach(state)):
         return False
-    if node.skipped >= state.placing.patience:
+    if overtaken:
         return True
     # Another launcher has some of the job's cards, while others are free: only who has the
     # right to reserve a gang may keep the free ones until the rest comes.
     usable = [card for card in state.cards if not card.drained and not card.reservations]
     elsewhere = any(isinstance(card.state, Away) for card in usable)
     spare = any(isinstance(card.state, Free) for card in usable)
-    return demand.gpus > 1 and elsewhere and spare
+    return elsewhere and spare
 
 
 def _in_reach(state: State) -> bool:

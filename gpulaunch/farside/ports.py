@@ -54,10 +54,10 @@ def port_range() -> range:
 
 
 def is_unused(port: int) -> bool:
-    for address in ("127.0.0.1", "0.0.0.0"):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((address, port))
-            except OSError:
-                return False
+    """Tell whether no socket has the port, on any of this machine's IPv4 addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("0.0.0.0", port))  # refused where another has it on one address
+        except OSError:
+            return False
     return True

@@ -21,6 +21,7 @@ from functools import cache, lru_cache
 from typing import Any, get_args
 from zlib import crc32
 
+import msgspec
 from msgspec import Struct
 
 from gpulaunch.core.facts import FORMAT, Fact, RunOpened
@@ -31,6 +32,7 @@ from gpulaunch.shapes import RecordShape, UnknownKindError, shape_of, snake_case
 # UTF-8 carry surrogates, which come back exactly from their escapes).
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_ENCODER = msgspec.json.Encoder()
 _OPENING = snake_case(RunOpened.__name__)
 _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
 
@@ -67,7 +69,7 @@ def encode(number: int, fact: Fact, at: Instant) -> bytes:
     shape = shape_of(cls)
     head = f'{{"n":{number},"t":"{iso(at.utc)}","m":{at.mono:.6f},"e":"{shape.kind}"'
     fields = shape.encode(fact)
-    body = head.encode() + (b"," + to_json(fields)[1:-1] if fields else b"")
+    body = head.encode() + (b"," + _fields_json(fields)[1:-1] if fields else b"")
     return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
 
 
@@ -106,6 +108,14 @@ def check(line: bytes) -> int:
     if not body.startswith(b'{"n":') or not digits.isdigit():
         raise BadLineError("no line of a journal: it does not begin with its number")
     return int(digits)
+
+
+def _fields_json(fields: dict[str, Any]) -> bytes:
+    # Far quicker than `to_json`. It would write inf and nan as null: `shapes` makes them text.
+    try:
+        return _ENCODER.encode(fields)
+    except UnicodeEncodeError:
+        return to_json(fields)
 
 
 def to_json(value: Any) -> bytes:

@@ -140,9 +140,13 @@ def test_broken_versions_are_found(broken: str, monkeypatch: pytest.MonkeyPatch)
     else:
         monkeypatch.setattr(deadlock, "_has_served", lambda state, live: False)
     with pytest.raises(AssertionError):
-        for seed in range(5):
-            test_a_service_gives_way_to_a_wide_job_and_comes_back(seed)
-            test_cards_are_kept_idle_no_longer_than_others_used_them(seed)
+        _play_both()
+
+
+def _play_both() -> None:
+    for seed in range(5):
+        test_a_service_gives_way_to_a_wide_job_and_comes_back(seed)
+        test_cards_are_kept_idle_no_longer_than_others_used_them(seed)
 
 
 # ── One run, event by event ─────────────────────────────────────────────────────────────────────

@@ -53,6 +53,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_status_4(
         f"""
         jobs:
           - {{name: fill, retries: 1, run: 'cat /dev/zero > {small_disk}/big || exit 7'}}
+          - {{name: next, after: [fill], run: 'true'}}  # its launch is what finds no room
           - {{name: long, run: exec sleep 1000, grace: 1}}
           - {{name: later, needs: [long], run: 'true'}}
         """,

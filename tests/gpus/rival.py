@@ -78,8 +78,6 @@ def wait(waiters: list[Waiter]) -> Lease | None:
     handed = [lease for lease in news if isinstance(lease, Lease)]
     for lease in handed[1:]:
         lease.hand_over()
-    if handed:
-        note(sys.argv[1], "handed", handed[0].name.removeprefix("gpu/"))
     return handed[0] if handed else None
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import is_unused, port_range
-from gpulaunch.gpus.port import reserve_port
+from gpulaunch.gpus.port import PortPool, reserve_port
 
 
 def test_two_reservations_never_name_one_port() -> None:
@@ -36,6 +36,23 @@ def test_ports_lie_outside_of_what_the_kernel_hands_out_itself() -> None:
     ports = port_range()
     if low > 21_000 or high < 64_000:
         assert ports[-1] < low or ports[0] > high
+
+
+def test_a_port_that_was_given_back_goes_to_the_next_job_while_nobody_else_uses_it() -> None:
+    pool = PortPool()
+    first = pool.take()
+    pool.give_back([first])
+    second = pool.take()
+    assert second.port == first.port
+    with socket.socket() as left:
+        left.bind(("127.0.0.1", second.port))
+        pool.give_back([second])
+    third = pool.take()
+    assert third.port != second.port
+    assert second.fileno() == -1
+    pool.give_back([third])
+    pool.close()
+    assert third.fileno() == -1
 
 
 def test_the_port_can_be_bound_by_the_job_that_was_given_it() -> None:

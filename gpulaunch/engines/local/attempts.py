@@ -29,11 +29,11 @@ from gpulaunch.engines.local.postponed import PostponedLaunches
 from gpulaunch.engines.local.preloads import ServerImporting
 from gpulaunch.engines.local.readiness import Services
 from gpulaunch.engines.local.stragglers import end_stragglers
-from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers, close_ports
+from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers
 from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
-from gpulaunch.gpus.port import reserve_port
+from gpulaunch.gpus.port import PortPool
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
 from gpulaunch.process.ends import EndSlots, text_of
@@ -87,7 +87,8 @@ class LocalAttempts:
         self._metering = metering
         self._postponed = PostponedLaunches(context, self.launch)
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
-        self._workers = WaitingWorkers(self.pairs, context.post)
+        self._ports = PortPool()
+        self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
         self._declined: set[AttemptId] = set()
@@ -137,7 +138,9 @@ class LocalAttempts:
         with ExitStack() as stack:
             count = 2 if wants_port(launch.job) else 1
             ports = list(worker.ports) if worker else []
-            ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
+            while len(ports) < count:
+                ports.append(self._ports.take())
+                stack.callback(self._ports.give_back, ports[-1:])
             place = self._place(launch, ports)
             command = prepare(launch, place, self._context, self._outs, self._slots)
             server, command = self.pairs.preloads.served(launch.job, command)
@@ -181,13 +184,15 @@ class LocalAttempts:
 
     def close(self) -> None:
         """Close all pairs. The keepers end what runs, as they do when the supervisor is killed."""
+        self._context.loop.catch_up()
         self._postponed.clear()
         self.pairs.close()
         self._workers.close()
         for running in self._running.values():
             self._services.end(running.attempt)
-            close_ports(running.ports)
+            self._ports.give_back(running.ports)
         self._running.clear()
+        self._ports.close()
         self._outs.close()
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
@@ -305,11 +310,12 @@ class LocalAttempts:
         del self._running[attempt]
         self._services.end(attempt)
         if not kept:
-            close_ports(running.ports)
+            self._context.loop.later(lambda: self._ports.give_back(running.ports))
         self._end_out(attempt)
 
     def _end_out(self, attempt: AttemptId) -> None:
-        self._outs.over(str(self._context.run.out(attempt)))
+        out = str(self._context.run.out(attempt))
+        self._context.loop.later(lambda: self._outs.over(out))
 
 
 def _leases(launch: Launch) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ The ports stay reserved: the worker's libraries may have opened them for good.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from gpulaunch.core.events import EndWorker, WorkerEnded
@@ -14,6 +12,7 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.ports import PortLease
+from gpulaunch.gpus.port import PortPool
 from gpulaunch.process.client import Pair
 
 
@@ -28,8 +27,9 @@ class WaitingWorker(Struct, frozen=True):
 class WaitingWorkers:
     """By the attempt with which each worker was started. Posts WorkerEnded, once for each."""
 
-    def __init__(self, pairs: Pairs, post: Post) -> None:
+    def __init__(self, pairs: Pairs, ports: PortPool, post: Post) -> None:
         self._pairs = pairs
+        self._ports = ports
         self._post = post
         self._workers: dict[AttemptId, WaitingWorker] = {}
 
@@ -56,7 +56,7 @@ class WaitingWorkers:
     def reaped(self, pair: Pair) -> None:
         """Post the end of the worker that was to retire on this pair, and keep the pair."""
         for worker, waiting in self._pop(pair):
-            close_ports(waiting.ports)
+            self._ports.give_back(waiting.ports)
             self._pairs.keep(pair, PairKind(waiting.leases))
             self._post(WorkerEnded(worker))
 
@@ -64,7 +64,7 @@ class WaitingWorkers:
         """Remove and return the workers that waited on a pair whose keepers are gone."""
         gone = self._pop(pair)
         for _, waiting in gone:
-            close_ports(waiting.ports)
+            self._ports.give_back(waiting.ports)
         return [worker for worker, _ in gone]
 
     def _pop(self, pair: Pair) -> list[tuple[AttemptId, WaitingWorker]]:
@@ -76,10 +76,5 @@ class WaitingWorkers:
     def close(self) -> None:
         """Close the workers' ports; the workers themselves end when their pairs are closed."""
         for waiting in self._workers.values():
-            close_ports(waiting.ports)
+            self._ports.give_back(waiting.ports)
         self._workers.clear()
-
-
-def close_ports(ports: Iterable[PortLease]) -> None:
-    for port in ports:
-        port.close()
