@@ -100,6 +100,7 @@ class Top(App[None]):
         self._changed, self._drawn_at, self._not_before = True, 0.0, 0.0
         self._asking, self._asked_at, self._news = False, 0.0, True
         self._lists: dict[str, RowList] = {}
+        self._below = Container(id="below")
         self._head, self._foot = Static(id="head", markup=False), Static(id="foot", markup=False)
 
     @property
@@ -115,7 +116,7 @@ class Top(App[None]):
         }
         yield self._head
         yield self._lists["cards"]
-        with Container(id="below"):
+        with self._below:
             yield self._lists["waiting"]
             yield self._lists["ended"]
         yield self._foot
@@ -214,8 +215,9 @@ class Top(App[None]):
                 each.refresh()
         self._show_edges()
         self._arrange()
-        if isinstance(self.screen, LogScreen):
-            self.screen.look()
+        for screen in self.screen_stack[-1:]:  # none any more while the application closes
+            if isinstance(screen, LogScreen):
+                screen.look()
         self._drawn_at = time.monotonic()
         self._not_before = self._drawn_at + EASE * (self._drawn_at - began) - LOOK
 
@@ -261,9 +263,8 @@ class Top(App[None]):
         needed = ended.needed if some_ended else None
         wanted = cards.needed, waiting.needed, needed
         found = laid_out(self.size.width, self.size.height, self._pane, wanted)
-        below = self.screen_stack[0].query_one("#below")
-        below.set_class(found.wide, "wide")
-        cards.display, below.display = found.cards, found.below
+        self._below.set_class(found.wide, "wide")
+        cards.display, self._below.display = found.cards, found.below
         waiting.display, ended.display = found.waiting, found.ended
         cards.styles.height = "1fr" if found.cards_height is None else found.cards_height
         waiting.styles.height = "1fr" if found.waiting_height is None else found.waiting_height

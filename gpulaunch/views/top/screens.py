@@ -72,14 +72,15 @@ class LogScreen(Screen[None]):
         self._tail: LogTail | None = None
         self._shown: AttemptId | None = None
         self._follows = True
+        self._heading, self._log = Static(id="about", markup=False), RowList("log", "")
 
     def compose(self) -> ComposeResult:
-        yield Static(id="about", markup=False)
-        yield RowList("log", "")
+        yield self._heading
+        yield self._log
         yield Static(Text(" Esc back  ← → attempts  f follow  Home End", "dim"), id="hint")
 
     def on_mount(self) -> None:
-        self.query_one(RowList).focus()
+        self._log.focus()
         self.look()
 
     def on_unmount(self) -> None:
@@ -91,23 +92,23 @@ class LogScreen(Screen[None]):
             return
         board = self._board()
         attempt = self._attempt(board)
-        self.query_one("#about", Static).update(self._about(board, attempt))
+        self._heading.update(self._about(board, attempt))
         if attempt is None:
-            self.query_one(RowList).put(LineRows("Log", ["it has not been started yet"]))
+            self._log.put(LineRows("Log", ["it has not been started yet"]))
             return
         if attempt.id != self._shown:
             self._close()
             try:
                 path = self._log_of(attempt.id)
             except ValueError as error:
-                self.query_one(RowList).put(LineRows("Log", [words.visible(str(error))]))
+                self._log.put(LineRows("Log", [words.visible(str(error))]))
                 return
             self._shown, self._tail = attempt.id, LogTail(path)
-            self.query_one(RowList).put(LineRows("Log", []))
+            self._log.put(LineRows("Log", []))
         self._take_in(attempt)
 
     def _take_in(self, attempt: AttemptRecord) -> None:
-        log, tail = self.query_one(RowList), self._tail
+        log, tail = self._log, self._tail
         assert tail is not None
         if before := len(log.rows):
             self._follows = log.cursor >= before - 1
@@ -165,7 +166,7 @@ class LogScreen(Screen[None]):
 
     def action_follow(self) -> None:
         self._follows = True
-        self.query_one(RowList).action_edge(1)
+        self._log.action_edge(1)
 
     def action_attempt(self, by: int) -> None:
         job = self._board().ledger.jobs.get(self.job)

@@ -589,6 +589,14 @@ def test_a_warning_is_seen_on_a_low_terminal_too() -> None:
     watch(link, act, rows=10)
 
 
+def test_a_look_while_the_screen_is_taken_down_is_no_error() -> None:
+    async def act(seat: Seat) -> None:
+        await seat.app.screen.remove_children()
+        await seat.look()
+
+    watch(FakeLink(night()), act)
+
+
 def test_a_run_directory_that_vanishes_is_said_and_the_last_of_it_stays() -> None:
     link = FakeLink(night())
 
