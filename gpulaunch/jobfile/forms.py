@@ -15,6 +15,9 @@ from gpulaunch.jobfile.placeholders import NAME, RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Plain
 
+_GLOB_WORDS = frozenset({"glob", "globs", "files", "file", "paths", "path", "pattern", "patterns"})
+"""Keys that people write who look for a glob."""
+
 
 class ForEach(Struct, frozen=True):
     """A `foreach:`. `kind`: glob, values, lines, csv or fasta; `values`: patterns, values, file."""
@@ -36,6 +39,8 @@ def foreach(value: Plain) -> ForEach:
             raise FieldError(f"expected {expected}, found an empty list")
         converted(_no_placeholder, patterns)
         return ForEach("glob", patterns)
+    if isinstance(value, dict) and (word := next(filter(_GLOB_WORDS.__contains__, value), "")):
+        raise FieldError("unknown key; a glob stands alone: foreach: inputs/*.fasta", (word,))
     given = mapping(value, ("values", "lines", "csv", "fasta"), expected)
     if len(given) != 1:
         raise FieldError(f"expected {expected}; found {' and '.join(given) or 'nothing'}")

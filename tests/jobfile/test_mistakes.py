@@ -23,6 +23,13 @@ def test_an_unknown_key_hides_no_other_mistake_of_retries() -> None:
     assert times.startswith("jobs[0].retries.times: expected how many retries")
 
 
+@pytest.mark.parametrize("key", ["glob", "files"])
+def test_who_writes_a_key_for_a_glob_is_told_its_form(key: str) -> None:
+    (line,) = said(f"jobs: [{{run: x, foreach: {{{key}: '*.fasta'}}}}]")
+    place = f"jobs[0].foreach.{key}: "
+    assert line == place + "unknown key; a glob stands alone: foreach: inputs/*.fasta"
+
+
 def test_every_need_that_matches_nothing_is_said() -> None:
     assert mistakes_of("jobs: [{run: x, needs: [a, job-1, b*, c]}]") == [
         "1:25: jobs[0].needs[0]: there is no job a",
