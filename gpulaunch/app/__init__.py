@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.app.asking import cancel as cancel
-    from gpulaunch.app.asking import drain as drain
     from gpulaunch.app.asking import wait as wait
+    from gpulaunch.app.draining import drain as drain
     from gpulaunch.app.lookup import status as status
     from gpulaunch.app.observer import Observer as Observer
     from gpulaunch.app.options import RunOptions as RunOptions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "cancel": "app.asking",
-    "drain": "app.asking",
+    "drain": "app.draining",
     "wait": "app.asking",
     "status": "app.lookup",
     "Observer": "app.observer",

@@ -1,4 +1,4 @@
-"""Asks live runs for something: to stop jobs, to give cards back; and waits for a run's end."""
+"""Asks a live run to stop jobs, and waits for a run's end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from gpulaunch.app.lookup import alive, jobs_of, pulse, status
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import RunEnd
 from gpulaunch.control.client import call
-from gpulaunch.core.events import Cancel, DrainGpus
+from gpulaunch.core.events import Cancel
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import SETTLED_STATES, Gpu
-from gpulaunch.core.selection import ALL, choose, describe
-from gpulaunch.digest import words
-from gpulaunch.engines.pool import parse
+from gpulaunch.core.model import SETTLED_STATES
 from gpulaunch.errors import SOME_JOB_FAILED, UsageError
 from gpulaunch.journal.read import Follower
 
@@ -60,51 +57,3 @@ def cancel(
     call(one.id, Cancel(None if names is None else tuple(names)))
     what = "every job" if names is None else ", ".join(names)
     observer.note(f"cancelled {what} of {one.run.path}")
-
-
-def drain(
-    run: str | os.PathLike[str] | None = None,
-    gpus: str = "all",
-    observer: Observer = NOBODY,
-    *,
-    now: bool = False,
-    off: bool = False,
-) -> None:
-    """Give cards of a live run back to the others: no new starts there, running jobs finish.
-
-    `gpus` as `--gpus` has them: all, how many, or which. `now`: what runs there is interrupted, and
-    waits again; `off`: the cards are used again. `run` as for `cancel`. Raises UsageError.
-    """
-    one = alive(run, observer)
-    if one.ledger.queueing:
-        raise UsageError(f"{one.run.path} runs on a cluster, which has every card back already")
-    selection = parse(gpus)
-    every = [record.gpu for record in one.ledger.gpus.values()]
-    try:
-        if selection.count is None:
-            chosen = choose(selection, every)
-        else:
-            chosen = _any(selection.count, one.ledger, off)
-    except LookupError as error:
-        raise UsageError(f"--gpus: {error}") from None
-    which = None if selection == ALL else tuple(gpu.uuid for gpu in chosen)
-    call(one.id, DrainGpus(which, now, off))
-    cards = "every card" if which is None else words.cards(chosen)
-    if selection.count is not None:
-        cards = f"{describe(selection, every)}, {cards},"
-    what = "used again" if off else "no new starts there"
-    what += ", what runs is interrupted" * now
-    observer.note(f"{cards} of {one.run.path}: {what}")
-
-
-def _any(count: int, ledger: Ledger, off: bool) -> tuple[Gpu, ...]:
-    """Return so many cards that are not drained (`off`: that are), those without a job first.
-
-    Raises LookupError where there are not so many.
-    """
-    fit = [record for record in ledger.gpus.values() if record.drained == off]
-    if count > len(fit):
-        state = "drained" if off else "not drained yet"
-        raise LookupError(f"{count} asked for, and {len(fit)} of the run's are {state}")
-    fit.sort(key=lambda record: (bool(record.attempts), record.gpu.index))
-    return tuple(record.gpu for record in fit[:count])

@@ -22,7 +22,6 @@ from gpulaunch.app.options import RunOptions, with_engine
 from gpulaunch.cli.options import as_json, engine_options, gpus_option, job_file, simulate_option
 from gpulaunch.cli.output import echo_plan, print_json, say
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.engines.local.preload_preview import told
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.jobfile import load
 from gpulaunch.jobfile import schema as json_schema
@@ -73,8 +72,11 @@ def check(
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
-    for line in told(plan.jobs, os.environ) if local else ():
-        say(line)
+    if local and any(job.preload for job in plan.jobs):
+        from gpulaunch.engines.local.preload_preview import told
+
+        for line in told(plan.jobs, os.environ):
+            say(line)
     echo_plan(Preview(plan, plan.jobs, pool, found), as_json)
 
 

@@ -46,7 +46,9 @@ def drain(run: str | None, gpus: str, now: bool, off: bool) -> None:
     gpulaunch drain --gpus 2,3     these two; --gpus 2: two of them, idle ones first
     gpulaunch drain --off
     """
-    asking.drain(run, gpus, Terminal(), now=now, off=off)
+    from gpulaunch.app import draining
+
+    draining.drain(run, gpus, Terminal(), now=now, off=off)
 
 
 @click.command("wait")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpulaunch.cli.options import as_json
 from gpulaunch.cli.output import print_json, say, stdout_console
-from gpulaunch.contracts import SCHEMA, CardsDocument, DoctorDocument, MachineFinding
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import JobState
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.errors import UsageError
@@ -49,7 +49,7 @@ def gpus(as_json: bool) -> None:
     for fault in machine.faults:
         say(str(fault))
     if as_json:
-        print_json(CardsDocument(schema=SCHEMA, gpus=rows))
+        print_json({"schema": SCHEMA, "gpus": rows})
     elif rows:
         from gpulaunch.views.machine import print_gpus
 
@@ -114,10 +114,8 @@ def doctor(as_json: bool) -> int:
 
     findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
     if as_json:
-        told = [
-            MachineFinding(level=one.level, what=one.what, advice=one.advice) for one in findings
-        ]
-        print_json(DoctorDocument(schema=SCHEMA, findings=told))
+        told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]
+        print_json({"schema": SCHEMA, "findings": told})
     for finding in findings if not as_json else ():
         click.echo(f"{finding.level:<8} {finding.what}")
         if finding.advice:

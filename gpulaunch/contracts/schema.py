@@ -1,4 +1,4 @@
-"""Makes JSON Schema (2020-12) of the types of `gpulaunch.contracts`."""
+"""Makes JSON Schema (2020-12) of the types of `gpulaunch.contracts.documents`."""
 
 from __future__ import annotations
 

@@ -126,13 +126,15 @@ def live_runs(timeout: float = 2.0) -> list[RunInfo]:
 
     `timeout` in seconds, for each.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     until = time.monotonic() + _ASKING_ALL
     names = sorted(name.removeprefix("run/") for name in listening("run/"))
     runs = [run for run in names if RUN_ID.fullmatch(run)]
     if not runs:
         return []
+    if len(runs) == 1:
+        return [info for info in [_look(runs[0], timeout, until)] if info is not None]
+    from concurrent.futures import ThreadPoolExecutor
+
     # All at once: stopped runs would use up the time in which others answer.
     with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(runs))) as asking:
         found = list(asking.map(lambda run: _look(run, timeout, until), runs))

@@ -8,8 +8,7 @@ The guess decides the order only between jobs whose stated priority and cost are
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -39,6 +38,13 @@ def expect(jobs: Sequence[Job], seconds: Mapping[str, float]) -> tuple[Job, ...]
         return guesses[job.group].of(job) if job.group in guesses else any_other
 
     return tuple(replace(job, expected=round(of(job), 3)) for job in jobs)
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the middle one of the values, or the mean of the two in the middle."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2
 
 
 class _Guess:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gpulaunch.contracts import SCHEMA, PlanDocument, PlanJob, PlanWorker
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import Gpu, Job, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
 from gpulaunch.text import unescaped
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import PlanDocument, PlanJob, PlanWorker
 
 
 def plan_json(

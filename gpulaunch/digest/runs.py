@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gpulaunch.contracts import SCHEMA, RunsDocument
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import JobState, RunState
 from gpulaunch.digest import words
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import RunsDocument
 
 
 class RunRow(Struct, frozen=True):

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
 from gpulaunch import wording
-from gpulaunch.contracts import (
-    SCHEMA,
-    Attempt,
-    OnNode,
-    QueuedAttempt,
-    RunCard,
-    RunJob,
-    StatusDocument,
-    Use,
-)
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.core.reasons import WaitReason
@@ -31,6 +22,17 @@ from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
 from gpulaunch.digest.summary import RunPaths, next_command
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import (
+        Attempt,
+        OnNode,
+        QueuedAttempt,
+        RunCard,
+        RunJob,
+        StatusDocument,
+        Use,
+    )
 
 STATES: tuple[JobState, ...] = get_args(JobState)
 STYLES: dict[JobState, str] = {

@@ -21,7 +21,7 @@ from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.farside.client import command
 from gpulaunch.gpus import nodes as device_nodes
-from gpulaunch.gpus.doctor import DoctorFinding
+from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
 
 ISOLATION_CHECK_TIMEOUT = 20.0

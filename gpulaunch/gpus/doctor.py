@@ -10,26 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
-from gpulaunch.contracts import DoctorLevel
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
+from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.lease import holders, scope_of
 from gpulaunch.gpus.machine import CardReading, Machine, is_free
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
-
-
-class DoctorFinding(Struct, frozen=True):
-    """A finding. `error`: no job can run; `warning`: some may not, or badly; `note`: no harm."""
-
-    level: DoctorLevel
-    what: str
-    advice: str = ""
 
 
 def examine(

@@ -6,8 +6,8 @@ Gathers; never prints and never decides whether a run may take a card (`is_free`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpulaunch.contracts import CardUser, MachineCard
 from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
@@ -15,6 +15,9 @@ from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import CardReading, Fault, Machine, Process, is_free
 from gpulaunch.gpus.mask import InheritedPool
 from gpulaunch.gpus.names import Holder
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import CardUser, MachineCard
 
 
 def inventory(

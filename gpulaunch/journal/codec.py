@@ -152,7 +152,7 @@ def _date(seconds: int) -> str:
 
 @lru_cache(maxsize=64)
 def _seconds(date: str) -> int:
-    parsed = datetime.strptime(date, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    parsed = datetime.fromisoformat(date).replace(tzinfo=timezone.utc)
     return int(parsed.timestamp())
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shlex
 import stat
 from datetime import datetime
@@ -40,7 +39,7 @@ _NAME_BYTES = 200
 
 def new_run_id(when: datetime) -> str:
     """Return a new run's id, unique among the runs of a machine: `20261120-074215-3fa9c1`."""
-    return f"{when.strftime(_STAMP)}-{secrets.token_hex(3)}"
+    return f"{when.strftime(_STAMP)}-{os.urandom(3).hex()}"
 
 
 class Below:
@@ -216,7 +215,7 @@ def _checked(job: str) -> str:
 
 
 def _link(link: Path, target: str) -> None:
-    draft = link.with_name(f".new-{secrets.token_hex(4)}")
+    draft = link.with_name(f".new-{os.urandom(4).hex()}")
     os.symlink(target, draft)
     try:
         os.replace(draft, link)

@@ -7,7 +7,6 @@ common), `wait` wakes once a second instead, and `polls` is true.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 from collections.abc import Sequence
@@ -29,6 +28,8 @@ class Watch:
     """Wakes when one of the added files changes, or a file in an added directory does."""
 
     def __init__(self) -> None:
+        import ctypes  # most who read a journal wait for nothing
+
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self.polls = self._fd < 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +50,7 @@ class NodeSlots:
     @classmethod
     def fresh(cls, gpus: int) -> NodeSlots:
         """Return marks that no text holds by chance, and that need no quotes anywhere."""
-        token = secrets.token_hex(8)
+        token = os.urandom(8).hex()
 
         def mark(name: str) -> str:
             return f"@gpulaunch:{name}:{token}@"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpulaunch.contracts import CardUser, MachineCard
 from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
 from gpulaunch.digest.runs import RunRow
 from gpulaunch.text import clock, size
 from gpulaunch.views.terminal import fits
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import CardUser, MachineCard
 
 
 def print_gpus(console: Console, cards: Sequence[MachineCard]) -> None:

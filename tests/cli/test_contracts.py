@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpulaunch.contracts import DOCUMENTS, SCHEMA
+from gpulaunch.contracts import SCHEMA
+from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.core.model import Gpu
 from gpulaunch.digest.runs import RunRow, runs_json

@@ -1,4 +1,4 @@
-"""What is heavy is imported where it is used: not for a version, nor for one command."""
+"""What is heavy is imported where it is used: each command imports what it needs, and no more."""
 
 from __future__ import annotations
 
@@ -8,44 +8,98 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = frozenset(
-    [
-        "apprise",
-        "asyncio",
-        "matplotlib",
-        "numpy",
-        "prometheus_client",
-        "psutil",
-        "pynvml",
-        "requests",
-        "rich",
-        "sqlite3",
-        "textual",
-        "torch",
-        "tree_sitter",
-        "tree_sitter_bash",
-        "yaml",
-    ]
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+HEAVY = _names(
+    "apprise asyncio cloudpickle http.client jinja2 logging matplotlib numpy prometheus_client"
+    " psutil pydantic pynvml requests secrets statistics textual torch tree_sitter"
+    " tree_sitter_bash urllib.request _strptime"
 )
-OURS = frozenset(f"gpulaunch.{name}" for name in ("jobfile", "lint", "metrics", "notify", "views"))
+"""What none of these commands needs."""
+SHOWING = _names("rich gpulaunch.views.plan gpulaunch.views.standing")
+READING_JOBS = _names("yaml gpulaunch.jobfile gpulaunch.diagnose.lint")
+RUNNING = _names(
+    "gpulaunch.app.session gpulaunch.app.starting gpulaunch.app.supervisor gpulaunch.control.server"
+    " gpulaunch.core.run gpulaunch.driver gpulaunch.engines.local gpulaunch.engines.pool"
+    " gpulaunch.gpus.doctor gpulaunch.notify gpulaunch.process.client gpulaunch.report"
+    " gpulaunch.sampler"
+)
+LOOKING_AT_RUNS = _names("gpulaunch.app.lookup gpulaunch.control.client gpulaunch.metrics sqlite3")
+JSON = _names("gpulaunch.contracts.documents")
+PYTHON_LINT = frozenset(
+    f"gpulaunch.diagnose.lint.{name}"
+    for name in ("devices", "functions", "notebook", "python", "tree")
+)
+SERVICES = _names("gpulaunch.engines.local.service_answer")
+EVERYTHING = SHOWING | READING_JOBS | RUNNING | LOOKING_AT_RUNS | JSON
+
+NEEDLESS = {
+    "--version": EVERYTHING | {"socket", "subprocess", "gpulaunch.journal.read"},
+    "-h": EVERYTHING | {"socket", "subprocess", "gpulaunch.journal.read"},
+    "exec": SHOWING
+    | READING_JOBS
+    | LOOKING_AT_RUNS
+    | JSON
+    | (RUNNING - {"gpulaunch.core.run", "gpulaunch.driver"})
+    - {"gpulaunch.engines.local", "gpulaunch.engines.pool"},
+    "logs": SHOWING | READING_JOBS | RUNNING | JSON | {"ctypes"},
+    "wait": SHOWING | READING_JOBS | RUNNING | JSON,
+    "ps": (SHOWING - {"rich"}) | READING_JOBS | RUNNING | JSON | {"concurrent", "ctypes"},
+    "status": (SHOWING - {"rich", "gpulaunch.views.standing"})
+    | READING_JOBS
+    | RUNNING
+    | JSON
+    | {"ctypes"},
+    "check": LOOKING_AT_RUNS
+    | JSON
+    | PYTHON_LINT
+    | (RUNNING - {"gpulaunch.engines.pool", "gpulaunch.notify"})
+    | {"ctypes", "gpulaunch.views.standing"},
+    "run": JSON | PYTHON_LINT | SERVICES | {"concurrent", "gpulaunch.gpus.doctor"},
+}
+"""By command, what it does not need in the plainest case: a finished run of one shell command."""
+
+ARGUMENTS = {
+    "exec": ["--simulate", "1", "--", "true"],
+    "logs": ["-r", "made"],
+    "wait": ["made"],
+    "status": ["made"],
+    "check": ["jobs.yaml", "--simulate", "1"],
+    "run": ["jobs.yaml", "--simulate", "1", "--new"],
+}
 
 
 def imported(argv: list[str], cwd: Path) -> set[str]:
-    """Packages, and our own by their second name, that the command imports."""
+    """The names of all modules that the command imports, and of the packages around them."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gpulaunch", *argv],
         cwd=cwd,
         capture_output=True,
         check=True,
     )
-    names = [line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()]
-    return {part for name in names for part in (name.split(".")[0], ".".join(name.split(".")[:2]))}
+    lines = done.stderr.decode().splitlines()
+    modules = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+    return {name[:end] for name in modules for end in _ends(name)}
 
 
-@pytest.mark.parametrize(
-    "argv", [["--version"], ["-h"], ["exec", "--simulate", "1", "--", "true"]], ids=lambda a: a[0]
-)
-def test_a_version_and_one_command_import_nothing_heavy(argv: list[str], tmp_path: Path) -> None:
-    names = imported(argv, tmp_path)
+def _ends(name: str) -> list[int]:
+    return [at for at, letter in enumerate(f"{name}.") if letter == "."]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a job file, and a run of it that is over."""
+    place = tmp_path_factory.mktemp("imports")
+    (place / "jobs.yaml").write_text('jobs:\n  - name: one\n    run: "true"\n')
+    imported(["run", "jobs.yaml", "--simulate", "1", "--run-dir", "made"], place)
+    return place
+
+
+@pytest.mark.parametrize("command", NEEDLESS)
+def test_a_command_imports_nothing_that_it_does_not_need(command: str, place: Path) -> None:
+    names = imported([command, *ARGUMENTS.get(command, [])], place)
     assert "gpulaunch.cli" in names
-    assert names & (HEAVY | OURS) == set()
+    assert sorted(names & (HEAVY | NEEDLESS[command])) == []

@@ -26,7 +26,7 @@ from prometheus_client.samples import Sample
 
 from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
-from gpulaunch.contracts import DOCUMENTS
+from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.contracts.schema import members as members_of
 from gpulaunch.core.causes import Advice, EndCause

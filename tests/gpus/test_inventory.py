@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.contracts import MachineCard
+from gpulaunch.contracts.documents import MachineCard
 from gpulaunch.gpus import doctor
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.doctor import DoctorFinding, examine

@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.contracts import MachineCard
+from gpulaunch.contracts.documents import MachineCard
 from gpulaunch.core.model import Demand, Gpu, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.digest.plan import command, plan_json

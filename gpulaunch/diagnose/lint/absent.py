@@ -23,7 +23,6 @@ from gpulaunch.core.template import shown
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
 from gpulaunch.diagnose.lint.finding import silenced
-from gpulaunch.diagnose.lint.modules import lacks
 from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
 from gpulaunch.jobfile.commands import Word
@@ -99,6 +98,8 @@ class _Absences:
     # ── workers ─────────────────────────────────────────────────────────────────────────────────
 
     def _functions(self, job: Job, node: YamlNode) -> None:
+        from gpulaunch.diagnose.lint.functions import lacks
+
         assert job.worker is not None
         for key in ("function", "load"):
             name = getattr(job.worker, key)

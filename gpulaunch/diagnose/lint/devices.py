@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from gpulaunch.diagnose.lint import wording
-from gpulaunch.diagnose.lint.finding import Suspect
+from gpulaunch.diagnose.lint.finding import Suspect, option_name
 from gpulaunch.diagnose.lint.tree import PythonTree, last_name
 
 Found: TypeAlias = Iterator[tuple[ast.AST, Suspect]]
@@ -198,11 +198,6 @@ def _option_default(tree: PythonTree, node: ast.Call) -> Found:
         strict = any(re.fullmatch(r"(gpu|device|cuda)_(id|index|device)", name) for name in unless)
         if strict and type(number) is int and number > 0:
             yield default, wording.index(number, f"{options[0]} {number}", "0", unless)
-
-
-def option_name(word: str) -> str:
-    """`gpu_id` of `--gpu-id`."""
-    return word.lstrip("-").replace("-", "_")
 
 
 def _numbered(tree: PythonTree, node: ast.Call, name: str) -> Found:

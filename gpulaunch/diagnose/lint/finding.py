@@ -19,7 +19,7 @@ from msgspec import Struct
 from gpulaunch.jobfile.source import pointed
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts import ScriptWarning
+    from gpulaunch.contracts.documents import ScriptWarning
 
 RULES = {
     "device-index": "asks for a card that the job does not have",
@@ -39,6 +39,11 @@ RULES = {
 ANY = 1 << 30
 _MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
 _RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")
+
+
+def option_name(word: str) -> str:
+    """`gpu_id` of `--gpu-id`."""
+    return word.lstrip("-").replace("-", "_")
 
 
 class IndexOptions(Struct, frozen=True):

@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.diagnose.lint import notebook, python, shell
+from gpulaunch.diagnose.lint import shell
 from gpulaunch.diagnose.lint.files import Files, is_installed, lines_of
-from gpulaunch.diagnose.lint.finding import NO_OPTIONS, Finding, Given, Placed, heard, judged
+from gpulaunch.diagnose.lint.finding import (
+    NO_OPTIONS,
+    Finding,
+    Given,
+    Placed,
+    Suspect,
+    heard,
+    judged,
+)
 from gpulaunch.diagnose.lint.modules import imported, module_file, roots_of
-from gpulaunch.diagnose.lint.python import FileScan
 from gpulaunch.diagnose.lint.runs import ProgramRun
+from gpulaunch.diagnose.lint.scan import FileScan
+
+if TYPE_CHECKING:
+    from gpulaunch.diagnose.lint.notebook import Notebook
 
 _SHEBANG = re.compile(
     r"#!\S*?/?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(python[0-9.]*|bash|sh|zsh|dash|ksh)\b"
@@ -117,6 +129,14 @@ class Follow:
         return self._looked[key]
 
 
+def suspects_in_python(code: str) -> Iterable[Suspect]:
+    """Return what is suspect in code that a command runs, as by `python -c`."""
+    # Here and below: what looks at Python is half of this package, and many jobs have none to see.
+    from gpulaunch.diagnose.lint import python
+
+    return python.suspects_in(code)
+
+
 def _look(text: str, kind: str) -> FileScan:
     if kind == "file":
         match = _SHEBANG.match(text)
@@ -127,13 +147,15 @@ def _look(text: str, kind: str) -> FileScan:
         return _of_notebook(text)
     if kind == "shell":
         return of_shell(text, "bash")
+    from gpulaunch.diagnose.lint import python
+
     scan, lines = python.look(text, main=kind != "module"), lines_of(text)
     return replace(scan, placed=tuple(heard(scan.placed, lines)), lines=lines)
 
 
 def of_shell(text: str, dialect: str) -> FileScan:
     """Return a script's suspects, each at the word that it is about."""
-    looked = shell.look(text, dialect, python.suspects_in)
+    looked = shell.look(text, dialect, suspects_in_python)
     lines = text.split("\n")
     placed = []
     for found in looked.found:
@@ -147,6 +169,8 @@ def of_shell(text: str, dialect: str) -> FileScan:
 
 
 def _of_notebook(text: str) -> FileScan:
+    from gpulaunch.diagnose.lint import notebook, python
+
     book = notebook.read(text)
     if book is None:
         return FileScan()
@@ -155,7 +179,7 @@ def _of_notebook(text: str) -> FileScan:
     return FileScan(kept, scan.imports, runs=scan.runs, lines=typed, book=book)
 
 
-def _in_cell(finding: Finding, book: notebook.Notebook | None) -> Finding:
+def _in_cell(finding: Finding, book: Notebook | None) -> Finding:
     """In a notebook: the file's own line, and, as Jupyter shows none, which cell."""
     if book is None:
         return finding

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown
-from gpulaunch.diagnose.lint import python, shell
+from gpulaunch.diagnose.lint import shell
 from gpulaunch.diagnose.lint.finding import Given
-from gpulaunch.diagnose.lint.follow import CommandStart
+from gpulaunch.diagnose.lint.follow import CommandStart, suspects_in_python
 from gpulaunch.diagnose.lint.runs import ProgramRun
 from gpulaunch.jobfile.commands import Word, commands_in
 from gpulaunch.jobfile.mistakes import Mistakes
@@ -78,11 +78,11 @@ def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellSca
 
 
 def _script(text: str, kind: str, indices: frozenset[str]) -> shell.ShellScan:
-    return shell.look(text, kind, python.suspects_in, indices)
+    return shell.look(text, kind, suspects_in_python, indices)
 
 
 def _list(words: list[str], indices: frozenset[str]) -> shell.ShellScan:
-    scan = shell.look_words(words, python.suspects_in, indices)
+    scan = shell.look_words(words, suspects_in_python, indices)
     which, kind = script_in(words)
     if not which:
         return scan

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 
 from gpulaunch.diagnose.lint import wording
-from gpulaunch.diagnose.lint.devices import Found, option_name
+from gpulaunch.diagnose.lint.devices import Found
+from gpulaunch.diagnose.lint.finding import option_name
 from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parts_in, words_in
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
 

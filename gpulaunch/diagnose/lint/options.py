@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpulaunch.diagnose.lint import wording
-from gpulaunch.diagnose.lint.devices import option_name
-from gpulaunch.diagnose.lint.finding import Suspect
+from gpulaunch.diagnose.lint.finding import Suspect, option_name
 
 # fmt: off
 _INDEX = frozenset({

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint import devices, options, shell, spread
-from gpulaunch.diagnose.lint.finding import Placed, Suspect
+from gpulaunch.diagnose.lint.finding import Placed, Suspect, option_name
 from gpulaunch.diagnose.lint.masks import Masks
-from gpulaunch.diagnose.lint.notebook import Notebook
-from gpulaunch.diagnose.lint.runs import ProgramRun
+from gpulaunch.diagnose.lint.scan import FileScan, Module
 from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parse, words_in
 
 MAX_SUSPECTS = 100
@@ -39,29 +37,6 @@ _STARTERS = re.compile(
     r"|Popen|getoutput|getstatusoutput))"
 )
 _COUNT_HELP = re.compile(r"number of|how many|num\b|count|whether|use (?:a |the )?gpu|enable", re.I)
-
-
-class Module(Struct, frozen=True):
-    """`module` is dotted, `level` the dots before it; `names` what is imported from it."""
-
-    module: str
-    level: int = 0
-    names: tuple[str, ...] = ()
-
-
-class FileScan(Struct, frozen=True):
-    """What a file holds; nothing where it cannot be read.
-
-    `indices` are the options that take the number of a card, as far as the file declares them.
-    `lines` are those that `placed` counts; `book` is the notebook whose code cells they are.
-    """
-
-    placed: tuple[Placed, ...] = ()
-    imports: tuple[Module, ...] = ()
-    indices: frozenset[str] = frozenset()
-    runs: tuple[ProgramRun, ...] = ()
-    lines: Sequence[str] = ()
-    book: Notebook | None = None
 
 
 def look(text: str, main: bool = True) -> FileScan:
@@ -151,7 +126,7 @@ def _indices(tree: PythonTree) -> Iterator[str]:
         for argument in node.args:
             name = tree.value(argument)
             if name in options.AMBIGUOUS:
-                yield devices.option_name(str(name))
+                yield option_name(str(name))
 
 
 def _started(tree: PythonTree) -> Iterator[tuple[list[ast.expr], shell.ShellScan]]:

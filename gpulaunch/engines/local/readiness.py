@@ -6,12 +6,8 @@ supervisor. The thread ends with the first answer or with `close`.
 
 from __future__ import annotations
 
-import http.client
 import os
-import socket
 import threading
-import urllib.error
-import urllib.request
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -21,8 +17,6 @@ from gpulaunch.engines.context import SCARCITY_RETRY_DELAY, RunContext
 
 READY_RETRY_DELAY = 0.25
 """Seconds between two connections to a service that is not ready."""
-READY_ANSWER_TIMEOUT = 5.0
-"""Seconds that a connection and its answer may take."""
 
 
 def address_of(ready: str) -> str:
@@ -38,27 +32,6 @@ def address_of(ready: str) -> str:
     return f"{url.hostname or '127.0.0.1'}:{number}"
 
 
-def answers(address: str) -> bool:
-    """Tell whether the service answers now. An HTTP status below 500 other than 404 counts."""
-    if address.startswith("tcp:"):
-        host, _, port = address_of(address).rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), READY_ANSWER_TIMEOUT).close()
-        except (OSError, ValueError):
-            return False
-        return True
-    try:
-        # No proxy from the environment: the service is on this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(address, timeout=READY_ANSWER_TIMEOUT):
-            return True
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code < 500 and error.code != 404
-    except (OSError, ValueError, http.client.HTTPException):
-        return False
-
-
 class Readiness:
     """Asks one service in a thread; `fileno` becomes readable (end of file) once it answered."""
 
@@ -72,9 +45,11 @@ class Readiness:
         return self._read
 
     def _ask(self, address: str) -> None:
+        from gpulaunch.engines.local.service_answer import answers
+
         try:
             while not self._over.is_set():
-                if answers(address):
+                if answers(address, address_of(address)):
                     break
                 self._over.wait(READY_RETRY_DELAY)
         finally:

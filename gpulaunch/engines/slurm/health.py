@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from gpulaunch.engines.slurm.commands import PROGRAMS, Config, QueueListing, Slurm
-from gpulaunch.gpus.doctor import DoctorFinding
+from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.loop import Loop
 
 QUESTION_TIMEOUT = 10.0

@@ -1,0 +1,298 @@
+"""The types of the JSON that commands print; see the package for what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypedDict
+
+from gpulaunch.core.model import AttemptState, GpuState, JobState, RunState
+from gpulaunch.metrics.model import PinState
+
+Version = Annotated[Literal[1], "the version of this document"]
+Bytes = int
+Seconds = float
+PerCent = float
+Time = str
+
+# ── status ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class SecondsLeft(TypedDict):
+    """The time that a live run will probably still take lies between two bounds."""
+
+    low: Annotated[int, "at least, in seconds"]
+    high: Annotated[int, "at most, in seconds"]
+
+
+class RunHeader(TypedDict):
+    """The run as a whole."""
+
+    id: Annotated[str, "by which commands find the run too"]
+    name: Annotated[str, "the run's name"]
+    dir: Annotated[str, "its directory"]
+    state: Annotated[RunState, "interrupted: its launcher is gone without having ended it"]
+    reason: Annotated[str, "why it ended so, in words"]
+    started: Annotated[Time | None, "when it was begun"]
+    ended: Annotated[Time | None, "when it was over"]
+    seconds: Annotated[Seconds | None, "how long it has lasted since it was begun or resumed last"]
+    simulated: Annotated[bool, "whether its cards are pretend ones"]
+    counts: Annotated[dict[JobState, int], "how many jobs there are in each state"]
+    vanished: Annotated[int, "how many jobs are no longer in the job file, and are not run"]
+    seconds_left: Annotated[SecondsLeft | None, "of a live run"]
+    next_command: Annotated[str | None, "the command that goes on with it"]
+
+
+class OnNode(TypedDict, total=False):
+    """What a card of a cluster has besides."""
+
+    node: Annotated[str, "the machine of a cluster that the card is in; left out for this machine"]
+
+
+class RunCard(OnNode):
+    """A card of the run."""
+
+    index: Annotated[int, "the driver's number of the card"]
+    uuid: Annotated[str, "which it keeps"]
+    name: Annotated[str, "its model"]
+    memory: Annotated[Bytes, "its size, in bytes"]
+    simulated: Annotated[bool, "whether it is a pretend one"]
+    state: Annotated[GpuState, "where it is in a card's life"]
+    reason: Annotated[str, "why, in words"]
+    drained: Annotated[bool, "whether a person gave it back to the others"]
+    jobs: Annotated[list[str], "the names of the jobs on it"]
+
+
+class AttemptCard(TypedDict):
+    """A card that an attempt has or had."""
+
+    index: Annotated[int | None, "the driver's number of the card"]
+    uuid: Annotated[str, "which it keeps"]
+
+
+class QueuedAttempt(TypedDict, total=False):
+    """What an attempt on a cluster has besides."""
+
+    queue_id: Annotated[str, "the cluster's name for it; left out on this machine"]
+    node: Annotated[str, "the machine where it started; left out on this machine"]
+
+
+class Use(TypedDict):
+    """What an attempt used."""
+
+    peak_gpu_memory: Annotated[Bytes | None, "of its own processes on its cards, in bytes"]
+    mean_gpu_memory: Annotated[Bytes | None, "the same over its time, in bytes"]
+    peak_card_memory: Annotated[Bytes | None, "used of its cards, by whomever, in bytes"]
+    peak_gpu_utilization: Annotated[PerCent | None, "of its cards, in per cent"]
+    mean_gpu_utilization: Annotated[PerCent | None, "of its cards, in per cent"]
+    gpu_seconds: Annotated[Seconds | None, "seconds times cards"]
+    cpu_seconds: Annotated[Seconds | None, "CPU time of its processes"]
+    peak_resident: Annotated[Bytes | None, "the machine's memory that its processes had, in bytes"]
+    pin: Annotated[PinState | None, "whether its processes were on its own cards"]
+    pin_reason: Annotated[str, "why, in words"]
+
+
+class Attempt(QueuedAttempt, Use):
+    """One start of a job."""
+
+    number: Annotated[int, "counted from 1"]
+    state: Annotated[AttemptState, "what became of it"]
+    gpus: Annotated[list[AttemptCard], "its cards"]
+    pid: Annotated[int | None, "its process"]
+    started: Annotated[Time | None, "when it began"]
+    ended: Annotated[Time | None, "when it was over"]
+    seconds: Annotated[Seconds | None, "how long it lasted"]
+    exit_code: Annotated[int | None, "with which its main process exited"]
+    signal: Annotated[int | None, "that killed its main process"]
+    failure: Annotated[str | None, "its failure class"]
+    evidence: Annotated[str, "what shows the class"]
+    advice: Annotated[str, "what to do"]
+    reports: Annotated[list[str], "what the driver said of its cards meanwhile"]
+    worker: Annotated[str | None, "the attempt in whose process it ran, if that is another one"]
+    log: Annotated[str, "the path of its log"]
+    out: Annotated[str | None, "the path of its {{out}}, where there is one"]
+
+
+class RunJob(TypedDict):
+    """A job of the run."""
+
+    name: Annotated[str, "the job's name"]
+    state: Annotated[JobState, "where it is in its life"]
+    reason: Annotated[str, "why it waits, failed or was skipped, in words"]
+    params: Annotated[dict[str, str], "the values that foreach and matrix gave it"]
+    exit_code: Annotated[int | None, "of its last attempt"]
+    signal: Annotated[int | None, "of its last attempt"]
+    failure: Annotated[str | None, "the failure class of its last attempt"]
+    evidence: Annotated[str, "what shows the class"]
+    attempts: Annotated[list[Attempt], "the first one first"]
+
+
+class StatusDocument(TypedDict):
+    """What `gpulaunch status --json` prints."""
+
+    schema: Version
+    run: Annotated[RunHeader, "the run"]
+    gpus: Annotated[list[RunCard], "its cards"]
+    jobs: Annotated[list[RunJob], "its jobs, or those asked for"]
+
+
+# ── check, and --dry-run of run and map ─────────────────────────────────────────────────────────
+
+
+class PlanCard(TypedDict):
+    """A card that the run could have."""
+
+    index: Annotated[int, "the driver's number of the card"]
+    uuid: Annotated[str, "which it keeps"]
+    name: Annotated[str, "its model"]
+    memory: Annotated[Bytes, "its size, in bytes"]
+
+
+class PlanWorker(TypedDict):
+    """The process that takes one job after the other."""
+
+    key: Annotated[str, "jobs of one key may follow each other in one process"]
+    function: Annotated[str | None, "what it calls for each job; null: it is a program"]
+    load: Annotated[str | None, "what it calls first"]
+    items: Annotated[int | None, "after how many jobs it is replaced"]
+    memory: Annotated[Bytes | None, "above how many bytes it is replaced"]
+    load_timeout: Annotated[Seconds | None, "seconds until its first job may begin"]
+
+
+class PlanJob(TypedDict):
+    """A job of the plan; its environment is left out."""
+
+    name: Annotated[str, "the job's name"]
+    group: Annotated[int, "its entry in the job file, counted from 0"]
+    params: Annotated[dict[str, str], "the values that foreach and matrix gave it"]
+    run: Annotated[str, "its command; what is known only at its start stands as {{out}}"]
+    worker: Annotated[PlanWorker | None, "null: it has a process of its own"]
+    cwd: Annotated[str, "its working directory"]
+    gpus: Annotated[int, "cards at once"]
+    gpu_memory: Annotated[Bytes | None, "bytes that have to be free on each card"]
+    per_gpu: Annotated[int, "how many such jobs share a card"]
+    cpus: Annotated[int | None, "CPUs that it asks for"]
+    uses: Annotated[list[str], "the tokens that it takes"]
+    needs: Annotated[list[str], "the jobs that have to succeed first"]
+    after: Annotated[list[str], "the jobs that have to end first"]
+    priority: Annotated[int, "higher goes first"]
+    cost: Annotated[float, "larger goes first, within a priority"]
+    expected_seconds: Annotated[Seconds | None, "how long it took in an earlier run"]
+    timeout: Annotated[Seconds | None, "seconds that it may take"]
+    idle_timeout: Annotated[Seconds | None, "seconds that it may be silent"]
+    grace: Annotated[Seconds, "seconds between SIGTERM and SIGKILL"]
+    retries: Annotated[int, "how often it may go again"]
+    outputs: Annotated[list[str], "the files that it has to leave"]
+    service: Annotated[bool, "whether it runs for other jobs, as long as these need it"]
+    engine: Annotated[dict[str, dict[str, list[str]]], "by engine and key, what the engine is told"]
+
+
+class ScriptWarning(TypedDict):
+    """A place in a job's command or script that does not suit its cards."""
+
+    path: Annotated[str, "the file"]
+    line: Annotated[int, "counted from 1"]
+    column: Annotated[int, "counted from 1"]
+    rule: Annotated[str, "the rule of the lint"]
+    why: Annotated[str, "what is wrong, in words"]
+    mend: Annotated[str, "what to do, in words"]
+
+
+class PlanDocument(TypedDict):
+    """What `check --json` prints, and `--dry-run --json` of `run` and `map`."""
+
+    schema: Version
+    name: Annotated[str, "the run's name"]
+    engine: Annotated[str, "what starts the jobs: local or slurm"]
+    cards: Annotated[str, "on what the jobs run, in words"]
+    simulated: Annotated[bool, "whether the cards are pretend ones"]
+    gpus: Annotated[list[PlanCard], "the cards, where they are known"]
+    limits: Annotated[dict[str, int], "how many of each token may be taken at once"]
+    jobs: Annotated[list[PlanJob], "the jobs, in the order of the file"]
+    notify: Annotated[list[str], "who is told, and when, in words"]
+    warnings: Annotated[list[ScriptWarning], "what the lint found"]
+
+
+# ── gpus and ps ─────────────────────────────────────────────────────────────────────────────────
+
+
+class CardUser(TypedDict):
+    """A process on a card."""
+
+    pid: Annotated[int, "the process"]
+    user: Annotated[str | None, "whose it is"]
+    command: Annotated[str | None, "its name"]
+    memory: Annotated[Bytes | None, "what it has on the card, in bytes"]
+
+
+class MachineCard(TypedDict):
+    """A card of this machine, as it is now."""
+
+    index: Annotated[int, "as --gpus takes it; -1: it has none"]
+    uuid: Annotated[str, "which it keeps"]
+    name: Annotated[str, "its model"]
+    memory: Annotated[Bytes | None, "its size, in bytes"]
+    used: Annotated[Bytes | None, "what is in use of it, in bytes"]
+    users: Annotated[list[CardUser], "who is on it"]
+    lease: Annotated[str | None, "who holds its lease, in words; null: nobody"]
+    health: Annotated[str, "ok, or what is wrong, in words"]
+    simulated: Annotated[bool, "whether it is a pretend one"]
+    state: Annotated[str | None, "what keeps a launcher off though nobody holds it, in words"]
+    outside: Annotated[str, "the inherited mask that leaves it out; empty: it is in"]
+
+
+class CardsDocument(TypedDict):
+    """What `gpus --json` prints."""
+
+    schema: Version
+    gpus: Annotated[list[MachineCard], "the machine's cards"]
+
+
+class LiveRun(TypedDict):
+    """A run that is alive; of another user's only `id`, `pid` and `user` are known."""
+
+    id: Annotated[str, "the run's id"]
+    name: Annotated[str | None, "the run's name"]
+    dir: Annotated[str | None, "its directory"]
+    state: Annotated[RunState, "another than running: it is over and writes its report"]
+    started: Annotated[Time | None, "when it was begun"]
+    pid: Annotated[int, "its launcher"]
+    user: Annotated[str, "whose it is"]
+    simulated: Annotated[bool, "whether its cards are pretend ones"]
+    counts: Annotated[dict[JobState, int] | None, "how many jobs there are in each state"]
+
+
+class RunsDocument(TypedDict):
+    """What `ps --json` prints."""
+
+    schema: Version
+    runs: Annotated[list[LiveRun], "the runs alive on this machine"]
+
+
+# ── doctor ──────────────────────────────────────────────────────────────────────────────────────
+
+DoctorLevel = Literal["ok", "note", "warning", "error"]
+
+
+class MachineFinding(TypedDict):
+    """What was found out about this machine."""
+
+    level: Annotated[DoctorLevel, "error: no job can run; warning: some may not; note: no harm"]
+    what: Annotated[str, "what was found, in words"]
+    advice: Annotated[str, "what to do; may be empty"]
+
+
+class DoctorDocument(TypedDict):
+    """What `doctor --json` prints."""
+
+    schema: Version
+    findings: Annotated[list[MachineFinding], "those about the driver first"]
+
+
+DOCUMENTS: Final[Mapping[str, type]] = {
+    "status": StatusDocument,
+    "check": PlanDocument,
+    "gpus": CardsDocument,
+    "ps": RunsDocument,
+    "doctor": DoctorDocument,
+}
+"""By command, what it prints with `--json`."""
