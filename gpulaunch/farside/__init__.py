@@ -5,6 +5,7 @@ are run by path (`__main__.py`), some of them by the interpreters of people's jo
 on a cluster's file system.
 
     wire.py     bytes in JSON, messages with descriptors, the record of an end, own environment
+    launch.py   a command on its way to keepers
     proc.py     processes, as /proc has them
     shared.py   files on a file system that machines share: claims
     ports.py    reserved TCP ports

@@ -13,7 +13,8 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from .wire import IO, Any, memory_file, receive, send
+from .launch import launch_message, stop_message
+from .wire import IO, PROTOCOL, Any, packed, receive, send_fields
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(_HERE, "__main__.py") if os.path.isdir(_HERE) else _HERE
@@ -72,15 +73,11 @@ def new_pair(
     ours.setblocking(False)
     passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
     passed += [] if link is None else [link]
-    message = {
-        "alive": alive is not None,
-        "fds": len(passed),
-        "link": link is not None,
-        "gives_back": gives_back,
-    }
+    flags = [alive is not None, link is not None, gives_back]
+    message = packed("pair", str(PROTOCOL), str(len(passed)), *("01"[flag] for flag in flags))
     with theirs:
         try:
-            send(spawner, message, passed, socket.MSG_NOSIGNAL)
+            send_fields(spawner, message, passed, socket.MSG_NOSIGNAL)
         except OSError:
             ours.close()
             raise
@@ -96,18 +93,15 @@ class PairLink:
 
     def launch(self, spec: Mapping[str, object], child: Mapping[str, object]) -> None:
         """Start an attempt: `spec` is the keeper's part of the command, `child` the job's."""
-        with memory_file("launch") as file:
-            file.write(json.dumps(child).encode())
-            file.flush()
-            self.tell(spec, [file.fileno()])
+        self.tell(launch_message(spec, child))
 
     def stop(self, attempt: str, reason: str, by: str, now: bool) -> None:
-        self.tell({"do": "stop", "attempt": attempt, "reason": reason, "by": by, "now": now})
+        self.tell(stop_message(attempt, reason, by, now))
 
-    def tell(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
+    def tell(self, message: bytes) -> None:
         # A pair that is gone shows by its end of file; a full queue holds a stop already.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-            send(self.socket, message, fds, socket.MSG_NOSIGNAL)
+            send_fields(self.socket, message, flags=socket.MSG_NOSIGNAL)
 
     def messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
         """Yield what has come; None, the last and once, when the pair and its job are gone."""

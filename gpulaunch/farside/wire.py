@@ -1,7 +1,9 @@
 """What passes between processes, and between machines: the one place for its form.
 
-Bytes travel in JSON as Latin-1, one character each, so that any name of a file survives. Whole
-commands travel in files without a name, descriptors beside messages. The record of an end:
+Bytes travel in JSON as Latin-1, one character each, so that any name of a file survives;
+descriptors travel beside messages. To keepers a message is fields, each with a NUL at its end, the
+first of which says what is asked; a list is a count and its fields. From keepers it is one JSON
+object. The record of an end:
 
     <crc32, 8 hex digits> <one JSON object>\\n<NULs up to END_SIZE, allocated at launch>
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
 else:  # for annotations, which are never evaluated here
     IO = Any = object
 
+PROTOCOL = 1  # of what keepers are told; one that does not know it exits
+UNKNOWN_PROTOCOL = 64  # with this status
+MAX_MESSAGE = (
+    60_000  # bytes of a message to keepers; what is longer travels in a file without a name
+)
 MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 END_SIZE = 8192  # bytes allocated for the record of an end before the job starts
 NO_SPACE = "no_space"  # the kind of an error: the disk was full, and nothing was run
@@ -52,6 +60,11 @@ def raw(value: object) -> bytes:
     return str(value).encode("latin-1")
 
 
+def coded_text(text: str) -> str:
+    """Return the characters that stand for a text's bytes in UTF-8, whatever the locale."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
 def raw_all(values: Any) -> list[bytes]:
     return [raw(value) for value in values]
 
@@ -77,9 +90,77 @@ def send(
     link: socket.socket, message: Mapping[str, object], fds: Sequence[int], flags: int
 ) -> None:
     """Send one message, with descriptors. Raises OSError."""
+    send_bytes(link, json.dumps(message).encode(), fds, flags)
+
+
+def send_bytes(link: socket.socket, data: bytes, fds: Sequence[int], flags: int) -> None:
     rights = struct.pack(f"{len(fds)}i", *fds)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
-    link.sendmsg([json.dumps(message).encode()], ancillary, flags)
+    link.sendmsg([data], ancillary, flags)
+
+
+def packed(*values: str | Sequence[str]) -> bytes:
+    """Return a message to keepers, of fields and lists of fields whose characters are bytes."""
+    fields: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            fields.append(value)
+        else:
+            fields += [str(len(value)), *value]
+    return "\0".join([*fields, ""]).encode("latin-1")
+
+
+def send_fields(link: socket.socket, data: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
+    """Send a message to keepers, or the file that holds it. Raises OSError."""
+    if len(data) <= MAX_MESSAGE:
+        send_bytes(link, data, fds, flags)
+        return
+    with memory_file("launch") as file:
+        file.write(data)
+        file.flush()
+        send_bytes(link, packed("file"), [file.fileno(), *fds], flags)
+
+
+class MessageFields:
+    """A message to keepers, taken field by field; one that is missing is empty."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._left = iter(data.split(b"\0")[:-1])
+
+    def next(self) -> bytes:
+        return next(self._left, b"")
+
+    def text(self) -> str:
+        return self.next().decode("utf-8", "surrogateescape")
+
+    def flag(self) -> bool:
+        return self.next() == b"1"
+
+    def seconds(self) -> float | None:
+        field = self.next()
+        return float(field) if field else None
+
+    def many(self) -> list[bytes]:
+        return [self.next() for _ in range(int(self.next()))]
+
+
+def receive_fields(link: socket.socket) -> tuple[MessageFields | None, list[int]]:
+    """Return the next message and its descriptors; None when nobody is at the other end.
+
+    A peer that died with unread messages of ours shows as ECONNRESET, not as an end of file.
+    Raises OSError.
+    """
+    try:
+        data, fds = receive(link)
+    except ConnectionError:
+        return None, []
+    if data == packed("file"):
+        if not fds:  # the kernel dropped it
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        data = read_whole(fds[0])
+        os.close(fds.pop(0))
+    return (MessageFields(data) if data else None), fds
 
 
 def peer(link: socket.socket) -> tuple[int, int]:
@@ -109,22 +190,15 @@ def receive(
 
 
 class KeeperChannel:
-    """The keepers' end of a SEQPACKET pair: one JSON value a message."""
+    """The keepers' end of a SEQPACKET pair."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
 
-    def receive(self) -> tuple[dict[str, object] | None, list[int]]:
-        """Return the next message and its descriptors; None when the supervisor is gone.
-
-        A peer that died with unread messages of ours shows as ECONNRESET, not as an end of file.
-        """
-        try:
-            data, fds = receive(self.socket)
-        except ConnectionError:
-            return None, []
-        return (json.loads(data) if data else None), fds
+    def receive(self) -> tuple[MessageFields | None, list[int]]:
+        """Return the next message and its descriptors; None when the supervisor is gone."""
+        return receive_fields(self.socket)
 
     def send(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone; the end is in its file
@@ -143,12 +217,17 @@ def memory_file(name: str) -> IO[bytes]:
     return tempfile.TemporaryFile(dir="/dev/shm")
 
 
-def read_spec(fd: int) -> dict[str, Any]:
-    """Return a whole command. Does not move the file's position: two processes read the file."""
+def read_whole(fd: int) -> bytes:
+    """Return what a file holds. Does not move its position: several processes may read it."""
     data, size = b"", os.fstat(fd).st_size
     while len(data) < size:
         data += os.pread(fd, size - len(data), len(data))
-    value: dict[str, Any] = json.loads(data)
+    return data
+
+
+def read_spec(fd: int) -> dict[str, Any]:
+    """Return what a preload server is to do."""
+    value: dict[str, Any] = json.loads(read_whole(fd))
     return value
 
 

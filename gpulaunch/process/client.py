@@ -21,7 +21,15 @@ from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, new_pair, spawn
-from gpulaunch.farside.wire import coded, coded_all, coded_dict, memory_file, own_environment
+from gpulaunch.farside.launch import retire_message
+from gpulaunch.farside.wire import (
+    coded,
+    coded_all,
+    coded_dict,
+    memory_file,
+    own_environment,
+    packed,
+)
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end
 
@@ -31,11 +39,17 @@ class SpawnerGoneError(GpulaunchError):
 
 
 class ProgramStarted(Struct, frozen=True):
-    """The program runs as `pid`: its exec succeeded. `keeper` is the PID of its parent."""
+    """The program runs as `pid`: its exec succeeded. `keeper` is the PID of its parent.
+
+    `keeper_start`: when that started, in clock ticks since boot. `spent`: the CPU seconds of all
+    that it had reaped before the attempt.
+    """
 
     attempt: str
     pid: int
     keeper: int
+    keeper_start: int | None = None
+    spent: float | None = None
 
 
 class AttemptOver(Struct, frozen=True):
@@ -43,6 +57,7 @@ class AttemptOver(Struct, frozen=True):
 
     `kept`: its worker stays, and waits for another item on this pair. `note` is a line for
     people about the worker, mostly empty. `no_space`: the disk was full, and nothing was run.
+    `cpu`: the CPU seconds of all that was reaped during the attempt; None of a worker's item.
     """
 
     attempt: str
@@ -50,6 +65,7 @@ class AttemptOver(Struct, frozen=True):
     kept: bool = False
     note: str = ""
     no_space: bool = False
+    cpu: float | None = None
 
 
 class WorkerReaped(Struct, frozen=True):
@@ -216,17 +232,17 @@ class Pair:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
-        self._link.tell({"do": "retire", "now": now})
+        self._link.tell(retire_message(now))
 
     def lend(self) -> None:
         """Ask for copies of the pair's leases; reported by Lent, or by PairLeft or Gone."""
-        self._link.tell({"do": "lend"})
+        self._link.tell(packed("lend"))
 
     def end(self) -> None:
         """End an idle pair, which gives its leases back; reported by Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: it cannot be ended as idle")
-        self._link.tell({"do": "end"})
+        self._link.tell(packed("end"))
 
     def on_readable(self) -> list[Report]:
         """Return the reports that have come, without waiting. Gone is the last, and comes once."""
@@ -244,7 +260,8 @@ class Pair:
         if message is None:
             yield from self._last_words()
         elif message["is"] == "started":
-            yield ProgramStarted(message["attempt"], message["pid"], message["keeper"])
+            message.pop("is")
+            yield ProgramStarted(**message)
         elif message["is"] == "unkillable":
             # A guardian that sweeps because its monitor was killed does not know the attempt.
             if attempt := message["attempt"] or self._attempt:
@@ -259,11 +276,14 @@ class Pair:
         elif message["is"] == "cold":
             yield StartedCold(message["attempt"], message["why"], message["for_good"])
         else:
-            yield self._ended(end_from(message["end"]), message["kept"], message["note"])
+            kept, note, cpu = message["kept"], message["note"], message["cpu"]
+            yield self._ended(end_from(message["end"]), kept, note, cpu)
 
-    def _ended(self, record: EndRecord, kept: bool = False, note: str = "") -> AttemptOver:
+    def _ended(
+        self, record: EndRecord, kept: bool = False, note: str = "", cpu: float | None = None
+    ) -> AttemptOver:
         attempt, self._attempt = self._attempt, None
-        return AttemptOver(attempt or record.attempt, record.end, kept, note, record.no_space)
+        return AttemptOver(attempt or record.attempt, record.end, kept, note, record.no_space, cpu)
 
     def _last_words(self) -> Iterator[Report]:
         """Yield the end from its file, if the keeper died before it reported it; then Gone."""
@@ -280,23 +300,19 @@ class Pair:
 def for_the_keeper(command: Command) -> dict[str, object]:
     """Return the keeper's part of a command; short, however long the command is."""
     return {
-        "do": "launch",
         "attempt": command.attempt,
         "end": coded(command.end),
         "slot": command.slot,
-        "outputs": bool(command.outputs),
         "timeout": command.timeout,
         "idle_timeout": command.idle_timeout,
         "grace": command.grace,
         "success_codes": sorted(command.success_codes),
-        "worker": command.task is not None,
     }
 
 
 def for_the_child(command: Command) -> dict[str, object]:
     """Return the rest of a command, which the process reads that becomes the job."""
     return {
-        "attempt": command.attempt,
         "argv": coded_all(command.argv),
         "env_set": coded_dict(command.env_set),
         "env_unset": coded_all(command.env_unset),

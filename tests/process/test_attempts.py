@@ -34,7 +34,15 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.keeper.phases import begun
-from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
+from gpulaunch.farside.launch import LaunchOrder, launch_message
+from gpulaunch.farside.wire import MessageFields
+from gpulaunch.process.client import (
+    AttemptOver,
+    ProgramStarted,
+    Spawner,
+    for_the_child,
+    for_the_keeper,
+)
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import end_from, read_end
 from tests.helpers import wait_until
@@ -570,9 +578,10 @@ def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     told: list[dict[str, Any]] = []
     monitor: Any = SimpleNamespace(worker=None, channel=SimpleNamespace(send=told.append))
-    limits = dict.fromkeys(("timeout", "idle_timeout", "grace"))
-    spec = {"attempt": "a.1", "end": str(tmp_path / "e"), "worker": False} | limits
-    begun(monitor, spec, os.memfd_create("spec"))
+    command = Command("a.1", ("true",), log="/log", end=str(tmp_path / "e"))
+    fields = MessageFields(launch_message(for_the_keeper(command), for_the_child(command)))
+    assert fields.next() == b"launch"
+    begun(monitor, LaunchOrder(fields))
     (message,) = told
     assert message["end"]["error"] == f"cannot lay out {tmp_path}/e: Kein Platz mehr"
     assert message["end"]["kind"] == kind

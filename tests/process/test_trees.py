@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
+from gpulaunch.farside.wire import end_line, line_of_end
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
 from tests.process.support import (
@@ -124,13 +126,15 @@ def test_a_killed_monitor_is_a_lost_attempt_by_name(spawner: Spawner, slot: Slot
 def test_an_end_on_file_that_the_keeper_could_not_tell_any_more_is_told(
     spawner: Spawner, slot: Slot
 ) -> None:
-    """Killed after writing and before sending: here, the file is another attempt's, renamed."""
+    """Killed after writing and before sending: here, the end is another attempt's, renamed."""
     slot.run("sh", "-c", "exit 5")
-    written = slot.end_file
+    line = line_of_end(slot.end_file.read_bytes())
+    assert line is not None
+    record = {**json.loads(line), "attempt": "job.2"}
     _, monitor = keepers_of(spawner)
     slot.launch("sleep", "100")
     slot.expect(ProgramStarted)
-    written.rename(slot.end_file)
+    slot.end_file.write_bytes(end_line(record))
     os.kill(monitor, signal.SIGKILL)
     ended = slot.expect(AttemptOver)
     assert (ended.attempt, ended.end.outcome) == ("job.2", Exited(5))

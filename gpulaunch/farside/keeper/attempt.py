@@ -7,9 +7,10 @@ import os
 import signal
 import time
 
-from ..wire import NO_SPACE, Any, raw, shown
-from .end import AttemptResult, AttemptTerms, EndFile
-from .kernel import has_ended, send_signal
+from ..launch import LaunchOrder
+from ..wire import NO_SPACE, Any, shown
+from .end import AttemptResult, EndFile
+from .kernel import has_ended, send_signal, spent_by_children
 from .looks import Looks
 from .start import FULL, ForkedChild, Station
 from .worker import WorkerItem, WorkerPipes
@@ -47,17 +48,17 @@ class Phase:
 
 
 class KeeperAttempt:
-    """What all phases of an attempt share (see `phases.py`); `file` has the command's other part.
+    """What all phases of an attempt share (see `phases.py`).
 
     `alone`: at the last reaping no process was left below the keeper. `over`: its end is recorded,
     and no process of it is left.
     """
 
-    def __init__(self, station: Station, spec: dict[str, Any], file: int) -> None:
+    def __init__(self, station: Station, launch: LaunchOrder) -> None:
         self.station = station
-        self.file = file
-        self.terms = AttemptTerms(spec)
-        self.item = WorkerItem(file) if spec["worker"] else None
+        self.launch = launch
+        self.item = None if launch.task is None else WorkerItem(launch.task)
+        self.spent = spent_by_children()
         self.result = AttemptResult()
         self.looks = Looks()
         self.child: ForkedChild | None = None
@@ -65,15 +66,15 @@ class KeeperAttempt:
         self.end_file: EndFile | None = None
         self.phase = Phase(self)
         try:
-            self.end_file = EndFile(raw(spec["end"]), spec.get("slot"))
+            self.end_file = EndFile(launch.end, launch.slot)
         except OSError as problem:
-            self.result.error = f"cannot lay out {shown(raw(spec['end']))}: {problem.strerror}"
+            self.result.error = f"cannot lay out {shown(launch.end)}: {problem.strerror}"
             self.result.kind = NO_SPACE if problem.errno == errno.ENOSPC else None
             self.finish()
 
     @property
     def id(self) -> str:
-        return self.terms.id
+        return self.launch.id
 
     @property
     def worker(self) -> WorkerPipes | None:
@@ -84,14 +85,16 @@ class KeeperAttempt:
         """Return the seconds that the attempt may take, or a worker's loading."""
         if self.item and self.item.loading and self.item.load_timeout is not None:
             return self.item.load_timeout
-        return self.terms.timeout
+        return self.launch.timeout
 
     # ── Start ───────────────────────────────────────────────────────────────────────────────
 
     def send_started(self) -> None:
         assert self.child is not None
-        message = {"is": "started", "attempt": self.id, "pid": self.child.pid}
-        self.station.channel.send({**message, "keeper": os.getpid()})
+        me = os.getpid()
+        message = {"is": "started", "attempt": self.id, "pid": self.child.pid, "keeper": me}
+        more = {"keeper_start": self.station.start, "spent": self.spent}
+        self.station.channel.send({**message, **more})
 
     def read_child(self) -> None:
         """Read the exec's result: words are an error; end of file without words is a start.
@@ -224,7 +227,7 @@ class KeeperAttempt:
 
     def stop(self, reason: str, by: str, now: bool) -> None:
         """Send TERM unless the attempt is over already; `advance` does the rest."""
-        self.phase.stop(reason, by, time.monotonic() + (0.0 if now else self.terms.grace), now)
+        self.phase.stop(reason, by, time.monotonic() + (0.0 if now else self.launch.grace), now)
 
     def advance(self, now: float) -> None:
         while not self.over:
@@ -236,17 +239,18 @@ class KeeperAttempt:
     def finish(self) -> None:
         """Record the end: first in the file, then to the supervisor. No process of it is left."""
         self.phase, self.over = Phase(self), True
-        os.close(self.file)
-        by, result = self.terms.term_by, self.result
+        by, result = self.launch.term_by, self.result
         # Slurm sends TERM to all processes of a job, one by one: the job may have ended at it
         # before it reached us. So a success waits for it a moment; a failure has Slurm's state.
-        if by and result.succeeded(self.terms.success_codes):
+        if by and result.succeeded(self.launch.success_codes):
             if signal.sigtimedwait({signal.SIGTERM}, TERM_COMES):
-                result.cause, result.by = "interrupted", str(by)
-        record = result.record(self.terms, self.child.pid if self.child else None, self.limit())
+                result.cause, result.by = "interrupted", by
+        record = result.record(self.launch, self.child.pid if self.child else None, self.limit())
         if self.end_file is not None and result.kind == NO_SPACE:  # nothing was run: it goes again
             self.end_file.give_up()
         elif self.end_file is not None:
             self.end_file.write(record)
         kept = self.station.worker is not None
-        self.station.channel.send({"is": "ended", "end": record, "kept": kept, "note": result.note})
+        cpu = None if self.item else spent_by_children() - self.spent
+        message = {"is": "ended", "end": record, "kept": kept, "note": result.note, "cpu": cpu}
+        self.station.channel.send(message)

@@ -1,4 +1,4 @@
-"""What a command asks of an attempt, what became of it, and the file that says so."""
+"""What became of an attempt, and the file that says so."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ import json
 import os
 import time
 
-from ..wire import END_SIZE, Any, end_line, end_record, raw
+from ..launch import LaunchOrder
+from ..wire import END_SIZE, Any, end_line, end_record
 from .kernel import CLOCK_REALTIME_COARSE
-
-
-class AttemptTerms:
-    """The keeper's part of a command: limits in seconds, and what counts as a success."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.id = str(spec["attempt"])
-        self.timeout: float | None = spec["timeout"]
-        self.idle_timeout: float | None = spec["idle_timeout"]
-        self.grace = float(spec["grace"] or 0.0)
-        self.outputs = bool(spec.get("outputs"))
-        self.success_codes: list[int] = spec.get("success_codes", [0])
-        self.oom_kills = spec.get("oom_kills")  # the file that counts them
-        self.term_by = spec.get("term_by")  # who sends TERM to all processes here, if anybody does
 
 
 class AttemptResult:
@@ -48,14 +35,14 @@ class AttemptResult:
             return False
         return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
 
-    def record(self, terms: AttemptTerms, pid: int | None, limit: float | None) -> dict[str, Any]:
+    def record(self, launch: LaunchOrder, pid: int | None, limit: float | None) -> dict[str, Any]:
         """Return the record of the end; it fits the file, however long its paths are."""
-        limits = {"timeout": limit, "idle_timeout": terms.idle_timeout}
+        limits = {"timeout": limit, "idle_timeout": launch.idle_timeout}
         missing = [clip(path, 900) for path in self.missing[:40]]
         while len(json.dumps(missing)) > 2000:
             missing.pop()
         return end_record(
-            clip(terms.id, 2000),
+            clip(launch.id, 2000),
             pid=pid,
             status=self.status,
             cause=self.cause,
@@ -65,7 +52,7 @@ class AttemptResult:
             error=self.error and clip(self.error, 2000),
             kind=self.kind,
             leftovers=self.leftovers,
-            oom_kills=kills_counted(terms.oom_kills),
+            oom_kills=kills_counted(launch.oom_kills),
             started=self.started,
             ended=self.answered or (time.monotonic(), time.time()),
         )
@@ -115,10 +102,10 @@ class EndFile:
         os.close(self.fd)
 
 
-def kills_counted(file: object) -> int:
+def kills_counted(file: bytes) -> int:
     """Return how many processes the kernel killed for memory, by a cgroup's file; else 0."""
     if file:
-        with contextlib.suppress(OSError, ValueError), open(raw(file), "rb") as counter:
+        with contextlib.suppress(OSError, ValueError), open(file, "rb") as counter:
             for line in counter:
                 name, _, number = line.partition(b" ")
                 if name == b"oom_kill":

@@ -11,6 +11,7 @@ import signal
 
 from ..proc import stat_fields
 
+RUSAGE_CHILDREN = -1
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 # The clock that file systems stamp files with: a file written now is never older than it.
 CLOCK_REALTIME_COARSE = 5
@@ -69,6 +70,13 @@ def started_at(pid: int) -> int:
         return int(stat_fields(pid)[19])
     except OSError:
         return -1
+
+
+def spent_by_children() -> float:
+    """Return the CPU seconds of all that this process has reaped, and of what those had."""
+    usage = (ctypes.c_long * 64)()  # struct rusage: two times of seconds and microseconds first
+    libc.getrusage(RUSAGE_CHILDREN, usage)
+    return int(usage[0]) + int(usage[2]) + (int(usage[1]) + int(usage[3])) / 1e6
 
 
 def children() -> list[int]:

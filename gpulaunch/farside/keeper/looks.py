@@ -9,7 +9,8 @@ import signal
 import stat
 from collections.abc import Callable
 
-from ..wire import Any, raw, raw_all, read_spec, shown
+from ..launch import LaunchOrder
+from ..wire import Any, shown
 from . import host
 from .kernel import send_signal
 from .start import settle_in
@@ -101,15 +102,15 @@ class Looks:
         return ours
 
 
-def look_at_log(file: int) -> dict[str, list[int]]:
-    seen = os.stat(raw(read_spec(file)["log"]))
+def look_at_log(launch: LaunchOrder) -> dict[str, list[int]]:
+    seen = os.stat(launch.log)
     return {"log": [seen.st_size, seen.st_mtime_ns]}
 
 
-def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
+def look_for_outputs(launch: LaunchOrder, since: int) -> dict[str, list[str]]:
     """Return the outputs that are missing, each with what is wrong with it."""
     missing = []
-    for path in raw_all(read_spec(file)["outputs"]):
+    for path in launch.outputs:
         fault = fault_of_pattern(path, since)
         if fault is not None:
             missing.append(shown(path) + fault)

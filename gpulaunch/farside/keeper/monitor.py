@@ -9,14 +9,23 @@ import select
 import signal
 import time
 
+from ..launch import LaunchOrder
 from ..proc import is_stopped
 from ..wire import peer
 from .attempt import KeeperAttempt
-from .kernel import PR_SET_CHILD_SUBREAPER, Waker, prctl, rename, send_signal, terminate
+from .kernel import (
+    PR_SET_CHILD_SUBREAPER,
+    Waker,
+    prctl,
+    rename,
+    send_signal,
+    started_at,
+    terminate,
+)
 from .phases import begun
 from .start import Station, fork_child
 from .sweep import Sweep
-from .worker import WorkerPipes, task_of
+from .worker import WorkerPipes
 
 SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first
 LOOK = 2.0  # seconds between an idle pair's looks at whether the supervisor is stopped
@@ -87,7 +96,7 @@ class Monitor:
         self.watch: int | None = watch
         self.attempt: KeeperAttempt | None = None
         self.retirement: Retirement | None = None
-        self.pending: tuple[dict[str, object], int] | None = None
+        self.pending: LaunchOrder | None = None
         self.early_stop: tuple[str, str, bool] | None = None
         station.spare_at = time.monotonic() + SPARE_AFTER
         self.leaving = False
@@ -98,6 +107,7 @@ class Monitor:
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
         self.waker = Waker()
         rename("keeper-monitor")
+        station.start = started_at(os.getpid())
 
     def serve(self) -> None:
         while self.attempt or self.station.worker or self.pending or not self.leaving:
@@ -187,24 +197,26 @@ class Monitor:
         return dict(poller.poll(milliseconds))
 
     def listen(self, events: int) -> None:
-        message, fds = (None, []) if events & select.POLLHUP else self.channel.receive()
+        message, _ = (None, []) if events & select.POLLHUP else self.channel.receive()
         if message is None:
             self.leaving = True
             self.channel.fd = -1  # the socket stays open: it says that this keeper lives
             self.stop("interrupted", SUPERVISOR_GONE, now=False)
-        elif message["do"] == "launch":
-            self.pending = (message, fds[0])
+            return
+        verb = message.next()
+        if verb == b"launch":
+            self.pending = LaunchOrder(message)
             self.begin()
-        elif message["do"] == "end":
+        elif verb == b"end":
             self.leaving = True
-        elif message["do"] == "lend":
+        elif verb == b"lend":
             self.channel.send({"is": "lent"}, self.station.leases)
-        elif message["do"] == "retire":
-            self.retire(bool(message["now"]), asked=True)
-        elif message["attempt"] == (
-            self.attempt.id if self.attempt else self.pending and self.pending[0]["attempt"]
-        ):
-            self.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
+        elif verb == b"retire":
+            self.retire(message.flag(), asked=True)
+        elif verb == b"stop":
+            here = self.attempt or self.pending
+            if here and here.id == message.text():
+                self.stop(message.text(), message.text(), message.flag())
 
     def stop(self, reason: str, by: str, now: bool) -> None:
         """Stop the running attempt, or the one that waits for a worker to be gone."""
@@ -220,13 +232,13 @@ class Monitor:
         assert self.pending is not None
         if self.station.worker and not self.retirement:
             died = self.station.worker.has_died()  # between items: no attempt has failed by that
-            message, file = self.pending
-            if died or not message["worker"] or not self.station.worker.suits(task_of(file)):
+            task = self.pending.task
+            if died or task is None or not self.station.worker.suits(task):
                 self.retire(now=died)
         if self.retirement:
             return
-        (message, file), self.pending = self.pending, None
-        self.attempt = begun(self.station, message, file)
+        launch, self.pending = self.pending, None
+        self.attempt = begun(self.station, launch)
         if self.early_stop:
             self.attempt.stop(*self.early_stop)
             self.early_stop = None

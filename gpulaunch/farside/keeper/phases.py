@@ -14,7 +14,8 @@ import os
 import signal
 import time
 
-from ..wire import Any, raw_all, read_spec, shown
+from ..launch import LaunchOrder
+from ..wire import Any, shown
 from . import host
 from .attempt import KeeperAttempt, Phase
 from .kernel import SCARCE, children, send_signal, terminate
@@ -26,9 +27,9 @@ from .worker import WorkerPipes
 OUTPUT_CHECK_LIMIT = 60.0  # seconds
 
 
-def begun(station: Station, spec: dict[str, Any], file: int) -> KeeperAttempt:
+def begun(station: Station, command: LaunchOrder) -> KeeperAttempt:
     """Return an attempt that is launched, or over where its end could not be laid out."""
-    attempt = KeeperAttempt(station, spec, file)
+    attempt = KeeperAttempt(station, command)
     if not attempt.over:
         launch(attempt)
     return attempt
@@ -59,7 +60,7 @@ def start_cold(attempt: KeeperAttempt, what: str, reaped: bool = False) -> None:
 
 
 def check_or_finish(attempt: KeeperAttempt) -> None:
-    if attempt.terms.outputs and attempt.result.succeeded(attempt.terms.success_codes):
+    if attempt.launch.outputs and attempt.result.succeeded(attempt.launch.success_codes):
         attempt.phase = Checking(attempt)
     else:
         attempt.finish()
@@ -81,7 +82,7 @@ class Forking(Phase):
         if item and station.worker:
             worker = station.worker
             self.begin(ForkedChild(worker.pid))
-            worker.grace = self.attempt.terms.grace
+            worker.grace = self.attempt.launch.grace
             worker.hand(item.task, fresh=False)
             self.attempt.send_started()
             return
@@ -102,7 +103,7 @@ class Forking(Phase):
             os.close(pipes[0])
             os.close(pipes[3])
             item.loading = True
-            station.worker = WorkerPipes(self.attempt.terms, item.task, child.pid, *pipes[1:3])
+            station.worker = WorkerPipes(self.attempt.launch, item.task, child.pid, *pipes[1:3])
             station.worker.hand(item.task, fresh=True)
         if host.at_fork is not None and not station.exec_only:
             child.ready_by = time.monotonic() + host.at_fork_limit
@@ -114,9 +115,9 @@ class Forking(Phase):
         """Return the child, which has its command: the one forked ahead, or else a new one."""
         station = self.attempt.station
         child, station.spare, station.spare_at = station.spare, None, None
-        if child is None or not child.begin(self.attempt.file, pipes):
+        if child is None or not child.begin(self.attempt.launch, pipes):
             child = fork_child(station)
-            child.begin(self.attempt.file, pipes)
+            child.begin(self.attempt.launch, pipes)
         return child
 
     def begin(self, child: ForkedChild) -> Running:
@@ -157,7 +158,7 @@ class Running(Phase):
     def start_clock(self) -> None:
         """Start the timeout and the idle timeout; a worker's loading has a limit of its own."""
         self.since = time.monotonic()
-        limit = self.attempt.terms.idle_timeout
+        limit = self.attempt.launch.idle_timeout
         loading = self.attempt.item and self.attempt.item.loading
         self.silence = Silence(limit, self.since) if limit and not loading else None
 
@@ -184,7 +185,7 @@ class Running(Phase):
         elif limit and now >= self.since + limit:
             attempt.stop("timeout", "", now=False)
         elif silence and silence.at is not None and now >= silence.at and not attempt.looks.helper:
-            silence.at = None if attempt.looks.ask(look_at_log, attempt.file) else now + 1.0
+            silence.at = None if attempt.looks.ask(look_at_log, attempt.launch) else now + 1.0
 
     def main_has_ended(self, now: float) -> None:
         attempt, item, worker = self.attempt, self.attempt.item, self.attempt.worker
@@ -193,7 +194,7 @@ class Running(Phase):
         elif worker:
             # Close the worker's input, TERM after half the grace, then KILL.
             worker.close_input()
-            grace = attempt.terms.grace
+            grace = attempt.launch.grace
             term_at = now + grace / 2 if self.kill_at is None else None
             attempt.phase = Terminating(attempt, self.child, self.kill_at or now + grace, term_at)
         elif attempt.result.cause:
@@ -346,11 +347,10 @@ class Checking(Phase):
             self.conclude([])
         elif now >= self.limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
-            paths = raw_all(read_spec(attempt.file)["outputs"])
-            self.conclude([f"{shown(path)} {words}" for path in paths])
+            self.conclude([f"{shown(path)} {words}" for path in attempt.launch.outputs])
         elif attempt.looks.helper is None and now >= self.at:
             assert attempt.end_file is not None
-            asked = attempt.looks.ask(look_for_outputs, attempt.file, attempt.end_file.since)
+            asked = attempt.looks.ask(look_for_outputs, attempt.launch, attempt.end_file.since)
             self.at = math.inf if asked else now + 1.0
 
     def answered(self, answer: dict[str, Any] | None) -> None:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from ..wire import KeeperChannel, own_environment, receive
+from ..wire import PROTOCOL, UNKNOWN_PROTOCOL, KeeperChannel, own_environment, receive
 from . import kernel
 from .host import opened, run_keeper
 from .monitor import Monitor
@@ -96,11 +96,13 @@ class SpawnServer:
             os.close(control.socket.detach())
             self.control = None
             return
+        if (message.next(), message.next()) != (b"pair", b"%d" % PROTOCOL):
+            os._exit(UNKNOWN_PROTOCOL)
         try:
-            if len(fds) != message["fds"]:  # the kernel dropped some: too many open files here
+            if len(fds) != int(message.next()):  # the kernel dropped some: too many open files
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            alive, gives_back = bool(message["alive"]), bool(message.get("gives_back"))
-            if message.get("link"):
+            alive, link, gives_back = message.flag(), message.flag(), message.flag()
+            if link:
                 awaited = AwaitedPair(fds, alive, gives_back)
                 self.awaited[awaited.link.fileno()] = awaited
             else:

@@ -7,11 +7,11 @@ import errno
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 
-from ..wire import Any, KeeperChannel, raw, raw_all, raw_dict, read_spec
+from ..launch import LaunchOrder
+from ..wire import Any, KeeperChannel, receive_fields, send_fields
 from . import host
 from .isolation import isolate
 from .kernel import PR_SET_PDEATHSIG, SCARCE, copy_high, has_ended, prctl, send_signal
@@ -21,7 +21,9 @@ from .worker import WorkerPipes
 READY = b"\0"  # through the child's pipe: hooks at forks have returned
 # In a preload server: turns a forked child into its job. It raises ContinueInChild, or returns if
 # the child is to exec.
-go_on_as_job: Callable[[dict[str, Any], Station, dict[bytes, bytes]], None] | None = None
+go_on_as_job: Callable[[LaunchOrder, dict[str, Any], Station, dict[bytes, bytes]], None] | None = (
+    None
+)
 FULL = b"\1"  # begins a refusal for want of room on the disk: no failure of the job's
 
 
@@ -69,15 +71,14 @@ class ForkedChild:
             on_failure.pop_all()
         return cls(pid, link, read, forker)
 
-    def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
+    def begin(self, launch: LaunchOrder, pipes: Sequence[int] = ()) -> bool:
         """Hand the child its job, and for a worker the pipes of items and answers.
 
         Returns False if the child was dead; it is reaped then.
         """
         assert self.link is not None
-        fds = struct.pack(f"{1 + len(pipes)}i", file, *pipes)
         try:
-            self.link.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            send_fields(self.link, launch.message, pipes)
         except OSError:  # it was killed meanwhile
             self.reap()
             return False
@@ -146,7 +147,7 @@ class Station:
     """The pair's socket and leases, what jobs start from, and what stays between attempts.
 
     `spare`: a child forked ahead; `spare_at`: when one is to be. `exec_only`: jobs exec although
-    this interpreter could run them.
+    this interpreter could run them. `start`: when the monitor started, in clock ticks since boot.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Station:
         self.spare: ForkedChild | None = None
         self.spare_at: float | None = None
         self.exec_only = False
+        self.start = -1
 
     def reap_worker(self, pid: int) -> bool:
         """Forget the worker if it was the process just reaped, and close its pipes; True if so."""
@@ -189,22 +191,22 @@ def become_job(station: Station, parent: int, link: socket.socket, pipe: int) ->
             os.set_inheritable(fd, True)
         environment = dict(station.environment)
         with link:
-            spec, pipes = await_spec(link)
+            launch, pipes = await_launch(link)
         if pipes:
             pipe = copy_high(pipe)
             answers = copy_high(pipes[1])
             os.dup2(pipes[0], 0)
             os.dup2(answers, 3)
-        stdio(raw(spec["log"]))
-        if spec["hidden"] is not None:
-            isolate(raw_all(spec["hidden"]))
-        enter(raw(spec["cwd"]))
-        for name in raw_all(spec["env_unset"]):
+        stdio(launch.log)
+        if launch.hidden is not None:
+            isolate(launch.hidden)
+        enter(launch.cwd)
+        for name in launch.env_unset:
             environment.pop(name, None)
-        environment.update(raw_dict(spec["env_set"]))
-        if go_on_as_job is not None and spec.get("main") and not station.exec_only:
-            go_on_as_job(spec, station, environment)
-        execute(raw_all(spec["argv"]), environment)
+        environment.update(launch.env_set)
+        if go_on_as_job is not None and launch.main and not station.exec_only:
+            go_on_as_job(launch, launch.main, station, environment)
+        execute(launch.argv, environment)
     except host.ContinueInChild:
         continues = True
         raise
@@ -229,17 +231,19 @@ def go_on_in_child(parent: int, pipe: int) -> None:
     settle_in(parent)
 
 
-def await_spec(link: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
+def await_launch(link: socket.socket) -> tuple[LaunchOrder, list[int]]:
     """Return the command and a worker's pipes; exit if the keeper closes the link instead."""
-    flags = socket.MSG_CMSG_CLOEXEC
-    said, ancillary, got, _ = link.recvmsg(1, socket.CMSG_SPACE(3 * 4), flags)
-    if not said:
+    try:
+        message, pipes = receive_fields(link)
+    except OSError as problem:
+        raise Refusal(problem.strerror or str(problem)) from None
+    if message is None:
         os._exit(127)
-    if not ancillary or got & socket.MSG_CTRUNC:
+    message.next()
+    launch = LaunchOrder(message)
+    if launch.task is not None and len(pipes) != 2:  # the kernel dropped some
         raise Refusal(os.strerror(errno.EMFILE))
-    fds = ancillary[0][2]
-    file, *pipes = struct.unpack(f"{len(fds) // 4}i", fds[: len(fds) // 4 * 4])
-    return read_spec(file), tuple(pipes)
+    return launch, pipes
 
 
 def settle_in(parent: int) -> None:

@@ -6,17 +6,17 @@ import contextlib
 import json
 import os
 
+from ..launch import LaunchOrder
 from ..proc import children_of
-from ..wire import Any, read_spec
-from .end import AttemptTerms
+from ..wire import Any
 from .kernel import children
 
 
 class WorkerItem:
     """What a worker is handed; `keep`: it has answered, and may take another one."""
 
-    def __init__(self, file: int) -> None:
-        self.task = task_of(file)
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
         self.load_timeout: float | None = self.task["load_timeout"]
         self.loading = self.keep = False
 
@@ -25,10 +25,10 @@ class WorkerPipes:
     """A process that is handed one item after the other, and the pipes to it."""
 
     def __init__(
-        self, terms: AttemptTerms, task: dict[str, Any], pid: int, items: int, answers: int
+        self, launch: LaunchOrder, task: dict[str, Any], pid: int, items: int, answers: int
     ) -> None:
-        self.by = terms.id
-        self.grace = terms.grace
+        self.by = launch.id
+        self.grace = launch.grace
         self.key = task["key"]
         self.most: int | None = task["items"]
         self.memory: int | None = task["memory"]
@@ -120,9 +120,3 @@ def tree_memory(pid: int) -> int:
             continue  # the process has ended
         todo += children_of(pid)
     return total
-
-
-def task_of(file: int) -> dict[str, Any]:
-    """Return a worker's item, as it is handed to the worker."""
-    task: dict[str, Any] = read_spec(file)["worker"]
-    return task

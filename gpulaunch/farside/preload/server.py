@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ..keeper import host, kernel, start
 from ..keeper.spawner import SpawnServer
 from ..keeper.start import Station, settle_in
+from ..launch import LaunchOrder
 from ..wire import Any, coded, decoded, raw, raw_all, raw_dict, read_spec
 from . import after_fork, finding, safety
 from .guard import FORKED, FORKING, refuse
@@ -236,7 +237,11 @@ class Server:
     # ── The job's last steps ────────────────────────────────────────────────────────────────────
 
     def go_on_as_job(
-        self, spec: dict[str, Any], station: Station, environment: dict[bytes, bytes]
+        self,
+        launch: LaunchOrder,
+        main: dict[str, Any],
+        station: Station,
+        environment: dict[bytes, bytes],
     ) -> None:
         """Make the forked child the job: its command line, environment, handlers, descriptors.
 
@@ -245,10 +250,9 @@ class Server:
         """
         why = self.why_stale()
         if why:
-            message = {"is": "cold", "attempt": spec["attempt"], "why": why, "for_good": False}
+            message = {"is": "cold", "attempt": launch.id, "why": why, "for_good": False}
             station.channel.send(message)
             return
-        main = spec["main"]
         environment.update(raw_dict(main["env"]))
         argv = raw_all(main["argv"])
         room = b"%s=%s" % (ROOM.encode(), b" " * ROOM_SIZE)

@@ -1,0 +1,88 @@
+"""A command on its way to keepers: the two sides of one message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from .wire import Any, MessageFields, coded_text, packed
+
+
+def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes:
+    """Return the message that starts an attempt, from the keeper's part and the child's."""
+    slot, hidden = keeper.get("slot"), child["hidden"]
+    return packed(
+        "launch",
+        coded_text(keeper["attempt"]),
+        keeper["end"],
+        "" if slot is None else str(slot),
+        child["log"],
+        child["cwd"],
+        _seconds(keeper["timeout"]),
+        _seconds(keeper["idle_timeout"]),
+        _seconds(keeper["grace"] or 0.0),
+        keeper.get("oom_kills") or "",
+        coded_text(keeper.get("term_by") or ""),
+        [str(code) for code in keeper.get("success_codes", [0])],
+        child["outputs"],
+        child["argv"],
+        [f"{name}={value}" for name, value in child["env_set"].items()],
+        child["env_unset"],
+        _flag(hidden is not None),
+        hidden or (),
+        _json(child.get("worker")),
+        _json(child.get("main")),
+    )
+
+
+def stop_message(attempt: str, reason: str, by: str, now: bool) -> bytes:
+    return packed("stop", coded_text(attempt), reason, coded_text(by), _flag(now))
+
+
+def retire_message(now: bool) -> bytes:
+    return packed("retire", _flag(now))
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else "0"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else repr(float(value))
+
+
+def _json(value: object) -> str:
+    return "" if value is None else json.dumps(value)
+
+
+class LaunchOrder:
+    """A command as keepers read it, once its first field is read; `message` is the whole of it.
+
+    `success_codes` and `outputs`: what counts as a success. `oom_kills`: the file that counts them.
+    `term_by`: who sends TERM to all processes here, if anybody does. `hidden`: None without
+    isolation. `task`: a worker's item. `main`: how a job looks that goes on without an exec.
+    """
+
+    def __init__(self, fields: MessageFields) -> None:
+        self.message = fields.data
+        self.id = fields.text()
+        self.end = fields.next()
+        slot = fields.next()
+        self.slot = int(slot) if slot else None
+        self.log = fields.next()
+        self.cwd = fields.next()
+        self.timeout = fields.seconds()
+        self.idle_timeout = fields.seconds()
+        self.grace = fields.seconds() or 0.0
+        self.oom_kills = fields.next()
+        self.term_by = fields.text()
+        self.success_codes = [int(code) for code in fields.many()]
+        self.outputs = fields.many()
+        self.argv = fields.many()
+        self.env_set = dict(entry.split(b"=", 1) for entry in fields.many())
+        self.env_unset = fields.many()
+        isolated, hidden = fields.flag(), fields.many()
+        self.hidden = hidden if isolated else None
+        task, main = fields.next(), fields.next()
+        self.task: dict[str, Any] | None = json.loads(task) if task else None
+        self.main: dict[str, Any] | None = json.loads(main) if main else None

@@ -1,0 +1,102 @@
+"""What keepers are told: commands and their like as fields."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import pytest
+
+from gpulaunch.farside.client import spawn
+from gpulaunch.farside.launch import LaunchOrder, launch_message, stop_message
+from gpulaunch.farside.wire import (
+    MAX_MESSAGE,
+    UNKNOWN_PROTOCOL,
+    MessageFields,
+    packed,
+    receive_fields,
+    send_fields,
+)
+from gpulaunch.process.client import for_the_child, for_the_keeper
+from gpulaunch.process.command import Command, Task
+
+
+def read(command: Command) -> LaunchOrder:
+    fields = MessageFields(launch_message(for_the_keeper(command), for_the_child(command)))
+    assert fields.next() == b"launch"
+    return LaunchOrder(fields)
+
+
+def test_a_command_comes_as_it_was_sent() -> None:
+    odd = os.fsdecode(b"/r\xe9sum\xc3\xa9\n")
+    sent = Command(
+        "jüb\udce9.1",
+        ("a", "", odd),
+        log=odd,
+        end="/end",
+        slot=7,
+        cwd="/c",
+        env_set={"A": "b=c", "B": ""},
+        env_unset=("C",),
+        timeout=2,
+        idle_timeout=0.5,
+        grace=0.0,
+        outputs=(odd, "/x/*"),
+        success_codes=frozenset({0, 3}),
+    )
+    got = read(sent)
+    assert (got.id, got.argv, got.log) == (
+        sent.attempt,
+        [b"a", b"", os.fsencode(odd)],
+        os.fsencode(odd),
+    )
+    assert (got.end, got.slot, got.cwd) == (b"/end", 7, b"/c")
+    assert got.env_set == {b"A": b"b=c", b"B": b""}
+    assert (got.env_unset, got.outputs) == ([b"C"], [os.fsencode(odd), b"/x/*"])
+    assert (got.timeout, got.idle_timeout, got.grace) == (2.0, 0.5, 0.0)
+    assert (got.success_codes, got.hidden, got.task, got.main) == ([0, 3], None, None, None)
+
+
+def test_what_a_command_lacks_is_told_from_what_is_empty() -> None:
+    got = read(Command("a.1", ("true",), log="/l", end="/e", hidden=()))
+    assert (got.slot, got.timeout, got.idle_timeout) == (None, None, None)
+    assert got.hidden == []
+    item = read(Command("a.1", ("true",), log="/l", end="/e", task=Task("k", {"x": "ü"}))).task
+    assert item is not None
+    assert (item["key"], item["values"]) == ("k", {"x": "ü"})
+
+
+def test_a_stop_names_its_attempt_and_who_wants_it_in_any_script() -> None:
+    fields = MessageFields(stop_message("jöb.1", "cancelled", "Zoë", now=True))
+    assert (fields.next(), fields.text(), fields.next(), fields.text()) == (
+        b"stop",
+        "jöb.1",
+        b"cancelled",
+        "Zoë",
+    )
+    assert fields.flag()
+
+
+@pytest.mark.parametrize("size", [MAX_MESSAGE - 1, MAX_MESSAGE, 10 * MAX_MESSAGE])
+def test_a_message_of_any_length_comes_whole_with_its_descriptors(size: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    read_end, write_end = os.pipe()
+    with ours, theirs:
+        send_fields(ours, packed("x" * size), [write_end])
+        message, fds = receive_fields(theirs)
+    assert message is not None
+    assert message.next() == b"x" * size
+    os.close(write_end)
+    (came,) = fds
+    os.write(came, b"!")
+    os.close(came)
+    assert os.read(read_end, 2) == b"!"
+    os.close(read_end)
+
+
+def test_a_spawner_that_does_not_know_the_protocol_exits() -> None:
+    process, control = spawn(sys.executable, "keeper", os.environ, stderr=None)
+    with control:
+        send_fields(control, packed("pair", "999", "0", "0", "0", "0"))
+        assert process.wait(60) == UNKNOWN_PROTOCOL
