@@ -39,7 +39,7 @@ NOISE = 0.1
 
 
 def measure(quick: bool) -> dict[str, object]:
-    count = 20 if quick else 2000
+    count = 20 if quick else 500
     return {"mean_ratio": ratios(count), "lists": count}
 
 

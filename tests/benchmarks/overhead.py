@@ -19,7 +19,7 @@ from tests.benchmarks.stamps import Stamps, build, middle, spread
 
 NAP = 0.1
 """Seconds of a job where the gap is measured: an empty one ends while its start is recorded."""
-GAPS = {1: 25, 4: 60, 16: 160}
+GAPS = {1: 20, 4: 50, 16: 130}
 """Jobs of that, by slots."""
 SLOTS = 4
 """Where jobs a second are counted: of empty jobs."""
