@@ -7,6 +7,7 @@ the job's start and is about to wait: so whatever else the machine does, what a 
 handles is the same. RESULT is how many bytecode instructions the supervisor executed per job
 between the FIRST and the LAST byte (LAST 0: they are not counted).
 
+The sampler starts at once: else a quick machine's first jobs would cost less than a slow one's.
 Whoever else asks live runs something (`gpulaunch ps`) goes unheard: an answer costs instructions.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.engines.local.metering import Metering
 
 _TOOL = 3
 """Of the numbers that `sys.monitoring` gives, one that no profiler or debugger takes."""
@@ -82,9 +84,12 @@ class Gate:
     def see(self, fact: object) -> None:
         self._started += isinstance(fact, AttemptStarted)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a job that has started waits for its byte."""
+        return self._passed < self._started
+
     def one_may_pass(self) -> None:
-        if self._passed == self._started:
-            return
         self._passed += 1
         if self._passed == self._last:
             self._instructions.end()
@@ -108,13 +113,14 @@ def main() -> None:
 
     class Selector(selectors.DefaultSelector):
         def select(self, timeout: float | None = None) -> Any:
-            ready = super().select(0)
-            if ready or timeout == 0:
-                return ready
-            gate.one_may_pass()
+            if gate.awaited and timeout != 0:
+                if ready := super().select(0):
+                    return ready
+                gate.one_may_pass()
             return super().select(timeout)
 
     Ledger.apply = applied  # type: ignore[assignment,method-assign]
+    Metering.__init__.__defaults__ = (0.0,)
     ControlServer.serve = lambda *_: None  # type: ignore[method-assign]
     selectors.DefaultSelector = Selector  # type: ignore[misc]
     sys.argv[1:] = sys.argv[5:]
