@@ -99,6 +99,7 @@ def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
     from gpulaunch.digest.plan import plan_json
     from gpulaunch.notify.preflight import describe
+    from gpulaunch.views.plain import LinePrinter
     from gpulaunch.views.plan import print_plan
 
     plan, pool, jobs = preview.plan, preview.pool, preview.jobs
@@ -106,9 +107,8 @@ def echo_plan(preview: Preview, as_json: bool) -> None:
         parts = (plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
         print_json(plan_json(*parts, [describe(one) for one in plan.notify], preview.found))
     else:
-        console = stdout_console()
-        print_plan(console, plan.name, pool.echo, plan.limits, jobs, pool.engine)
+        printer = LinePrinter(sys.stdout, os.environ)
+        print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine)
         if plan.notify:
-            console.print()
-        for target in plan.notify:
-            console.print(f"tells {describe(target)}", soft_wrap=True)
+            printer.print([(), *((f"tells {describe(target)}",) for target in plan.notify)])
+        printer.flush()

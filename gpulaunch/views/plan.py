@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from rich.console import Console
-from rich.text import Text
-
 from gpulaunch.core.model import Job
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
 from gpulaunch.text import clip, clock, listing, several, size, span
+from gpulaunch.views.plain import Line, LinePrinter
 
 Number = TypeVar("Number", int, float)
 
@@ -25,7 +23,7 @@ MAX_COMMAND_CHARACTERS = 500
 
 
 def print_plan(
-    console: Console,
+    printer: LinePrinter,
     name: str,
     cards: str,
     limits: Mapping[str, int],
@@ -33,19 +31,19 @@ def print_plan(
     engine: str = "local",
 ) -> None:
     """Print the run in a line, then each group of jobs: how many, their needs, first commands."""
-    total = several(len(jobs), "job")
-    head = Text.assemble((words.visible(name), "bold"), f"  {total} on {cards}")
-    console.print(head, soft_wrap=True)
+    head: list[Line] = [
+        ((words.visible(name), "bold"), f"  {several(len(jobs), 'job')} on {cards}")
+    ]
     if limits:
         tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
-        console.print(Text(f"at most at once: {tokens}", "dim"), soft_wrap=True)
+        head.append(((f"at most at once: {tokens}", "dim"),))
     if any(job.expected for job in jobs):
-        text = "longest first, by how long these jobs took in earlier runs"
-        console.print(Text(text, "dim"), soft_wrap=True)
+        head.append((("longest first, by how long these jobs took in earlier runs", "dim"),))
+    printer.print(head)
     for group in _groups(jobs):
-        console.print()
-        for line in _group_lines(group, engine):
-            console.print(line, soft_wrap=True)
+        if printer.broken:
+            return
+        printer.print([(), *_group_lines(group, engine)])
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -56,16 +54,16 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
+def _group_lines(group: Sequence[Job], engine: str) -> list[Line]:
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
     told = _told_of(group, engine)
     facts = " · ".join(filter(None, [several(len(group), "job"), *_needs_of(group), told]))
-    lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
+    lines: list[Line] = [("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
-        lines.append(Text.assemble(("    $ ", "green"), _one_line(_what_runs(job))))
+        lines.append((("    $ ", "green"), _one_line(_what_runs(job))))
     if len(group) > COMMANDS:
-        lines.append(Text(f"    and {words.count(len(group) - COMMANDS)} more", "dim"))
+        lines.append(((f"    and {words.count(len(group) - COMMANDS)} more", "dim"),))
     return lines
 
 

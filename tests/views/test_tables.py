@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Mapping, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process
 from gpulaunch.gpus.names import Holder
 from gpulaunch.views.machine import print_gpus, print_runs
+from gpulaunch.views.plain import LinePrinter
 from gpulaunch.views.plan import print_plan
 from tests.views.history import START, gpus
 from tests.views.screen import rendered
@@ -43,13 +46,16 @@ def jobs() -> list[Job]:
     return [*fold, *score, big, server]
 
 
-def plan(columns: int | None = None) -> str:
-    return rendered(
-        lambda c: print_plan(
-            c, "nanobodies", "2 of 8 simulated cards, any", {"msa_server": 1}, jobs()
-        ),
-        columns,
-    )
+def shown(
+    name: str, cards: str, limits: Mapping[str, int], jobs: Sequence[Job], engine: str = "local"
+) -> str:
+    stream = io.StringIO()
+    print_plan(LinePrinter(stream, {}), name, cards, limits, jobs, engine)
+    return stream.getvalue()
+
+
+def plan() -> str:
+    return shown("nanobodies", "2 of 8 simulated cards, any", {"msa_server": 1}, jobs())
 
 
 def test_a_plan_shows_each_group_with_its_first_commands() -> None:
@@ -72,7 +78,7 @@ def test_a_plan_shows_each_group_with_its_first_commands() -> None:
         "    $ set -x ⏎ python x.py \\x1b[2J\n"
         "\n"
         "  msa  1 job · no card · 4 CPUs · a service\n"
-        "    $ serve"
+        "    $ serve\n"
     )
 
 
@@ -82,7 +88,7 @@ def test_a_group_whose_jobs_differ_shows_from_least_to_most() -> None:
         Job("b", "x", demand=Demand(gpu_memory=40 << 30, cpus=4, uses=("msa",)), timeout=7200.0),
         Job("c", "x", demand=Demand(per_gpu=2), retry=RetryPolicy(times=2), timeout=7200.0),
     ]
-    text = rendered(lambda c: print_plan(c, "n", "1 card", {}, group))
+    text = shown("n", "1 card", {}, group)
     assert text.splitlines()[2] == (
         "  a … c  3 jobs · 1 card each · 8 GiB to 40 GiB free on the card (not all)"
         " · 2 share a card (not all) · 1 CPU to 4 CPUs (not all) · uses others, some of them"
@@ -93,10 +99,10 @@ def test_a_group_whose_jobs_differ_shows_from_least_to_most() -> None:
 def test_a_plan_shows_what_its_engine_is_told_and_no_other_engine() -> None:
     told = {"slurm": {"partition": ("gpu",), "extra": ("--mem=64G",)}}
     group = [Job("a", "x", engine=told)]
-    text = rendered(lambda c: print_plan(c, "n", "Slurm", {}, group, "slurm"))
+    text = shown("n", "Slurm", {}, group, "slurm")
     assert text.splitlines()[0] == "n  1 job on Slurm"
     assert "a  1 job · 1 card · tells it partition gpu, --mem=64G" in text
-    assert "partition" not in rendered(lambda c: print_plan(c, "n", "1 card", {}, group))
+    assert "partition" not in shown("n", "1 card", {}, group)
     assert plan_json("n", "Slurm", (), {}, group, "slurm")["jobs"][0]["engine"] == {
         "slurm": {"partition": ["gpu"], "extra": ["--mem=64G"]}
     }
