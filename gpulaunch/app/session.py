@@ -24,7 +24,7 @@ from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Supervisor
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
-from gpulaunch.core.facts import RunOpened
+from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
@@ -46,6 +46,7 @@ from gpulaunch.journal.trace import TracedRun, TraceStart
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
 from gpulaunch.prometheus.port import Exporter
+from gpulaunch.report.writing import Writing
 from gpulaunch.views.terminal import View
 
 BREAKER = 10
@@ -125,14 +126,15 @@ def run_to_its_end(
         # Nobody can know a port that we chose.
         urgent = session.options.metrics_port == 0
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
-    try:
-        unrecorded = supervise(session, server, journal, observer.view, begun)
-    finally:
-        observer.view.close(ledger)
-        if exporter is not None:
-            exporter.close()
-    with attended(server, session.run, ledger):
-        _reported(ledger, session.run, observer)
+    with Writing(session.run) as report:
+        try:
+            unrecorded = supervise(session, server, journal, observer.view, begun, report)
+        finally:
+            observer.view.close(ledger)
+            if exporter is not None:
+                exporter.close()
+        with attended(server, session.run, ledger):
+            _reported(ledger, session.run, observer, report)
     if ledger.exit_status == NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:
@@ -151,7 +153,7 @@ def _serve(exporter: Exporter, session: Session, observer: Observer) -> None:
         observer.note(f"the metrics are not served: {error.strerror or error}")
 
 
-def _reported(ledger: Ledger, run: RunDir, observer: Observer) -> None:
+def _reported(ledger: Ledger, run: RunDir, observer: Observer, report: Writing) -> None:
     """Tell of the end, and have the report written meanwhile; that never changes the end.
 
     A run that started no job gets no report, nor one whose directory is gone.
@@ -159,13 +161,11 @@ def _reported(ledger: Ledger, run: RunDir, observer: Observer) -> None:
     if not run.holds_run or not any(job.attempts for job in ledger.jobs.values()):
         observer.ended(run, ledger)
         return
-    from gpulaunch.report.writing import Writing
-
-    writing = Writing(run)
+    report.begin()
     try:
         observer.ended(run, ledger)
     finally:
-        observer.reported(run, writing.wait(STOPPING))
+        observer.reported(run, report.wait(STOPPING))
 
 
 def _what_now(session: Session, journal: Journal) -> str:
@@ -192,6 +192,7 @@ def supervise(
     journal: Journal,
     view: View,
     begun: Callable[[], None],
+    report: Writing,
 ) -> str:
     """Run to the end; return why the run could not be recorded, "" where it was.
 
@@ -215,7 +216,13 @@ def supervise(
         begun()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
-        tell = teller.see if session.plan.notify else None
+
+        def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
+            if session.plan.notify:
+                teller.see(fact, at, ledger)
+            if ledger.counts["running"] and not ledger.counts["waiting"]:
+                loop.later(report.prepare)  # the last jobs are being started
+
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)
         if threading.current_thread() is threading.main_thread():
             heard = _signals(session.options.detached)

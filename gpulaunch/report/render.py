@@ -9,9 +9,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import timezone
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch import __version__
 from gpulaunch.digest import words
@@ -19,12 +20,15 @@ from gpulaunch.report.model import Page
 from gpulaunch.report.wording import percent
 from gpulaunch.text import clock, size
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 ASSETS = Path(__file__).with_name("assets")
 
 
-def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
-    """Return the report's HTML. `zone` is that of the times of day."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
     around = Environment(
         loader=FileSystemLoader(ASSETS),
@@ -38,13 +42,24 @@ def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
         size=size,
         count=words.count,
         percent=percent,
-        moment=lambda utc: words.local_time(utc, zone),
+        moment=pass_context(lambda page, utc: words.local_time(utc, page["clock"])),
     )
     around.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return around.get_template("report.html.j2")
+
+
+def prepare() -> None:
+    """Load what `render` needs, before there is a page."""
+    _template()
+
+
+def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
+    """Return the report's HTML. `zone` is that of the times of day."""
     library = _text("uplot/uPlot.iife.min.js")
     script = _text("report.js")
-    return around.get_template("report.html.j2").render(
+    return _template().render(
         page=page,
+        clock=zone,
         drawing=drawing,
         zone=zone.tzname(None),
         version=__version__,

@@ -36,7 +36,7 @@ from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
 from gpulaunch.report.model import ReportData
 from gpulaunch.report.page import page
-from gpulaunch.report.render import render
+from gpulaunch.report.render import prepare, render
 from gpulaunch.report.wording import card_name
 
 LINES = 12
@@ -187,16 +187,19 @@ def _replace(target: Path, data: bytes) -> None:
 def main() -> None:
     """Write the report of the run whose directory is the last argument but one.
 
-    In the process that a run starts; says in a line on standard output what went wrong, if so.
+    In the process that a run starts: once a byte on standard input says that the run is over. Says
+    in a line on standard output what went wrong, if so.
     """
     # What a journal adds up to is no garbage: to look through it again and again takes a third of
     # the time.
     gc.set_threshold(100_000, 50, 100)
+    prepare()
+    if not os.read(0, 1):
+        return  # the run came to another end, or its supervisor to its own
     said = _attempt(sys.argv[-2:-1])
-    if said:
-        sys.stdout.write(said)
-        sys.stdout.flush()
-        os._exit(1)
+    sys.stdout.write(said)
+    sys.stdout.flush()
+    os._exit(1 if said else 0)  # the interpreter would take down piece by piece what it built
 
 
 def _attempt(argv: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gpulaunch.helper_process import command, start
 from gpulaunch.journal.rundir import RunDir
@@ -23,16 +24,55 @@ _LOOK = 0.2
 
 
 class Writing:
-    """The writing of a report, begun when this is made; `wait` must be called."""
+    """The writing of a report, once `begin` is called. A context manager: at its end nothing is
+    left of it.
+
+    The process that `prepare` starts gets ready to write, and then waits for a byte in a pipe; the
+    end of the pipe, when we close it or are gone, ends the process without a report.
+    """
 
     def __init__(self, run: RunDir) -> None:
+        self._line = command("gpulaunch.report.write", os.fspath(run.path), title="report")
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
-        line = command("gpulaunch.report.write", os.fspath(run.path), title="report")
+
+    def prepare(self) -> None:
+        """Have the process ready, ahead of the end of the run; does nothing the second time.
+
+        It is not niced: that could not be taken back when the end of the run waits for it.
+        """
+        if self._process is not None:
+            return
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         try:
-            self._process = start(line, stdout=subprocess.PIPE, cwd="/")
+            self._process = start(self._line, **pipes, cwd="/")
+            self._trouble = ""
         except OSError as error:
             self._trouble = error.strerror or str(error)
+
+    def begin(self) -> None:
+        """Have the report written of the run as it stands from now on; see `wait`."""
+        if self._process is not None and self._process.poll() is not None:
+            self._close()  # it was killed while it waited: once more
+        self.prepare()
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(BrokenPipeError), self._process.stdin as told:
+                told.write(b"\n")
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            pipe.close()
+        process.wait()
+
+    def __enter__(self) -> Writing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
     def wait(self, stopping: Mapping[signal.Signals, str], patience: float = REPORT_TIMEOUT) -> str:
         """Wait until the report is written; return why it is not, in words, or "".
@@ -48,6 +88,7 @@ class Writing:
         with self._process as process:
             assert process.stdout is not None
             said = process.stdout.read(_SAID).decode(errors="replace") if not why else ""
+        self._process = None
         if why or process.returncode == 0:
             return why
         return " ".join(said.split()) or f"its process ended with status {process.returncode}"

@@ -16,13 +16,24 @@ WAITING = "jobs: [{name: a, gpus: 0, run: 'until [ -e over ]; do sleep 0.05; don
 
 
 IN_LAUNCHER = """
-            pathlib.Path({path!r}, "begun").touch()
-            while not os.path.exists({path!r} + "/go"):
-                time.sleep(0.05)
+            super().__init__(args, **more)
+            self.stdin = Held(self.stdin)
+            return
 """
 IN_REPORT = """
-            wait = "touch {path}/begun; until [ -e {path}/go ]; do sleep 0.05; done; exec \\"$@\\""
-            args = ["sh", "-c", wait, "sh", *args]
+            wait = "read told || exit 0; touch {path}/begun; until [ -e {path}/go ]; do sleep 0.05;"
+            args = ["sh", "-c", wait + ' done; echo | "$@"', "sh", *args]
+"""
+HELD = """
+class Held(io.FileIO):
+    def __init__(self, pipe):
+        super().__init__(os.dup(pipe.fileno()), "w")
+        pipe.close()
+    def write(self, told):
+        pathlib.Path({path!r}, "begun").touch()
+        while not os.path.exists({path!r} + "/go"):
+            time.sleep(0.05)
+        return super().write(told)
 """
 
 
@@ -31,7 +42,8 @@ def held_up(tmp_path: Path, how: str) -> dict[str, str]:
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(
-        "import os, pathlib, subprocess, time\n"
+        "import io, os, pathlib, subprocess, time\n"
+        f"{HELD.format(path=str(tmp_path))}"
         "real = subprocess.Popen\n"
         "class Popen(real):\n"
         "    def __init__(self, args, **more):\n"

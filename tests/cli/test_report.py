@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tests.cli.launcher import Launcher
@@ -122,3 +125,50 @@ def test_a_run_that_is_not_there_gets_one_line(launcher: Launcher) -> None:
     assert done.status == 2
     assert done.err.endswith("no/such/place.html cannot be written: No such file or directory\n")
     assert len(done.err.splitlines()) == 1
+
+
+def test_its_process_is_ready_while_the_last_jobs_run_and_gone_with_the_run(
+    launcher: Launcher,
+) -> None:
+    """The last job succeeds once it sees the process; the first one would have seen none."""
+    launcher.file(
+        "look.py",
+        """
+        import sys, time
+        from pathlib import Path
+
+        def there():
+            for one in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    if b"gpulaunch.report.write" in (told := one.read_bytes()):
+                        if sys.argv[1].encode() in told:
+                            return True
+                except OSError:
+                    pass
+            return False
+
+        if sys.argv[2] == "first":
+            sys.exit(there())
+        end = time.monotonic() + 60
+        while not there():
+            assert time.monotonic() < end
+        """,
+    )
+    look = f"{sys.executable} look.py {{{{run_dir}}}}"
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: first, run: "{look} first"}}
+          - {{name: last, run: "{look} last", needs: first}}
+        """,
+    )
+    done = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert launcher.states() == {"first": "succeeded", "last": "succeeded"}, done.err
+    assert data((launcher.run / "report.html").read_text())["names"] == ["first", "last"]
+    left = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ends as we look
+            left.append(one.read_bytes())
+    ours = [told for told in left if b"gpulaunch.report.write" in told]
+    assert not [told for told in ours if os.fsencode(launcher.run) in told]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.app.supervisor import STOPPING
+from gpulaunch.core.facts import Noted
+from gpulaunch.journal import codec
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.report.writing import Writing
+from gpulaunch.report.writing import REPORT_TIMEOUT, Writing
 from tests.report import night
 from tests.views.history import History
 
@@ -33,40 +38,88 @@ def hung(run: RunDir) -> Iterator[RunDir]:
     assert not run.report.exists()
 
 
+def written(run: RunDir, patience: float = REPORT_TIMEOUT) -> str:
+    with Writing(run) as writing:
+        writing.begin()
+        return writing.wait(STOPPING, patience)
+
+
+def process_of(writing: Writing) -> subprocess.Popen[bytes]:
+    assert writing._process is not None
+    return writing._process
+
+
 def test_it_is_written_by_a_process_of_its_own(run: RunDir) -> None:
-    assert Writing(run).wait(STOPPING) == ""
+    assert written(run) == ""
     assert run.report.read_text().startswith("<!doctype html>")
 
 
 def test_what_goes_wrong_is_one_line(run: RunDir) -> None:
     (run.report / "in the way").mkdir(parents=True)
-    why = Writing(run).wait(STOPPING)
+    why = written(run)
     assert why == f"{run.report} cannot be written: Is a directory"
 
 
 def test_nobody_waits_for_a_report_for_ever(hung: RunDir) -> None:
-    assert Writing(hung).wait(STOPPING, patience=0.05) == "it took longer than 0 s"
+    assert written(hung, patience=0.05) == "it took longer than 0 s"
 
 
 def test_a_person_who_stops_the_waiting_stops_the_report_alone(hung: RunDir) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        assert Writing(hung).wait(STOPPING) == "SIGTERM came first"
+        assert written(hung) == "SIGTERM came first"
         assert not signal.sigpending(), "it was heard, and ends nothing else"
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_process_that_is_killed_says_so(hung: RunDir) -> None:
-    writing = Writing(hung)
-    assert writing._process is not None
-    writing._process.kill()
-    assert writing.wait(STOPPING) == "its process ended with status -9"
+def test_a_process_that_is_killed_while_it_writes_says_so(hung: RunDir) -> None:
+    with Writing(hung) as writing:
+        writing.begin()
+        process_of(writing).kill()
+        assert writing.wait(STOPPING) == "its process ended with status -9"
+
+
+def test_a_process_that_is_killed_before_the_end_is_replaced(run: RunDir) -> None:
+    with Writing(run) as writing:
+        writing.prepare()
+        process_of(writing).kill()
+        process_of(writing).wait()
+        writing.begin()
+        assert writing.wait(STOPPING) == ""
+    assert run.report.exists()
+
+
+def test_it_is_ready_before_the_end_and_shows_what_came_after(run: RunDir) -> None:
+    with Writing(run) as writing:
+        writing.prepare()
+        early = process_of(writing).pid
+        writing.prepare()
+        assert process_of(writing).pid == early, "one process a run"
+        with open(run.events, "ab") as journal:
+            fact = Noted("the last thing that happened", None)
+            journal.write(codec.encode(1 + len(list(read(run.events))), fact, now()))
+        writing.begin()
+        assert writing.wait(STOPPING) == ""
+    assert "the last thing that happened" in run.report.read_text()
+
+
+@pytest.mark.parametrize("how", ["closed", "gone"])
+def test_without_an_end_there_is_no_report_and_no_process(run: RunDir, how: str) -> None:
+    with Writing(run) as writing:
+        writing.prepare()
+        process = process_of(writing)
+        if how == "gone":  # as the supervisor's death closes it
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(60) == 0
+    assert process.poll() is not None
+    assert not run.report.exists()
 
 
 def test_a_machine_without_room_for_a_process_says_so(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
-    assert Writing(run).wait(STOPPING) == "No such file or directory"
+    assert written(run) == "No such file or directory"
