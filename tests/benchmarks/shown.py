@@ -118,6 +118,19 @@ def _startup(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         ", ".join(f"{figures[name]:.0f} ms" for name in ("version_ms", "exec_ms", "run_ms")),
         f"a bare Python {figures['python_ms']:.0f} ms",
     )
+    whole = figures.get("whole_ms", {})
+    for names in (["status", "check", "logs", "wait"], ["run"]) if whole else ():
+        yield (
+            ", ".join(f"`{name}`" for name in names) + " of one job, to the end",
+            ", ".join(f"{whole[name]['time']:.0f} ms" for name in names),
+            "CPU " + ", ".join(f"{whole[name]['cpu']:.0f} ms" for name in names),
+        )
+    if plan := figures.get("plan_s"):
+        yield (
+            f"`check` of {plan['jobs']:,} jobs, each written out",
+            f"{plan['time']:.1f} s",
+            f"CPU {plan['cpu']:.1f} s",
+        )
 
 
 def _order(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
