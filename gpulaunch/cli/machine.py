@@ -108,11 +108,13 @@ def doctor(as_json: bool) -> int:
     \b
     gpulaunch doctor
     """
-    from gpulaunch.engines import strict
+    from gpulaunch.engines import keepers, strict
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
-    findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
+    findings = examine(
+        os.environ, isolation=strict.finding, cluster=health.finding, keepers=keepers.finding
+    )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]
         print_json({"schema": SCHEMA, "findings": told})

@@ -26,6 +26,7 @@ from gpulaunch.files import regular
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.command import Command
+from gpulaunch.process.native import choose_keeper
 
 GRACE = 10.0
 """Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
@@ -109,7 +110,7 @@ class Starter:
             with suppress(SpawnerGoneError):
                 return self._spawner.pair(descriptors)
             self._spawner.close()
-        self._spawner = Spawner(environ=self._plan.environ)
+        self._spawner = Spawner(environ=self._plan.environ, program=choose_keeper().program)
         return self._spawner.pair(descriptors)
 
     def _command(

@@ -27,8 +27,7 @@ def command(python: str, program: str, *arguments: str) -> list[str]:
 
 
 def spawn(
-    python: str,
-    program: str,
+    program: Sequence[str],
     environ: Mapping[str, str] | Mapping[bytes, bytes],
     files: Sequence[IO[bytes]] = (),
     stderr: IO[bytes] | None = None,
@@ -44,7 +43,7 @@ def spawn(
         fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in passed]
     try:
         process = subprocess.Popen(
-            command(python, program, *map(str, fds)),
+            [*program, *map(str, fds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -29,9 +29,7 @@ else:  # for annotations, which are never evaluated here
 
 PROTOCOL = 1  # of what keepers are told; one that does not know it exits
 UNKNOWN_PROTOCOL = 64  # with this status
-MAX_MESSAGE = (
-    60_000  # bytes of a message to keepers; what is longer travels in a file without a name
-)
+MAX_MESSAGE = 60_000  # bytes of a message to keepers; a longer one is in a file without a name
 MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 END_SIZE = 8192  # bytes allocated for the record of an end before the job starts
 NO_SPACE = "no_space"  # the kind of an error: the disk was full, and nothing was run

@@ -27,11 +27,13 @@ def examine(
     timeout: float = 10.0,
     isolation: Callable[[Sequence[Gpu]], DoctorFinding] | None = None,
     cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
+    keepers: Callable[[], DoctorFinding] | None = None,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
-    whether a cluster would take them; None: there is nothing of one here.
+    whether a cluster would take them; None: there is nothing of one here. `keepers` says which
+    keepers plain jobs get.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -47,6 +49,7 @@ def examine(
         *containers(environ),
         *([isolation(machine.gpus)] if isolation else []),
         *filter(None, [cluster(environ)]),
+        *([keepers()] if keepers else []),
     ]
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import PairLink, new_pair, spawn
+from gpulaunch.farside.client import PairLink, command, new_pair, spawn
 from gpulaunch.farside.launch import retire_message
 from gpulaunch.farside.wire import (
     coded,
@@ -118,19 +118,27 @@ Report: TypeAlias = (
 
 
 class Spawner:
-    """One process, executed once, that forks keeper pairs. `environ` is what jobs start from."""
+    """One process, executed once, that forks keeper pairs. `environ` is what jobs start from.
+
+    `program`: the compiled keepers (`native.py`), which are for plain jobs; None: `python` runs
+    them.
+    """
 
     def __init__(
-        self, python: str = sys.executable, environ: Mapping[str, str] | None = None
+        self,
+        python: str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+        program: str | None = None,
     ) -> None:
         self._said: IO[bytes] = memory_file("keepers")
         base = own_environment() if environ is None else environ
+        start = [program] if program else command(python, "keeper")
         try:
-            self._process, self._socket = spawn(python, "keeper", base, stderr=self._said)
+            self._process, self._socket = spawn(start, base, stderr=self._said)
         except OSError as problem:
             self._said.close()
             raise GpulaunchError(
-                f"expected a Python to run keepers with, found {python}: {problem.strerror}"
+                f"expected a Python to run keepers with, found {start[0]}: {problem.strerror}"
             ) from problem
 
     def fileno(self) -> int:

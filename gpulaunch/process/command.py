@@ -105,6 +105,11 @@ class Command:
     task: Task | None = None
     main: Main | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it needs none of what Python's keepers alone do: isolation, workers, preload."""
+        return self.hidden is None and self.task is None and self.main is None
+
     def __post_init__(self) -> None:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from gpulaunch.farside.client import PROGRAM, spawn
+from gpulaunch.farside.client import PROGRAM, command, spawn
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
@@ -104,7 +104,7 @@ class PreloadServer(Spawner):
             spec.flush()
             try:
                 self._process, self._socket = spawn(
-                    sys.executable, "preload", base, [spec], stderr=self._said
+                    command(sys.executable, "preload"), base, [spec], stderr=self._said
                 )
             except OSError:
                 self._said.close()

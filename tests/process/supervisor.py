@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Spawner
 from gpulaunch.process.command import Command
+from gpulaunch.process.native import choose_keeper
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
         launch(pair)
 
     selector = selectors.DefaultSelector()
-    spawner = Spawner()
+    spawner = Spawner(program=choose_keeper().program)
     for number in range(int(pairs)):
         lease = socket.socket(socket.AF_UNIX)
         lease.bind(f"\0gpulaunch-test/{mark}/{number}")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import pytest
+
 from gpulaunch.farside.client import PROGRAM
+from gpulaunch.process import native
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndRecord, read_end
@@ -19,6 +24,7 @@ from tests.helpers import wait_until
 
 R = TypeVar("R")
 PATIENCE = 60.0
+SANITIZERS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 AS_KEEPER = f"""
@@ -36,6 +42,23 @@ def copied(folder: Path) -> Path:
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return copy
+
+
+def compiled(program: Path, sources: Sequence[Path]) -> Path:
+    """Compile parts of the keepers' program, under the sanitizers of addresses and of C itself."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) here")
+    command = [
+        compiler,
+        *SANITIZERS,
+        "-std=gnu11",
+        f"-I{native.PROGRAM.parent}",
+        "-o",
+        str(program),
+    ]
+    subprocess.run([*command, *map(str, sources), "-lm"], check=True)
+    return program
 
 
 def token() -> str:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gpulaunch.farside.client import spawn
+from gpulaunch.farside.client import command, spawn
 from gpulaunch.farside.launch import LaunchOrder, launch_message, stop_message
 from gpulaunch.farside.wire import (
     MAX_MESSAGE,
@@ -96,7 +96,7 @@ def test_a_message_of_any_length_comes_whole_with_its_descriptors(size: int) -> 
 
 
 def test_a_spawner_that_does_not_know_the_protocol_exits() -> None:
-    process, control = spawn(sys.executable, "keeper", os.environ, stderr=None)
+    process, control = spawn(command(sys.executable, "keeper"), os.environ)
     with control:
         send_fields(control, packed("pair", "999", "0", "0", "0", "0"))
         assert process.wait(60) == UNKNOWN_PROTOCOL

@@ -25,6 +25,7 @@ from gpulaunch.wording import cause
 from tests.helpers import goes_along, wait_until
 from tests.process.support import children_of, marked, token
 
+pytestmark = pytest.mark.usefixtures("keeper")  # of both kinds
 PAIRS = 3
 MIX = ["daemons", "daemons-exit", "ignore-term", "tree", "stopped", "slow-hopper", "hopper", "ok"]
 MIX += ["subreaper"]

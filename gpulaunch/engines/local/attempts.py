@@ -56,6 +56,7 @@ class _Running(Struct):
     ports: tuple[PortLease, ...]
     server: PreloadServer | None = None
     stopped_by: EndCause | None = None
+    plain: bool = False
 
     @property
     def attempt(self) -> AttemptId:
@@ -68,7 +69,7 @@ class _Running(Struct):
 
     @property
     def kind(self) -> PairKind:
-        return PairKind(_leases(self.launch), self.server)
+        return PairKind(_leases(self.launch), self.server, self.plain)
 
 
 class LocalAttempts:
@@ -147,14 +148,15 @@ class LocalAttempts:
             if worker:
                 pair = worker.pair
             else:
-                pair = self.pairs.take(PairKind(_leases(launch), server))
+                pair = self.pairs.take(PairKind(_leases(launch), server, command.is_plain))
                 stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
             pair.launch(command)
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
-            return _Running(launch, pair, place, tuple(ports), server)
+            plain = command.is_plain
+            return _Running(launch, pair, place, tuple(ports), server, plain=plain)
 
     def _place(self, launch: Launch, ports: Sequence[PortLease]) -> AttemptPlace:
         job, attempt = launch.job, launch.attempt

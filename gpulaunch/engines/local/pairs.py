@@ -18,6 +18,7 @@ from gpulaunch.engines.local.preloads import Preloads
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
+from gpulaunch.process.native import choose_keeper
 from gpulaunch.process.preloading import PreloadServer
 
 MAX_IDLE_WITHOUT_CARD = 4
@@ -27,11 +28,13 @@ MAX_IDLE_WITHOUT_CARD = 4
 class PairKind(Struct, frozen=True):
     """What pairs have in common that can take each other's place.
 
-    `server`: the preload server that forked them; None for the run's spawner.
+    `server`: the preload server that forked them; None for the run's spawner. `plain`: for
+    attempts that the compiled keepers can run.
     """
 
     leases: tuple[str, ...]
     server: PreloadServer | None = None
+    plain: bool = False
 
 
 class Pairs:
@@ -51,7 +54,9 @@ class Pairs:
         self._cards = cards
         self._hear = hear
         self.preloads = Preloads(context, served, self._server_gone)
-        self._spawner: Spawner | None = None
+        self._spawners: dict[str | None, Spawner] = {}  # by the compiled keepers' program, or none
+        self._program: str | None = None
+        self._chosen = False
         self._forked = 0
         self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)
         self._leases: dict[Pair, tuple[str, ...]] = {}
@@ -101,14 +106,23 @@ class Pairs:
         return pair
 
     def _fork_from(self, kind: PairKind, leases: list[int], alive: int, link: int | None) -> Pair:
-        for spawner in (kind.server, self._spawner):
+        gives_back = bool(kind.leases)
+        for spawner in (kind.server, self._spawners.get(self._program_for(kind))):
             if spawner:
                 with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
-                    return spawner.pair(leases, alive, link, gives_back=bool(kind.leases))
-        if self._spawner:
-            self._spawner.close()
-        self._spawner = Spawner()
-        return self._spawner.pair(leases, alive, link, gives_back=bool(kind.leases))
+                    return spawner.pair(leases, alive, link, gives_back)
+        if gone := self._spawners.pop(self._program_for(kind), None):
+            gone.close()
+            self._chosen = False  # the program may have been replaced meanwhile
+        program = self._program_for(kind)
+        if program not in self._spawners:
+            self._spawners[program] = Spawner(program=program)
+        return self._spawners[program].pair(leases, alive, link, gives_back)
+
+    def _program_for(self, kind: PairKind) -> str | None:
+        if kind.plain and not self._chosen:
+            self._program, self._chosen = choose_keeper().program, True
+        return self._program if kind.plain else None
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────
 
@@ -166,5 +180,5 @@ class Pairs:
             self.dismiss(pair)
         self._idle.clear()
         self.preloads.close()
-        if self._spawner:
-            self._spawner.close()
+        for spawner in self._spawners.values():
+            spawner.close()

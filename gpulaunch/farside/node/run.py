@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from ..client import PairLink, new_pair, spawn
+from ..client import PairLink, command, new_pair, spawn
 from ..shared import claim, look_anew
 from ..wire import NO_SPACE, Any, coded, own_environment, raw_all, shown
 from .attempt import NodeAttempt, await_json, name_of_ours, say, taken_before
@@ -119,7 +119,7 @@ class Keepers:
         """Start the spawner and one pair; jobs start from `environ`. Raises OSError."""
         self.attempt = ""
         with held_back():
-            self.process, self.control = spawn(sys.executable, "keeper", environ)
+            self.process, self.control = spawn(command(sys.executable, "keeper"), environ)
         self.pair = PairLink(new_pair(self.control))
 
     def launch(self, spec: Mapping[str, Any], child: Mapping[str, Any]) -> None:

@@ -1,0 +1,554 @@
+/* One start of a job, from the fork to the proof that no process of it is left.
+ *
+ *   FORKING --> RUNNING --main ends--> SWEEPING --nothing left--> (CHECKING outputs) --> over
+ *                  `--TERM, main ends--> TERMINATING --kill_at, or nothing left--^
+ *
+ * As ../keeper/phases.py, which says why each step is as it is. */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OUTPUT_CHECK_LIMIT 60.0 /* seconds */
+#define TERM_COMES 50000000     /* ns within which a TERM sent to many processes reaches them all */
+#define MISSING_MOST 40         /* outputs that a record names at most */
+
+enum phase { FORKING, RUNNING, TERMINATING, SWEEPING, CHECKING };
+
+struct moment {
+  double mono, utc;
+};
+
+struct station station;
+
+static struct {
+  bool on;
+  struct launch l;
+  enum phase phase;
+  pid_t pid;
+  bool has_status, checked, main_was_killed, alone;
+  int status, leftovers, end, exec_pipe;
+  char *cause, *by, *error, *cut_cause, *cut_by; /* NULL: none */
+  bool no_space;
+  struct text words, answer; /* of the child, of the helper */
+  char *missing[MISSING_MOST];
+  size_t nmissing;
+  struct pids told, helpers; /* INVARIANT: a helper listed is not reaped, so its number is its own */
+  pid_t helper;
+  int helper_pipe;
+  double asked, fork_at, fork_pause, kill_at, silence_at, check_at, check_limit; /* < 0: never */
+  struct moment started;
+  double silent_since, looked_at;
+  long long log_size, log_time;
+  int64_t since; /* ns; an output that is older is not this attempt's */
+  double spent;
+  struct sweep sweep;
+} a;
+
+bool attempt_on(void) { return a.on; }
+const char *attempt_id(void) { return a.l.id; }
+
+static struct moment moment(void) { return (struct moment){monotonic(), clock_now(CLOCK_REALTIME)}; }
+
+static void set_text(char **place, const char *text) {
+  char *copy = copy_of(text);
+  free(*place);
+  *place = copy;
+}
+
+/* ── The end's file ────────────────────────────────────────────────────────────────────────────── */
+
+static off_t end_place(void) { return a.l.slot > 0 ? (off_t)a.l.slot * END_SIZE : 0; }
+
+static void give_up_end(void) { /* it has no end; a file of its own is deleted */
+  if (a.l.slot < 0) unlink(a.l.end);
+  close(a.end);
+  a.end = -1;
+}
+
+/* Its blocks are allocated first, so that a full disk cannot lose an end. */
+static bool allocate_end(void) {
+  static const char zeros[END_SIZE];
+  size_t size = 1; /* an end that was there before is none any more */
+  if (fallocate(a.end, 0, end_place(), END_SIZE)) {
+    if (errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS) return false;
+    size = END_SIZE;
+  }
+  ssize_t got = pwrite(a.end, zeros, size, end_place());
+  if (got >= 0 && (size_t)got < size) errno = ENOSPC;
+  return got == (ssize_t)size;
+}
+
+static bool lay_out_end(void) {
+  struct stat seen;
+  int how = a.l.slot < 0 ? O_EXCL : O_NOFOLLOW;
+  a.since = (int64_t)(clock_now(CLOCK_REALTIME_COARSE) * 1e9);
+  a.end = open(a.l.end, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | how, 0600);
+  if (a.end < 0) return false;
+  if (!allocate_end()) {
+    int why = errno;
+    give_up_end();
+    errno = why;
+    return false;
+  }
+  if (!fstat(a.end, &seen)) { /* a file server's clock may be behind ours */
+    int64_t theirs = seen.st_mtim.tv_sec * INT64_C(1000000000) + seen.st_mtim.tv_nsec;
+    if (theirs < a.since) a.since = theirs;
+  }
+  return true;
+}
+
+/* How many processes the kernel killed for memory, by a cgroup's file; else 0. */
+static long kills_counted(void) {
+  char line[256];
+  long count = 0;
+  FILE *file = *a.l.oom_kills ? fopen(a.l.oom_kills, "re") : NULL;
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "oom_kill %ld", &count) == 1) break;
+  if (file) fclose(file);
+  return count;
+}
+
+static bool has_succeeded(void) { /* by its own status; its outputs may still be missing */
+  if (a.cause || a.error || !a.has_status || !WIFEXITED(a.status)) return false;
+  for (size_t i = 0; i < a.l.ncodes; i++)
+    if (atoi(a.l.codes[i]) == WEXITSTATUS(a.status)) return true;
+  return false;
+}
+
+static void put_missing(struct text *r) {
+  struct text list = {0};
+  for (size_t count = a.nmissing;; count--) { /* as many as fit, with ", " between them */
+    list.size = 0;
+    for (size_t i = 0; i < count; i++) {
+      if (i) put(&list, ", ", 2);
+      put_string(&list, a.missing[i], REPLACE, 900);
+    }
+    if (list.size + 2 > 2000 && count) continue;
+    putf(r, "\"missing\":[");
+    for (size_t i = 0; i < count; i++) {
+      if (i) put(r, ",", 1);
+      put_string(r, a.missing[i], REPLACE, 900);
+    }
+    putf(r, "],");
+    free(list.at);
+    return;
+  }
+}
+
+static void put_record(struct text *r) {
+  struct moment ended = moment();
+  const char *seconds = "";
+  if (a.cause && !strcmp(a.cause, "timeout")) seconds = a.l.timeout_text;
+  if (a.cause && !strcmp(a.cause, "idle_timeout")) seconds = a.l.idle_timeout_text;
+  putf(r, "{\"attempt\":");
+  put_string(r, a.l.id, ESCAPE, 2000);
+  if (a.pid) putf(r, ",\"pid\":%d", (int)a.pid);
+  else putf(r, ",\"pid\":null");
+  if (a.has_status) putf(r, ",\"status\":%d", a.status);
+  else putf(r, ",\"status\":null");
+  putf(r, ",\"cause\":");
+  if (a.cause) put_string(r, a.cause, ESCAPE, 0);
+  else putf(r, "null");
+  putf(r, ",\"by\":");
+  put_string(r, a.by ? a.by : "", ESCAPE, 600);
+  putf(r, ",\"seconds\":%s,", *seconds ? seconds : "null");
+  put_missing(r);
+  putf(r, "\"error\":");
+  if (a.error) put_string(r, a.error, REPLACE, 2000);
+  else putf(r, "null");
+  putf(r, ",\"kind\":%s", a.no_space ? "\"no_space\"" : "null");
+  putf(r, ",\"leftovers\":%d,\"oom_kills\":%ld", a.leftovers, kills_counted());
+  if (a.pid) putf(r, ",\"started\":[%.9f,%.7f]", a.started.mono, a.started.utc);
+  else putf(r, ",\"started\":null");
+  putf(r, ",\"ended\":[%.9f,%.7f]}", ended.mono, ended.utc);
+}
+
+static void forget(void) {
+  free(a.cause), free(a.by), free(a.error), free(a.cut_cause), free(a.cut_by);
+  for (size_t i = 0; i < a.nmissing; i++) free(a.missing[i]);
+  free_launch(&a.l);
+}
+
+/* Record the end: first in the file, then to the supervisor. No process of it is left. */
+static void finish(void) {
+  struct text r = {0}, t = {0};
+  a.on = false;
+  /* Slurm sends TERM to all processes of a job, one by one: see keeper/attempt.py. */
+  if (*a.l.term_by && has_succeeded()) {
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    if (sigtimedwait(&term, NULL, &(struct timespec){0, TERM_COMES}) == SIGTERM) {
+      set_text(&a.cause, "interrupted");
+      set_text(&a.by, a.l.term_by);
+    }
+  }
+  put_record(&r);
+  if (a.end >= 0 && a.no_space) { /* nothing was run: it goes again */
+    give_up_end();
+  } else if (a.end >= 0) {
+    putf(&t, "%08x ", crc32_of(r.at, r.size));
+    put(&t, r.at, r.size);
+    put(&t, "\n", 1);
+    if (pwrite(a.end, t.at, t.size, end_place()) < 0) errno = 0; /* the supervisor is told anyhow */
+    close(a.end);
+    t.size = 0;
+  }
+  putf(&t, "{\"is\":\"ended\",\"end\":");
+  put(&t, r.at, r.size);
+  putf(&t, ",\"kept\":false,\"note\":\"\",\"cpu\":%.6f}", spent_by_children() - a.spent);
+  say(station.channel, &t);
+  free(r.at), free(t.at);
+  forget();
+}
+
+/* ── Start ─────────────────────────────────────────────────────────────────────────────────────── */
+
+static void start_process(void) {
+  int pipes[2];
+  pid_t pid = -1;
+  a.fork_at = -1;
+  if (!pipe2(pipes, O_CLOEXEC | O_NONBLOCK)) {
+    pid = fork();
+    if (pid == 0) become_job(&a.l, pipes[1]);
+    close(pipes[1]);
+    if (pid < 0) close(pipes[0]);
+  }
+  if (pid < 0) { /* scarce: that is not the job's failure */
+    if (!is_scarce(errno)) die("fork");
+    a.fork_at = monotonic() + a.fork_pause;
+    a.fork_pause = fmin(a.fork_pause * 2, 1.0);
+    return;
+  }
+  a.pid = pid;
+  a.exec_pipe = pipes[0];
+  a.phase = RUNNING;
+  a.started = moment();
+  a.silent_since = a.looked_at = a.started.mono;
+  if (a.l.idle_timeout > 0) a.silence_at = a.started.mono + a.l.idle_timeout;
+}
+
+void attempt_begin(struct launch launch) {
+  struct text words = a.words, answer = a.answer;
+  struct pids told = a.told, helpers = a.helpers;
+  struct sweep sweep = a.sweep;
+  memset(&a, 0, sizeof a);
+  words.size = answer.size = told.count = helpers.count = 0;
+  a.words = words, a.answer = answer, a.told = told, a.helpers = helpers, a.sweep = sweep;
+  a.on = true;
+  a.l = launch;
+  a.exec_pipe = a.helper_pipe = -1;
+  a.fork_at = a.kill_at = a.silence_at = -1;
+  a.fork_pause = 0.01;
+  a.log_size = a.log_time = -1;
+  a.spent = spent_by_children();
+  a.asked = monotonic();
+  if (lay_out_end()) {
+    start_process();
+    return;
+  }
+  a.no_space = errno == ENOSPC;
+  if (asprintf(&a.error, "cannot lay out %s: %s", a.l.end, strerror(errno)) < 0) die("asprintf");
+  finish();
+}
+
+/* The exec's result: words are an error, an end of file without words is a start. A child that was
+ * killed before its exec shows as a start too. */
+static void read_child(void) {
+  char part[4096];
+  ssize_t got;
+  if (a.exec_pipe < 0) return;
+  while ((got = read(a.exec_pipe, part, sizeof part)) > 0) put(&a.words, part, (size_t)got);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  close(a.exec_pipe);
+  a.exec_pipe = -1;
+  if (a.words.size) {
+    a.no_space = *a.words.at == FULL;
+    set_text(&a.error, a.words.at + (a.no_space ? 1 : 0));
+    return;
+  }
+  struct text t = {0};
+  putf(&t, "{\"is\":\"started\",\"attempt\":");
+  put_string(&t, a.l.id, ESCAPE, 0);
+  putf(&t, ",\"pid\":%d,\"keeper\":%d,\"keeper_start\":%lld,\"spent\":%.6f}", (int)a.pid,
+       (int)station.self, station.start, a.spent);
+  say(station.channel, &t);
+  free(t.at);
+}
+
+/* ── Looks at the file system, by a helper: a look may hang, the keeper may not ────────────────── */
+
+static bool ask(void (*look)(int pipe)) {
+  int pipes[2];
+  if (pipe2(pipes, O_CLOEXEC)) return false;
+  pid_t pid = fork();
+  if (pid == 0) {
+    settle_in(station.self);
+    look(pipes[1]);
+    _exit(0);
+  }
+  close(pipes[1]);
+  if (pid < 0) {
+    close(pipes[0]);
+    return false;
+  }
+  fcntl(pipes[0], F_SETFL, O_NONBLOCK);
+  a.helper = pid;
+  a.helper_pipe = pipes[0];
+  a.answer.size = 0;
+  add_pid(&a.helpers, pid);
+  return true;
+}
+
+static void look_at_log(int pipe) {
+  struct stat seen;
+  if (stat(a.l.log, &seen)) return;
+  long long changed = seen.st_mtim.tv_sec * 1000000000LL + seen.st_mtim.tv_nsec;
+  dprintf(pipe, "%lld %lld ", (long long)seen.st_size, changed);
+}
+
+static void look_for_outputs(int pipe) { /* "!", what is missing, each with its NUL, and "." */
+  struct text t = {0};
+  put(&t, "!", 1);
+  for (size_t i = 0, told = 0; i < a.l.noutputs && told < MISSING_MOST; i++) {
+    char *fault = fault_of_output(a.l.outputs[i], a.since);
+    if (!fault) continue;
+    putf(&t, "%s%s", a.l.outputs[i], fault);
+    put(&t, "", 1);
+    free(fault);
+    told++;
+  }
+  put(&t, ".", 1);
+  for (size_t at = 0; at < t.size;) {
+    ssize_t got = write(pipe, t.at + at, t.size - at);
+    if (got < 0) return;
+    at += (size_t)got;
+  }
+}
+
+static void drop_helper(void) {
+  if (!a.helper) return;
+  close(a.helper_pipe);
+  if (has_pid(&a.helpers, a.helper)) kill(a.helper, SIGKILL);
+  a.helper = 0;
+  a.helper_pipe = -1;
+}
+
+static void start_sweep(void) {
+  a.phase = SWEEPING;
+  drop_helper();
+  sweep_begin(&a.sweep, station.channel, a.l.id);
+}
+
+static void conclude(void) {
+  a.checked = true;
+  start_sweep(); /* of the helper */
+}
+
+static void outputs_looked_for(double now) {
+  const char *end = a.answer.at + a.answer.size;
+  if (!a.answer.size || end[-1] != '.') { /* it failed: no memory */
+    a.check_at = now + 1.0;
+    return;
+  }
+  for (const char *at = a.answer.at + 1; at + 1 < end; at += strlen(at) + 1)
+    a.missing[a.nmissing++] = copy_of(at);
+  conclude();
+}
+
+/* The log's time of change counts only where it is plausible: a file server's clock may be wrong. */
+static void log_looked_at(double now) {
+  long long size, changed;
+  if (!a.answer.size || sscanf(a.answer.at, "%lld %lld ", &size, &changed) != 2) {
+    a.silence_at = now + 1.0; /* it failed: no memory, no file yet */
+    return;
+  }
+  if (size != a.log_size || changed != a.log_time) {
+    double age = clock_now(CLOCK_REALTIME) - (double)changed / 1e9;
+    a.silent_since = age >= 0 && age <= now - a.looked_at + 0.02 ? now - age : now;
+  }
+  a.log_size = size, a.log_time = changed, a.looked_at = now;
+  if (now >= a.silent_since + a.l.idle_timeout - 0.005) attempt_stop("idle_timeout", "", false);
+  else a.silence_at = a.silent_since + a.l.idle_timeout;
+}
+
+static void read_helper(void) {
+  char part[4096];
+  ssize_t got;
+  if (a.helper_pipe < 0) return;
+  while ((got = read(a.helper_pipe, part, sizeof part)) > 0) put(&a.answer, part, (size_t)got);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  close(a.helper_pipe);
+  a.helper_pipe = -1;
+  a.helper = 0;
+  if (a.phase == CHECKING) outputs_looked_for(monotonic());
+  else if (a.phase == RUNNING && !a.cause) log_looked_at(monotonic());
+}
+
+/* ── What happens meanwhile ────────────────────────────────────────────────────────────────────── */
+
+static void reaped(pid_t pid, int status) {
+  drop_pid(&a.told, pid);
+  a.sweep.nap = 0.0005;
+  if (pid == a.pid) {
+    read_child();
+    if (!a.has_status) a.status = status, a.has_status = true;
+  } else if (has_pid(&a.helpers, pid)) {
+    drop_pid(&a.helpers, pid);
+  } else if (a.has_status && !a.main_was_killed && WIFSIGNALED(status)) {
+    a.leftovers += WTERMSIG(status) == SIGKILL;
+  }
+}
+
+static void reap(void) {
+  if (!a.pid) return;
+  if (!a.has_status && !a.cause && has_ended(a.pid))
+    kill(-a.pid, SIGKILL); /* while it is unreaped its group is the job's: no fork escapes this */
+  a.alone = false;
+  for (;;) {
+    int status;
+    pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid < 0 && errno == ECHILD) a.alone = true;
+    if (pid <= 0) return;
+    reaped(pid, status);
+  }
+}
+
+int attempt_pipes(int *fds) {
+  int count = 0;
+  if (a.exec_pipe >= 0) fds[count++] = a.exec_pipe;
+  if (a.helper_pipe >= 0) fds[count++] = a.helper_pipe;
+  return count;
+}
+
+void attempt_look(void) {
+  read_child();
+  reap(); /* before the helper: a job that has ended cannot be too silent */
+  read_helper();
+}
+
+void attempt_stop(const char *reason, const char *by, bool now) {
+  double at = monotonic() + (now ? 0.0 : a.l.grace);
+  if (a.phase == CHECKING) {
+    if (!a.cut_cause) {
+      set_text(&a.cut_cause, reason);
+      set_text(&a.cut_by, by);
+    }
+    a.check_limit = fmin(a.check_limit, at);
+  } else if (a.phase == TERMINATING || a.cause) {
+    if (now) a.kill_at = at;
+  } else if (a.phase != SWEEPING && !a.has_status) { /* else it ended by itself */
+    set_text(&a.cause, reason);
+    set_text(&a.by, by);
+    a.kill_at = at;
+    if (a.pid && !now) terminate(a.pid); /* once: a second TERM means "at once" to many programs */
+  }
+}
+
+/* ── What follows from it ──────────────────────────────────────────────────────────────────────── */
+
+static void check_or_finish(void) {
+  if (a.checked || !a.l.noutputs || !has_succeeded()) {
+    finish();
+    return;
+  }
+  a.phase = CHECKING;
+  a.check_at = monotonic();
+  a.check_limit = a.check_at + OUTPUT_CHECK_LIMIT;
+}
+
+static void advance_forking(double now) {
+  if (a.l.timeout > 0 && now >= a.asked + a.l.timeout && !a.cause) set_text(&a.cause, "timeout");
+  if (a.cause) finish();
+  else if (a.fork_at >= 0 && now >= a.fork_at) start_process();
+}
+
+static void advance_running(double now) {
+  if (a.has_status && a.cause) a.phase = TERMINATING;
+  else if (a.has_status || (a.kill_at >= 0 && now >= a.kill_at)) start_sweep();
+  else if (a.kill_at >= 0) return;
+  else if (a.l.timeout > 0 && now >= a.started.mono + a.l.timeout) attempt_stop("timeout", "", false);
+  else if (a.silence_at >= 0 && now >= a.silence_at && !a.helper)
+    a.silence_at = ask(look_at_log) ? -1 : now + 1.0;
+}
+
+/* What the main process left behind has the rest of the grace, and a TERM if it had none. */
+static void advance_terminating(double now) {
+  static struct pids found;
+  drop_helper();
+  if (a.alone || now >= a.kill_at) {
+    start_sweep();
+    return;
+  }
+  children(&found);
+  for (size_t i = 0; i < found.count; i++) {
+    pid_t pid = found.at[i];
+    if (pid == a.pid || has_pid(&a.told, pid)) continue;
+    add_pid(&a.told, pid);
+    if (getpgid(pid) == a.pid) continue; /* its group has had its TERM */
+    kill(pid, SIGTERM);
+    kill(pid, SIGCONT);
+  }
+}
+
+static void advance_sweeping(void) {
+  if (!a.alone) {
+    if (!a.has_status) {
+      a.main_was_killed = true;
+      kill(-a.pid, SIGKILL);
+    }
+    sweep_kill(&a.sweep);
+    reap();
+  }
+  if (a.alone) check_or_finish();
+}
+
+static void advance_checking(double now) {
+  if (now >= a.check_limit && a.cut_cause) {
+    set_text(&a.cause, a.cut_cause);
+    set_text(&a.by, a.cut_by);
+    conclude();
+  } else if (now >= a.check_limit) {
+    const char *why = " (its file system gave no answer within 60 s)";
+    for (size_t i = 0; i < a.l.noutputs && a.nmissing < MISSING_MOST; i++)
+      if (asprintf(&a.missing[a.nmissing++], "%s%s", a.l.outputs[i], why) < 0) die("asprintf");
+    conclude();
+  } else if (!a.helper && now >= a.check_at) {
+    a.check_at = ask(look_for_outputs) ? INFINITY : now + 1.0;
+  }
+}
+
+void attempt_advance(void) {
+  double now = monotonic();
+  enum phase before;
+  do {
+    before = a.phase;
+    if (a.phase == FORKING) advance_forking(now);
+    else if (a.phase == RUNNING) advance_running(now);
+    else if (a.phase == TERMINATING) advance_terminating(now);
+    else if (a.phase == SWEEPING) advance_sweeping();
+    else advance_checking(now);
+  } while (a.on && a.phase != before);
+}
+
+static double earliest(double one, double other) {
+  return one < 0 ? other : other < 0 ? one : fmin(one, other);
+}
+
+double attempt_deadline(void) {
+  double limit = a.l.timeout > 0 ? a.l.timeout : -1;
+  if (a.phase == SWEEPING) return monotonic() + a.sweep.nap;
+  if (a.phase == CHECKING) return fmin(a.check_at, a.check_limit);
+  if (a.phase == FORKING) return earliest(a.fork_at, limit < 0 ? -1 : a.asked + limit);
+  if (a.kill_at >= 0) return a.kill_at;
+  return earliest(a.silence_at, limit < 0 ? -1 : a.started.mono + limit);
+}

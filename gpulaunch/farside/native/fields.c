@@ -1,0 +1,157 @@
+/* What keepers are told, in fields each with a NUL at its end, and what they say, in JSON. */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *next_field(struct fields *f) {
+  if (f->at >= f->end) return "";
+  char *field = f->at;
+  f->at += strlen(field) + 1;
+  return field;
+}
+
+bool next_flag(struct fields *f) { return !strcmp(next_field(f), "1"); }
+
+static double next_seconds(struct fields *f, const char **text) {
+  *text = next_field(f);
+  return **text ? strtod(*text, NULL) : -1.0;
+}
+
+/* A list that ends with NULL; NULL where it has not as many fields as it says. */
+const char **next_list(struct fields *f, size_t *count) {
+  *count = strtoul(next_field(f), NULL, 10);
+  if (*count > (size_t)(f->end - f->at)) { /* each field has one byte at least */
+    *count = 0;
+    return NULL;
+  }
+  const char **list = must(calloc(*count + 1, sizeof *list));
+  for (size_t i = 0; i < *count; i++) {
+    if (f->at >= f->end) {
+      free(list);
+      *count = 0;
+      return NULL;
+    }
+    list[i] = next_field(f);
+  }
+  return list;
+}
+
+/* Read a launch after its verb; false, and nothing is kept, if it is none for these keepers. */
+bool parse_launch(struct fields f, struct launch *l) {
+  struct fields *p = &l->fields;
+  const char *text;
+  size_t nhidden;
+  *l = (struct launch){.fields = f};
+  l->id = next_field(p);
+  l->end = next_field(p);
+  text = next_field(p);
+  l->slot = *text ? strtol(text, NULL, 10) : -1;
+  l->log = next_field(p);
+  l->cwd = next_field(p);
+  l->timeout = next_seconds(p, &l->timeout_text);
+  l->idle_timeout = next_seconds(p, &l->idle_timeout_text);
+  l->grace = next_seconds(p, &text);
+  if (!(l->grace > 0)) l->grace = 0;
+  l->oom_kills = next_field(p);
+  l->term_by = next_field(p);
+  l->codes = next_list(p, &l->ncodes);
+  l->outputs = next_list(p, &l->noutputs);
+  l->argv = next_list(p, &l->nargv);
+  l->set = next_list(p, &l->nset);
+  l->unset = next_list(p, &l->nunset);
+  bool isolated = next_flag(p);
+  const char **hidden = next_list(p, &nhidden);
+  bool whole = l->codes && l->outputs && l->argv && l->set && l->unset && hidden;
+  bool worker = *next_field(p), preloaded = *next_field(p);
+  free(hidden);
+  if (whole && l->nargv && !isolated && !worker && !preloaded && p->at == p->end) return true;
+  free_launch(l);
+  return false;
+}
+
+void free_launch(struct launch *l) {
+  free(l->codes), free(l->outputs), free(l->argv), free(l->set), free(l->unset);
+  free(l->fields.memory);
+}
+
+static char *file_of(int fd, size_t *size) { /* does not move its position */
+  struct stat seen;
+  if (fstat(fd, &seen)) die("fstat");
+  *size = (size_t)seen.st_size;
+  char *memory = must(malloc(*size + 1));
+  for (size_t at = 0; at < *size;) {
+    ssize_t got = pread(fd, memory + at, *size - at, (off_t)at);
+    if (got <= 0) die("pread");
+    at += (size_t)got;
+  }
+  return memory;
+}
+
+/* Receive a message and its descriptors; false: nobody is at the other end any more. */
+bool receive(int fd, struct fields *f, int *fds, int *count) {
+  static char room[1 << 16];
+  union {
+    char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
+    struct cmsghdr align;
+  } control;
+  struct iovec part = {room, sizeof room};
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = sizeof control};
+  ssize_t got;
+  do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  *count = 0;
+  if (got == 0 || (got < 0 && errno == ECONNRESET)) return false; /* it left our words unread */
+  if (got < 0) die("recvmsg");
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+      *count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+      memcpy(fds, CMSG_DATA(c), (size_t)*count * sizeof(int));
+    }
+  size_t size = (size_t)got;
+  char *memory;
+  if (size == sizeof "file" && !memcmp(room, "file", size)) { /* too long for a message */
+    errno = EMFILE;
+    if (!*count) die("a command's file");
+    memory = file_of(fds[0], &size);
+    close(fds[0]);
+    memmove(fds, fds + 1, (size_t)--*count * sizeof(int));
+  } else {
+    memory = must(malloc(size + 1));
+    memcpy(memory, room, size);
+  }
+  memory[size] = 0;
+  *f = (struct fields){memory, memory, memory + size};
+  return true;
+}
+
+void say(int fd, const struct text *t) { /* nobody listens: the end is in its file */
+  if (send(fd, t->at, t->size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+
+void say_with(int fd, const char *words, const int *fds, int count) {
+  union {
+    char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
+    struct cmsghdr align;
+  } control = {{0}};
+  struct iovec part = {(char *)words, strlen(words)};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  if (count) {
+    message.msg_control = &control;
+    message.msg_controllen = CMSG_SPACE((size_t)count * sizeof(int));
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, (size_t)count * sizeof(int));
+  }
+  if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}

@@ -1,0 +1,68 @@
+/* The processes between the supervisor and a plain job, as one static program.
+ *
+ *   supervisor --exec once--> spawner --fork--> guardian --fork--> monitor --fork, exec--> job
+ *
+ * The same processes, promises, messages and files as ../keeper has, whose introduction says who
+ * adopts whom; workers, isolation and preload servers are that one's alone. It decides nothing, and
+ * its words for people are that one's words.
+ *
+ *   keeper CONTROL               the spawner, with this socket
+ *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
+ */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void block_signals(void) { /* all but these: see keeper/kernel.py */
+  static const int heard[] = {SIGCONT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (size_t i = 0; i < sizeof heard / sizeof *heard; i++) sigdelset(&blocked, heard[i]);
+  sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static int self_test(const char *protocol) {
+  static struct pids mine;
+  if (strcmp(protocol, PROTOCOL)) return UNKNOWN_PROTOCOL;
+  block_signals();
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1)) die("a subreaper");
+  int ends = child_ends();
+  if (ends < 0) die("signalfd");
+  if (started_at(getpid()) < 0) die("/proc");
+  pid_t me = getpid(), pid = fork();
+  if (pid < 0) die("fork");
+  if (pid == 0) {
+    settle_in(me);
+    pause();
+    _exit(1);
+  }
+  children(&mine);
+  if (!has_pid(&mine, pid)) die("children in /proc");
+  kill(pid, SIGKILL);
+  struct pollfd end = {ends, POLLIN, 0};
+  if (poll(&end, 1, 5000) != 1 || !has_ended(pid) || waitpid(pid, NULL, 0) != pid) die("a child");
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
+  if (argc != 2) return UNKNOWN_PROTOCOL;
+  int control = atoi(argv[1]);
+  block_signals();
+  remember_title(argc, argv);
+  rename_self("keeper-spawner");
+  close_all_but(&control, 1);
+  fcntl(control, F_SETFD, FD_CLOEXEC);
+  for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) || chdir("/")) die("the spawner");
+  spawner(control);
+  return 0;
+}

@@ -1,0 +1,135 @@
+/* What the keepers' files share. See keeper.c for what the program is. */
+#ifndef KEEPER_H
+#define KEEPER_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#define PROTOCOL "1" /* as in ../wire.py, with these three */
+#define UNKNOWN_PROTOCOL 64
+#define MAX_FDS 253
+#define END_SIZE 8192
+
+/* ── tools.c: memory, time, processes, descriptors ─────────────────────────────────────────────── */
+
+__attribute__((noreturn)) void die(const char *what);
+void *must(void *memory);
+char *copy_of(const char *text);
+double clock_now(clockid_t clock);
+double monotonic(void);
+void nap(double seconds);
+bool is_scarce(int code);
+double spent_by_children(void);
+
+struct pids {
+  pid_t *at;
+  size_t count, room;
+};
+void add_pid(struct pids *list, pid_t pid);
+bool has_pid(const struct pids *list, pid_t pid);
+void drop_pid(struct pids *list, pid_t pid);
+
+void remember_title(int argc, char **argv);
+void rename_self(const char *title);
+long long stat_number(pid_t pid, int field);
+long long started_at(pid_t pid);
+bool is_stopped(pid_t pid);
+void children(struct pids *found);
+bool has_ended(pid_t pid);
+void terminate(pid_t pid);
+pid_t fork_patiently(void);
+void settle_in(pid_t parent);
+void close_all_but(const int *kept, int count);
+int copy_high(int fd);
+int child_ends(void);
+void clear(int fd);
+
+/* ── text.c: growing text, and JSON as Python writes it ────────────────────────────────────────── */
+
+struct text {
+  char *at;
+  size_t size, room;
+};
+void put(struct text *t, const char *bytes, size_t count);
+__attribute__((format(printf, 2, 3))) void putf(struct text *t, const char *format, ...);
+
+enum reading { ESCAPE, REPLACE }; /* what is no UTF-8: a surrogate for each byte, or U+FFFD */
+void put_string(struct text *t, const char *bytes, enum reading how, size_t limit);
+uint32_t crc32_of(const char *data, size_t size);
+
+/* ── fields.c: what keepers are told and say ───────────────────────────────────────────────────── */
+
+struct fields { /* a message, taken field by field; what it points to lives as long as `memory` */
+  char *memory, *at, *end;
+};
+const char *next_field(struct fields *f);
+bool next_flag(struct fields *f);
+const char **next_list(struct fields *f, size_t *count);
+
+struct launch {
+  struct fields fields;
+  const char *id, *end, *log, *cwd, *oom_kills, *term_by;
+  long slot;                                     /* below zero: `end` is this attempt's own file */
+  const char *timeout_text, *idle_timeout_text;  /* as the record has them */
+  double timeout, idle_timeout, grace;           /* below zero: none */
+  const char **codes, **outputs, **argv, **set, **unset;
+  size_t ncodes, noutputs, nargv, nset, nunset;
+};
+bool parse_launch(struct fields f, struct launch *l);
+void free_launch(struct launch *l);
+
+bool receive(int fd, struct fields *f, int *fds, int *count);
+void say(int fd, const struct text *t);
+void say_with(int fd, const char *message, const int *fds, int count);
+
+/* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
+
+#define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
+__attribute__((noreturn)) void become_job(const struct launch *l, int pipe);
+
+/* ── looks.c: what became of outputs, looked up by a helper ────────────────────────────────────── */
+
+char *fault_of_output(const char *pattern, int64_t since); /* NULL: none */
+
+/* ── sweep.c ───────────────────────────────────────────────────────────────────────────────────── */
+
+struct sweep {
+  int channel;
+  const char *attempt; /* NULL: not known here */
+  double since, nap;
+  struct pids said, found;
+};
+void sweep_begin(struct sweep *s, int channel, const char *attempt);
+void sweep_kill(struct sweep *s);
+void sweep_to_the_end(int channel);
+
+/* ── attempt.c: one start of a job, until nothing of it is left ────────────────────────────────── */
+
+struct station { /* the monitor's own */
+  int channel;
+  int leases[MAX_FDS], nleases;
+  pid_t self;
+  long long start; /* in clock ticks since boot */
+};
+extern struct station station;
+
+bool attempt_on(void);
+const char *attempt_id(void);
+void attempt_begin(struct launch launch);
+void attempt_stop(const char *reason, const char *by, bool now);
+int attempt_pipes(int *fds); /* two at most */
+void attempt_look(void);
+void attempt_advance(void);
+double attempt_deadline(void); /* below zero: none */
+
+/* ── monitor.c, spawner.c ──────────────────────────────────────────────────────────────────────── */
+
+__attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, int watch,
+                                       bool gives_back);
+void spawner(int control);
+
+#endif

@@ -1,0 +1,241 @@
+/* The spawner, which forks pairs of keepers, and the guardian, the first of each pair.
+ *
+ * Both hold a pair's descriptors until no process below them is left. */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct asked { /* a pair that is to be */
+  bool alive, gives_back;
+  int count, fds[MAX_FDS]; /* its socket, a name's if `alive`, its leases */
+};
+
+struct pair { /* as the spawner knows it, with what is held until no process of it is left */
+  pid_t guardian, monitor;
+  long long monitor_start;
+  bool broken; /* the guardian was killed */
+  int count, *fds;
+};
+
+static struct pair *pairs;
+static size_t npairs;
+static struct awaited { /* to be forked once its leases have come through a link */
+  int link;
+  struct asked asked;
+} *awaited;
+static size_t nawaited;
+static double rest = -1; /* seconds until the next sweep; below zero: none is under way */
+
+/* ── The guardian ──────────────────────────────────────────────────────────────────────────────── */
+
+static void wait_for(pid_t monitor_pid) {
+  int status;
+  for (;;) {
+    pid_t pid = waitpid(-1, &status, WUNTRACED);
+    if (pid < 0 && errno == ECHILD) return;
+    if (pid <= 0) continue;
+    if (WIFSTOPPED(status)) kill(pid, SIGCONT); /* a stopped monitor would keep no time limit */
+    else if (pid == monitor_pid) return;
+  }
+}
+
+__attribute__((noreturn)) static void guardian(const struct asked *pair, int forked) {
+  int kept[MAX_FDS + 1], leases[MAX_FDS], nleases = 0, ours[2];
+  memcpy(kept, pair->fds, (size_t)pair->count * sizeof *kept);
+  kept[pair->count] = forked;
+  close_all_but(kept, pair->count + 1);
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  for (int i = pair->alive ? 2 : 1; i < pair->count; i++) {
+    if ((leases[nleases] = copy_high(pair->fds[i])) < 0) die("a lease");
+    nleases++;
+    close(pair->fds[i]);
+  }
+  if (pipe2(ours, O_CLOEXEC)) die("pipe");
+  pid_t pid = fork_patiently();
+  if (pid < 0) die("fork");
+  if (pid == 0) {
+    close(ours[1]);
+    close(forked);
+    monitor(pair->fds[0], leases, nleases, ours[0], pair->gives_back);
+  }
+  close(ours[0]);
+  if (write(forked, &pid, sizeof pid) != sizeof pid) die("pipe");
+  close(forked);
+  rename_self("keeper-guardian");
+  wait_for(pid);
+  sweep_to_the_end(pair->fds[0]);
+  _exit(0);
+}
+
+/* ── The spawner ───────────────────────────────────────────────────────────────────────────────── */
+
+static void close_all(const struct asked *pair) {
+  for (int i = 0; i < pair->count; i++) close(pair->fds[i]);
+}
+
+static void drop_pair(size_t i) { /* the socket last: leases are free when the supervisor sees that */
+  for (int k = pairs[i].count; k-- > 0;) close(pairs[i].fds[k]);
+  free(pairs[i].fds);
+  pairs[i] = pairs[--npairs];
+}
+
+static bool fork_pair(const struct asked *asked) {
+  int forked[2];
+  pid_t child = 0;
+  if (pipe2(forked, O_CLOEXEC)) return false;
+  pid_t pid = fork_patiently();
+  if (pid == 0) guardian(asked, forked[1]);
+  int why = errno;
+  close(forked[1]);
+  if (pid > 0 && read(forked[0], &child, sizeof child) != sizeof child) child = 0;
+  close(forked[0]);
+  errno = why;
+  if (pid < 0) return false;
+  struct pair pair = {.guardian = pid, .monitor = child, .count = asked->count};
+  pair.monitor_start = child ? started_at(child) : -1;
+  pair.fds = must(malloc((size_t)asked->count * sizeof *pair.fds));
+  memcpy(pair.fds, asked->fds, (size_t)asked->count * sizeof *pair.fds);
+  pairs = must(realloc(pairs, (npairs + 1) * sizeof *pairs));
+  pairs[npairs++] = pair;
+  return true;
+}
+
+static void complain(void) {
+  dprintf(2, "keeper-spawner: a pair could not be forked: %s\n", strerror(errno));
+}
+
+/* Take the leases of an awaited pair and fork it; else tell the supervisor that it is not forked. */
+static void fork_awaited(size_t i) {
+  struct awaited one = awaited[i];
+  struct fields f = {0};
+  int fds[MAX_FDS], count = 0;
+  awaited[i] = awaited[--nawaited];
+  bool came = receive(one.link, &f, fds, &count);
+  bool all = came && count == (unsigned char)*f.memory && one.asked.count + count <= MAX_FDS;
+  free(f.memory);
+  close(one.link);
+  for (int k = 0; k < count; k++)
+    if (all) one.asked.fds[one.asked.count++] = fds[k];
+    else close(fds[k]);
+  if (all && fork_pair(&one.asked)) return;
+  if (all) complain();
+  say_with(one.asked.fds[0], "{\"is\":\"left\"}", NULL, 0);
+  close_all(&one.asked);
+}
+
+static void await_leases(struct asked *asked) {
+  awaited = must(realloc(awaited, (nawaited + 1) * sizeof *awaited));
+  awaited[nawaited].link = asked->fds[--asked->count];
+  awaited[nawaited++].asked = *asked;
+}
+
+static bool answer(int control) { /* false: the supervisor is gone */
+  struct fields f;
+  struct asked asked;
+  if (!receive(control, &f, asked.fds, &asked.count)) return false;
+  if (strcmp(next_field(&f), "pair") || strcmp(next_field(&f), PROTOCOL)) _exit(UNKNOWN_PROTOCOL);
+  int expected = atoi(next_field(&f));
+  asked.alive = next_flag(&f);
+  bool link = next_flag(&f);
+  asked.gives_back = next_flag(&f);
+  free(f.memory);
+  errno = EMFILE; /* the kernel dropped some: too many open files here */
+  if (asked.count != expected || asked.count < 1 + asked.alive + link) {
+    /* The supervisor sees the pair's end of file and asks again. */
+    complain();
+    close_all(&asked);
+  } else if (link) {
+    await_leases(&asked);
+  } else if (!fork_pair(&asked)) {
+    complain();
+    close_all(&asked);
+  }
+  return true;
+}
+
+static bool lives(const struct pair *pair, const struct pids *mine) { /* its monitor, adopted */
+  return pair->broken && has_pid(mine, pair->monitor) &&
+         started_at(pair->monitor) == pair->monitor_start;
+}
+
+static bool is_keeper(pid_t pid, const struct pids *mine) {
+  for (size_t k = 0; k < npairs; k++) {
+    if (!pairs[k].broken && pairs[k].guardian == pid) return true;
+    if (pairs[k].monitor == pid && lives(&pairs[k], mine)) return true;
+  }
+  return false;
+}
+
+static void sweep(void) { /* kill what was adopted and is no keeper */
+  static struct pids mine;
+  bool strangers = false;
+  children(&mine);
+  for (size_t k = 0; k < npairs; k++) /* it may be stopped, and its guardian is dead */
+    if (lives(&pairs[k], &mine)) kill(pairs[k].monitor, SIGCONT);
+  for (size_t i = 0; i < mine.count; i++)
+    if (!is_keeper(mine.at[i], &mine)) {
+      strangers = true;
+      kill(mine.at[i], SIGKILL);
+    }
+  if (strangers) {
+    rest = fmin(fmax(rest, 0.0005) * 2, 1.0);
+    return;
+  }
+  rest = -1;
+  for (size_t k = npairs; k-- > 0;)
+    if (pairs[k].broken && !lives(&pairs[k], &mine)) drop_pair(k);
+}
+
+static void reap(void) {
+  int status;
+  bool broken = false;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+    if (WIFSTOPPED(status)) {
+      kill(pid, SIGCONT);
+      continue;
+    }
+    for (size_t k = npairs; k-- > 0;)
+      if (!pairs[k].broken && pairs[k].guardian == pid) {
+        if (status == 0) drop_pair(k); /* the guardian proved that nothing is left */
+        else pairs[k].broken = true;
+        break;
+      }
+  }
+  for (size_t k = 0; k < npairs; k++) broken = broken || pairs[k].broken;
+  if (broken) sweep();
+}
+
+/* Fork pairs and reap them until the supervisor and every pair are gone. */
+void spawner(int control) {
+  int ends = child_ends();
+  if (ends < 0) die("signalfd");
+  while (control >= 0 || npairs || nawaited) {
+    size_t count = nawaited;
+    struct pollfd *fds = must(calloc(2 + count, sizeof *fds));
+    fds[0] = (struct pollfd){ends, POLLIN, 0};
+    fds[1] = (struct pollfd){control, POLLIN, 0};
+    for (size_t i = 0; i < count; i++) fds[2 + i] = (struct pollfd){awaited[i].link, POLLIN, 0};
+    int got = poll(fds, 2 + count, rest < 0 ? -1 : (int)ceil(rest * 1000));
+    if (got < 0 && errno != EINTR) die("poll");
+    clear(ends);
+    reap();
+    for (size_t i = count; got > 0 && i-- > 0;)
+      if (fds[2 + i].revents) fork_awaited(i);
+    if (got > 0 && fds[1].revents && !answer(control)) {
+      close(control);
+      control = -1;
+    }
+    free(fds);
+  }
+}

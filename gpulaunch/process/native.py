@@ -1,0 +1,54 @@
+"""The keepers' compiled program: whether there is one, and whether it works on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from gpulaunch import farside
+from gpulaunch.farside.wire import PROTOCOL
+
+PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
+"""Where a build leaves it (`hatch_build.py`); absent where nothing could compile it."""
+TEST_TIMEOUT = 10.0
+"""Seconds for the program's test of itself, which takes some milliseconds."""
+
+Reason: TypeAlias = Literal["works", "asked", "absent", "unfit"]
+
+
+class KeeperChoice(Struct, frozen=True):
+    """Which keepers plain jobs get: those of `program`, or, where it is None, Python's.
+
+    `reason`: it works; GPULAUNCH_KEEPER asks for Python's; it was not built; or its test failed,
+    and `problem` is what it said.
+    """
+
+    program: str | None
+    reason: Reason
+    problem: str = ""
+
+
+def choose_keeper() -> KeeperChoice:
+    """Return which keepers are to be started now."""
+    if os.environ.get("GPULAUNCH_KEEPER", "python") == "python":
+        return KeeperChoice(None, "asked")
+    if not PROGRAM.exists():
+        return KeeperChoice(None, "absent")
+    try:
+        test = subprocess.run(
+            [PROGRAM, "--self-test", str(PROTOCOL)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TEST_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return KeeperChoice(None, "unfit", str(problem))
+    if test.returncode == 0:
+        return KeeperChoice(str(PROGRAM), "works")
+    said = test.stderr.decode("utf-8", "replace").strip()
+    return KeeperChoice(None, "unfit", said or f"its test ended with status {test.returncode}")
