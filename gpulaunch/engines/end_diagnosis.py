@@ -105,9 +105,8 @@ class EndDiagnosis:
                 self._conclude(pending)
 
     def _hint(self, ended: Ended) -> None:
-        text = tail(self._run.log(ended.attempt))
-        evidence = Evidence(ended.end.outcome, text, succeeded=True)
-        if text and (hint := hint_of(evidence)):
+        text = tail(self._run.log_file(ended.attempt))
+        if text and (hint := hint_of(Evidence(ended.end.outcome, text, succeeded=True))):
             self._warn(ended.attempt.job, hint)
 
     def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardReading) -> None:
@@ -130,10 +129,10 @@ class EndDiagnosis:
         begun = pending.beginning
         evidence = Evidence(
             ended.end.outcome,
-            tail(self._run.log(ended.attempt)),
+            tail(self._run.log_file(ended.attempt)),
             rises=counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
-            rooms=rooms_of([str(self._run.out(ended.attempt)), job.cwd, *self._rooms]),
+            rooms=rooms_of([self._run.out_dir(ended.attempt), job.cwd, *self._rooms]),
         )
         found = diagnose(evidence) or _plain(evidence, job)
         if found is not None:

@@ -122,14 +122,14 @@ def delta(
         # their modules, and a job finds there what a script of one's own would.
         unset.add("BASH_ENV")
     unset.update(name for name, value in own.items() if value is None)
-    stays = {name for name in base if name not in unset}
     wishes = {name: value for name, value in own.items() if value is not None}
     chosen = {
         name: value
         for name, value in _choices(job, place, machine).items()
-        if name not in stays and name not in own
+        if name not in own and (name in unset or name not in base)
     }
-    known = {**chosen, **{n: base[n] for n in stays if n in MASTER}, **wishes}
+    stays = {name: base[name] for name in MASTER if name in base and name not in unset}
+    known = {**chosen, **stays, **wishes}
     for name in MASTER:
         # torchrun reads the PET_ variables: a user's MASTER_ADDR or MASTER_PORT holds there too.
         if f"PET_{name}" in chosen and name in known:

@@ -56,7 +56,7 @@ def prepare(
     """
     job, attempt, run, base = launch.job, launch.attempt, context.run, context.base
     place = strict.placed(job, place)
-    log, end = str(run.log(attempt)), slots.file if slots else str(run.end(attempt))
+    log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
     _directories(job, place, (log, place.out) if slots else (log, place.out, end), outs)
     inputs = materialise(job, run)
     values = placeholders(place, log, inputs)

@@ -118,7 +118,7 @@ def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
         return
     with (
         suppress(FileNotFoundError, NotADirectoryError),
-        os.scandir(run.out(attempts[-1].id)) as left,
+        os.scandir(run.out_dir(attempts[-1].id)) as left,
     ):
         if any(True for _ in left):  # an empty one is removed, sooner or later
             run.link_result(attempts[-1].id)

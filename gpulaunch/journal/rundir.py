@@ -120,13 +120,19 @@ class RunDir(Struct, frozen=True):
             number += 1
         return number
 
-    # Of these two, joining paths part by part would be a tenth of what an attempt costs.
-
     def log(self, attempt: AttemptId) -> Path:
-        return Path(f"{self.path}/logs/{_checked(attempt.job)}.{attempt.number}.log")
+        return Path(self.log_file(attempt))
+
+    def log_file(self, attempt: AttemptId) -> str:
+        """Return the log's path as text: a Path is a tenth of what starting an attempt costs."""
+        return f"{self.path}/logs/{_checked(attempt.job)}.{attempt.number}.log"
 
     def out(self, attempt: AttemptId) -> Path:
-        return Path(f"{self.path}/out/{_checked(attempt.job)}.{attempt.number}")
+        return Path(self.out_dir(attempt))
+
+    def out_dir(self, attempt: AttemptId) -> str:
+        """Return the path of the attempt's `{{out}}` as text, for the same reason."""
+        return f"{self.path}/out/{_checked(attempt.job)}.{attempt.number}"
 
     def result(self, job: str) -> Path:
         return self.results / _checked(job)
@@ -168,8 +174,7 @@ class RunDir(Struct, frozen=True):
 
     def link_result(self, attempt: AttemptId) -> None:
         """Point `results/JOB` to the attempt's `{{out}}`, in one step. Raises OSError."""
-        target = os.path.join("..", self.outs.name, self.out(attempt).name)
-        _link(self.result(attempt.job), target)
+        _link(self.result(attempt.job), f"../out/{attempt}")
 
     def make_latest(self) -> None:
         """Point `latest`, beside the run, to it, unless that fails (a directory has that name)."""

@@ -165,7 +165,7 @@ class LocalAttempts:
             run=self._context.run_id,
             run_dir=str(self._context.run.path),
             attempt=attempt.number,
-            out=str(self._context.run.out(attempt)),
+            out=self._context.run.out_dir(attempt),
             gpus=launch.gpus,
             style="uuid" if self._context.force_uuid else job.visible,
             scope=scope(self._context.run_id, attempt),
@@ -316,7 +316,7 @@ class LocalAttempts:
         self._end_out(attempt)
 
     def _end_out(self, attempt: AttemptId) -> None:
-        out = str(self._context.run.out(attempt))
+        out = self._context.run.out_dir(attempt)
         self._context.loop.later(lambda: self._outs.over(out))
 
 
