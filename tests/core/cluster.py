@@ -248,6 +248,10 @@ class Cluster:
         untold = [a for a in untold if self.run.ledger.attempt(a).is_open]
         return list(dict.fromkeys([*self.entries, *untold]))
 
+    def _as_filed(self, entry: Entry) -> bool:
+        """It runs, and the run knows it to use what it was handed over with."""
+        return entry.runs and entry.job.demand.uses == self._demand(entry.attempt).uses
+
     def _demand(self, attempt: AttemptId) -> Demand:
         """As the run knows it: of one that went on, what the job file says now."""
         job = self.run.job(attempt.job)
@@ -379,9 +383,14 @@ class Cluster:
         self._say_started(entry)
 
     def _check_running_tokens(self) -> None:
-        """The promise itself: whatever was handed over, no more of them run than there are."""
-        running = [attempt for attempt, entry in self.entries.items() if entry.runs]
-        used = Counter(token for attempt in running for token in self._demand(attempt).uses)
+        """The promise itself: whatever was handed over, no more of them run than there are.
+
+        What the job file said otherwise when an attempt was handed over is not promised.
+        """
+        running = [
+            entry.job.demand.uses for entry in self.entries.values() if self._as_filed(entry)
+        ]
+        used = Counter(token for uses in running for token in uses)
         for token, count in used.items():
             assert count <= self.limits.get(token, 1), f"{count} tokens of {token} in use"
 

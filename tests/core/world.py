@@ -153,6 +153,7 @@ class Side:
     options: dict[str, Any]
     replayed: Ledger
     inbox: deque[Event] = field(default_factory=deque)
+    just_ended: set[AttemptId] = field(default_factory=set)
     timers: dict[Timer, float] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
     told_wanted: dict[str, bool] = field(default_factory=dict)
@@ -314,6 +315,7 @@ class World:
         """Hand events in together, and carry out what comes back, strictly."""
         assert not side.asleep
         before = len(side.facts)
+        side.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
         for event in events:
             self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
             match event:
@@ -403,6 +405,7 @@ class World:
                 process = self.processes.get((side.name, attempt))
                 if process is None:
                     told = any(isinstance(e, Ended) and e.attempt == attempt for e in side.inbox)
+                    told = told or attempt in side.just_ended
                     assert told, f"StopAttempt({attempt}), not alive"
                     return
                 assert reason in ("cancelled", "interrupted", "stopped")
