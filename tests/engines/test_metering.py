@@ -63,7 +63,8 @@ class Bench:
         self.loop.turn()
 
     def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu]) -> None:
-        self.metering.begin(attempt, pid, psutil.Process(pid).ppid(), gpus)
+        keeper = psutil.Process(pid).ppid()
+        self.metering.begin(attempt, ProgramStarted(str(attempt), pid, keeper), gpus)
 
     def until_pid(self, other_than: int | None = None) -> int:
         def there() -> int | None:
@@ -325,12 +326,13 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.core.model import Gpu
 from gpulaunch.loop import Loop
+from gpulaunch.process.client import ProgramStarted
 from tests.engines.fakes import lone_context
 loop = Loop()
 gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]
 context = lone_context(Path(sys.argv[1]).parent, loop, os.environ)
 metering = Metering(context, gpus, after=0.0)
-metering.begin(AttemptId("a", 1), os.getpid(), os.getppid(), gpus)
+metering.begin(AttemptId("a", 1), ProgramStarted("a.1", os.getpid(), os.getppid()), gpus)
 loop.turn()
 print(metering.pid, flush=True)
 while True:
@@ -356,3 +358,17 @@ def test_a_launcher_that_is_killed_takes_the_sampler_and_its_helper_along(
 
 def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_its_keeper_tells_of_an_attempts_cpu_time_is_what_is_recorded(bench: Bench) -> None:
+    started = ProgramStarted(str(A), os.getpid(), os.getppid(), keeper_start=1, spent=4.0)
+    bench.metering.begin(A, started, bench.gpus[:1])
+    bench.metering.end(A, cpu=1.25)
+
+    def told() -> AttemptUse | None:
+        bench.turn()
+        return bench.use()
+
+    use = wait_until(told, what="the end's record")
+    assert use is not None
+    assert use.cpu_seconds == 1.25

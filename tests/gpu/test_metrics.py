@@ -127,7 +127,7 @@ def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
         with Slot(spawner, tmp_path) as slot:
             slot.launch("env", "-i", *names, "bash", "-c", holds)
             started = slot.expect(ProgramStarted)
-            metering.begin(attempt, started.pid, started.keeper, [gpu])
+            metering.begin(attempt, started, [gpu])
             pin = wait_until(pinned, 30.0, "a verdict")
             sampler = psutil.Process(metering.pid)
             processes = [sampler, *sampler.children()]

@@ -202,8 +202,8 @@ class LocalAttempts:
     def _hear(self, pair: Pair) -> None:
         for report in pair.on_readable():
             match report:
-                case client.ProgramStarted(pid=pid, keeper=keeper):
-                    self._started(self._on(pair), pid, keeper)
+                case client.ProgramStarted():
+                    self._started(self._on(pair), report)
                 case client.StartedCold(why=why, for_good=for_good):
                     running = self._on(pair)
                     if running.server:
@@ -229,18 +229,18 @@ class LocalAttempts:
     def _on(self, pair: Pair) -> _Running:
         return self._all_on(pair)[0]
 
-    def _started(self, running: _Running, pid: int, keeper: int) -> None:
+    def _started(self, running: _Running, started: client.ProgramStarted) -> None:
         launch = running.launch
-        self._context.post(AttemptStarted(launch.attempt, pid))
+        self._context.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
-        self._metering.begin(launch.attempt, pid, keeper, launch.gpus, goes_on)
+        self._metering.begin(launch.attempt, started, launch.gpus, goes_on)
         if launch.job.service:
             values = {"port": str(running.place.port or "")}
             self._services.begin(launch.attempt, render(launch.job.service.ready, values))
 
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
-        self._over(running, report.kept)
+        self._over(running, report.kept, report.cpu)
         if report.kept:
             worker = WaitingWorker(running.pair, _leases(launch), running.ports)
             self._workers.put(running.worker, worker)
@@ -306,9 +306,9 @@ class LocalAttempts:
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]
 
-    def _over(self, running: _Running, kept: bool = False) -> None:
+    def _over(self, running: _Running, kept: bool = False, cpu: float | None = None) -> None:
         attempt = running.attempt
-        self._metering.end(attempt, kept)  # before its keeper gets another
+        self._metering.end(attempt, kept, cpu)
         del self._running[attempt]
         self._services.end(attempt)
         if not kept:

@@ -23,6 +23,7 @@ from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.context import RunContext
 from gpulaunch.helper_process import Helper, command
+from gpulaunch.process.client import ProgramStarted
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
@@ -85,15 +86,22 @@ class Metering:
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self, attempt: AttemptId, pid: int, keeper: int, gpus: Sequence[Gpu], goes_on: bool = False
+        self,
+        attempt: AttemptId,
+        started: ProgramStarted,
+        gpus: Sequence[Gpu],
+        goes_on: bool = False,
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
-        `keeper`: the PID of its keeper, as the keeper says it. `goes_on`: the process is a
-        worker's, which has just got another item.
+        `goes_on`: the process is a worker's, which has just got another item.
         """
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
-        begun = _Begun(attempt, own, keeper_of(pid, keeper, goes_on), time.monotonic())
+        if goes_on or started.keeper_start is None or started.spent is None:
+            keeper = keeper_of(started.pid, started.keeper, goes_on)
+        else:
+            keeper = Keeper(started.keeper, started.keeper_start, started.spent)
+        begun = _Begun(attempt, own, keeper, time.monotonic())
         self._live[attempt] = begun
         if not self._wanted:
             self._wanted = True
@@ -102,16 +110,17 @@ class Metering:
             self._begins_unsent = True
         self._flush()
 
-    def end(self, attempt: AttemptId, kept: bool = False) -> None:
+    def end(self, attempt: AttemptId, kept: bool = False, cpu: float | None = None) -> None:
         """Tell the sampler of an attempt's end, with its CPU time. Ignores unknown attempts.
 
-        Call this before the attempt's keeper begins another one. `kept`: its worker lives on.
+        `kept`: its worker lives on. `cpu`: its CPU seconds, if its keeper has told them; if not,
+        call this before the keeper begins another attempt.
         """
         begun = self._live.pop(attempt, None)
         if begun is None:
             return
-        tell = spent_by_all if kept else spent_since
-        cpu = tell(begun.keeper) if begun.keeper else None
+        if cpu is None and begun.keeper is not None:
+            cpu = (spent_by_all if kept else spent_since)(begun.keeper)
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
         self._ends_unsent.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
         self._flush()
