@@ -32,7 +32,11 @@ REAP_TIMEOUT = 1.0
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
 # working directory even, before the standard library.
-_START = "import json, sys; sys.path = json.loads(sys.argv[1]); from {} import main; main()"
+# The threshold is that of `__main__`, for the same reason.
+_START = (
+    "import gc, json, sys; gc.set_threshold(20_000);"
+    " sys.path = json.loads(sys.argv[1]); from {} import main; main()"
+)
 
 
 def command(module: str, *arguments: str, title: str = "") -> list[str]:

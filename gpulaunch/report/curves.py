@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from statistics import median
 
 from msgspec import Struct
 
+from gpulaunch.core.expected import median
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.read import MetricsReader
 from gpulaunch.report.fold import Period

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import ceil
-from statistics import fmean
+from math import ceil, fsum
 
 from msgspec import Struct
 
@@ -92,7 +91,7 @@ def fits(
                 max(peaks),
                 min(memories),
                 len(measured),
-                fmean(means) if means else None,
+                fsum(means) / len(means) if means else None,
             )
         )
     return found

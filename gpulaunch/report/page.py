@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from gpulaunch.core.causes import Hint
+from gpulaunch.core.expected import median
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.diagnose.failure.classes import CLASSES
