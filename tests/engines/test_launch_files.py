@@ -166,9 +166,9 @@ def test_each_attempt_has_files_of_its_own(bench: Bench) -> None:
     first, second = (
         json.loads(bench.run.ticket(AttemptId("job", number)).read_text()) for number in (1, 2)
     )
-    for files in ("log", "attempt"):
-        assert first["child"][files] != second["child"][files]
-    assert first["keeper"]["end"] != second["keeper"]["end"]
+    assert first["child"]["log"] != second["child"]["log"]
+    for each in ("attempt", "end"):
+        assert first["keeper"][each] != second["keeper"][each]
     assert first["child"]["env_set"]["MASTER_PORT"] != second["child"]["env_set"]["MASTER_PORT"]
 
 
