@@ -15,10 +15,10 @@ from gpulaunch.process.command import Task
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
 from tests.helpers import wait_until
-from tests.process.conftest import nasty, slot, spawner
+from tests.process.conftest import keeper, nasty, slot, spawner
 from tests.process.support import Slot, keepers_of, marked, token
 
-__all__ = ["nasty", "slot", "spawner"]
+__all__ = ["keeper", "nasty", "slot", "spawner"]
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 
@@ -163,6 +163,7 @@ def test_a_keeper_that_is_gone_has_no_tree(slot: Slot, trees: Trees) -> None:
     assert spent_since(gone) is None
 
 
+@pytest.mark.parametrize("keeper", [None], ids=["python"])  # who alone keeps workers
 def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
     slot: Slot, trees: Trees, tmp_path: Path
 ) -> None:
