@@ -95,14 +95,18 @@ KEEPERS = ("python", "native")
 @functools.cache
 def keepers() -> tuple[str, ...]:
     """The kinds of keepers there are here: a job looks at what its own keeper is."""
-    return tuple(kind for kind in KEEPERS if _keeper_is_python(kind) == (kind == "python"))
+    return tuple(kind for kind in KEEPERS if _has(kind))
 
 
-def _keeper_is_python(kind: str) -> bool:
+def _has(kind: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
         look = ["sh", "-c", f"readlink /proc/$PPID/exe > {name}/keeper"]
-        run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(kind))
-        return Path(name, "keeper").read_text().rpartition("/")[2].startswith("python")
+        try:
+            run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(kind))
+        except FailedError:
+            return False
+        keeper = Path(name, "keeper").read_text().rpartition("/")[2]
+        return keeper.startswith("python") == (kind == "python")
 
 
 class FailedError(Exception):
