@@ -121,8 +121,8 @@ def test_peers_are_compared_by_slots_and_by_cpu() -> None:
     found = json.loads(done.stdout)
     assert found["cpu_ms_per_job"]["b"] > 1
     table = shown.table({"overhead": found | {"machine": MACHINE}})
-    assert "on 2 slots, as ratio to theirs" in table
-    assert "CPU an empty job" in table
+    assert "over theirs, slots: 2" in table
+    assert "CPU an empty job, of the whole command" in table
 
 
 def test_every_job_leaves_its_stamp(tmp_path: Path) -> None:

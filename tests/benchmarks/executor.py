@@ -18,31 +18,25 @@ from gpulaunch import GpuExecutor
 from tests.executor.work import double, echo
 
 ITEMS = 500
+CHUNK = 50
 MEGABYTES = 100
 
 
 def measure(quick: bool) -> dict[str, object]:
-    rounds = 1 if quick else 5
+    rounds = 1 if quick else 9
     ways = {
         "items one by one": one_by_one,
         "items of a map": all_at_once,
-        "items of a map in chunks of 50": chunked,
+        f"items of a map in chunks of {CHUNK}": chunked,
     }
     absent: dict[str, str] = {}
     if importlib.util.find_spec("numpy") is None:
         absent["arrays"] = "numpy is not installed"
     else:
         ways[f"{MEGABYTES} MB array there and back"] = arrays
-    found = {name: compared(way, rounds) for name, way in ways.items()}
-    ms = {
-        name: {key: round(1000 * one, 4) for key, one in times.items()}
-        for name, (times, _) in found.items()
-    }
-    return {
-        "ms": ms,
-        "ratio": {name: ratio for name, (_, ratio) in found.items()},
-        "absent": absent,
-    }
+    ms = {name: compared(way, rounds) for name, way in ways.items()}
+    ratio = {name: round(found["gpu"] / found["processes"], 2) for name, found in ms.items()}
+    return {"ms": ms, "ratio": ratio, "absent": absent}
 
 
 def one_by_one(executor: Executor) -> float:
@@ -63,7 +57,7 @@ def all_at_once(executor: Executor) -> float:
 
 def chunked(executor: Executor) -> float:
     begun = time.perf_counter()
-    for _ in executor.map(double, range(ITEMS * 10), chunksize=50):
+    for _ in executor.map(double, range(ITEMS * 10), chunksize=CHUNK):
         pass
     return (time.perf_counter() - begun) / ITEMS / 10
 
@@ -78,8 +72,8 @@ def arrays(executor: Executor) -> float:
     return time.perf_counter() - begun
 
 
-def compared(way: Callable[[Executor], float], rounds: int) -> tuple[dict[str, float], float]:
-    """The medians, in seconds, and that of the rounds' ratios."""
+def compared(way: Callable[[Executor], float], rounds: int) -> dict[str, float]:
+    """The medians, in milliseconds."""
     context = multiprocessing.get_context("spawn")
     found: dict[str, list[float]] = {"gpu": [], "processes": []}
     with GpuExecutor(simulate=1) as gpu, ProcessPoolExecutor(1, mp_context=context) as processes:
@@ -89,9 +83,7 @@ def compared(way: Callable[[Executor], float], rounds: int) -> tuple[dict[str, f
         for _ in range(rounds):
             for name, executor in executors.items():
                 found[name].append(way(executor))
-    ratios = [g / p for g, p in zip(found["gpu"], found["processes"], strict=True)]
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    return medians, round(statistics.median(ratios), 3)
+    return {name: round(1000 * statistics.median(values), 4) for name, values in found.items()}
 
 
 if __name__ == "__main__":

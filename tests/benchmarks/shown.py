@@ -49,7 +49,7 @@ def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "from a job's exit to the next one's first instruction", ours, ", ".join(others)
     others = (f"{name} {one:,.0f}" for name, one in rate.items() if name != "gpulaunch")
     slots = figures["slots"]["jobs_per_second"]
-    count = f", {figures['jobs']:,} in all" if "jobs" in figures else ""
+    count = f", a whole command of {figures['jobs']:,}" if "jobs" in figures else ""
     yield (
         f"empty jobs a second on {slots} slots{count}",
         f"{rate['gpulaunch']:,.0f}",
@@ -58,11 +58,11 @@ def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for number, found in figures.get("gap_ratio_by_slots", {}).items():
         ours = f"{figures['gap_ms_by_slots'][number]['gpulaunch']:.2f} ms"
         ratios = ", ".join(f"{name} {one:.2f} ×" for name, one in found.items())
-        yield f"from exit to next start on {number} slots, as ratio to theirs", ours, ratios
+        yield f"from exit to next start, over theirs, slots: {number}", ours, ratios
     if cpu := figures.get("cpu_ms_per_job"):
         others = (f"{name} {one:.2f}" for name, one in cpu.items() if name != "gpulaunch")
         yield (
-            "CPU an empty job, start and end of the command in it",
+            "CPU an empty job, of the whole command",
             (f"{cpu['gpulaunch']:.2f} ms"),
             ", ".join(others),
         )
@@ -165,8 +165,8 @@ def _worker(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _executor(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name, ratio in figures["ratio"].items():
         ours, theirs = figures["ms"][name]["gpu"], figures["ms"][name]["processes"]
-        told = f"{ours:.2f} ms ({ratio:.2f} ×)"
-        yield f"GpuExecutor: {name}", told, f"ProcessPoolExecutor {theirs:.2f} ms"
+        told = f"{ours:.3f} ms ({ratio:.2f} ×)"
+        yield f"GpuExecutor: {name}", told, f"ProcessPoolExecutor {theirs:.3f} ms"
 
 
 def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]:
