@@ -38,10 +38,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def ours() -> dict[str, Launch]:
-    """gpulaunch, and gpulaunch with Python's keepers where those are not the ones it takes."""
+    """gpulaunch, and gpulaunch with the keepers that it does not take by itself, if there are."""
     found: dict[str, Launch] = {"gpulaunch": gpulaunch}
-    if "native" in keepers():
-        found["gpulaunch, keepers in Python"] = functools.partial(gpulaunch, keeper="python")
+    for kind in keepers():
+        if kind != _keeper(""):
+            name = f"gpulaunch, {KEEPERS[kind]}"
+            found[name] = functools.partial(gpulaunch, keeper=kind)
     return found
 
 
@@ -88,25 +90,26 @@ def environment(keeper: str = "") -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path} | ({"GPULAUNCH_KEEPER": keeper} if keeper else {})
 
 
-KEEPERS = ("python", "native")
-"""The kinds of keepers, as GPULAUNCH_KEEPER names them."""
+KEEPERS = {"python": "keepers in Python", "native": "keepers in C"}
+"""The kinds of keepers, as GPULAUNCH_KEEPER names them, in words."""
+
+
+def keepers() -> tuple[str, ...]:
+    """The kinds of keepers there are here."""
+    return tuple(kind for kind in KEEPERS if _keeper(kind) == kind)
 
 
 @functools.cache
-def keepers() -> tuple[str, ...]:
-    """The kinds of keepers there are here: a job looks at what its own keeper is."""
-    return tuple(kind for kind in KEEPERS if _has(kind))
-
-
-def _has(kind: str) -> bool:
+def _keeper(asked: str) -> str:
+    """The kind that a run takes: a job looks at what its own keeper is."""
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
         look = ["sh", "-c", f"readlink /proc/$PPID/exe > {name}/keeper"]
         try:
-            run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(kind))
+            run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(asked))
         except FailedError:
-            return False
+            return ""
         keeper = Path(name, "keeper").read_text().rpartition("/")[2]
-        return keeper.startswith("python") == (kind == "python")
+        return "python" if keeper.startswith("python") else "native"
 
 
 class FailedError(Exception):

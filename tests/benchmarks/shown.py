@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine
+from tests.benchmarks import launchers, machine
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -74,13 +74,10 @@ def _cpu(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for kind, used in figures.get("keepers", {}).items():
         parts = ("supervisor", "keepers", "job", "others")
         yield (
-            f"CPU a further empty job, {WHICH[kind]}",
+            f"CPU a further empty job, {launchers.KEEPERS[kind]}",
             f"{used['all_ms']:.2f} ms",
             ", ".join(f"{part} {used[f'{part}_ms']:.2f}" for part in parts),
         )
-
-
-WHICH = {"python": "keepers in Python", "native": "keepers in C"}
 
 
 def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -104,7 +101,11 @@ def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         "its highest",
     )
     for kind, each in figures.get("pair_mb", {}).items():
-        yield f"memory of a resting pair, {WHICH[kind]}", f"{each:.2f} MB", "shared pages by shares"
+        yield (
+            f"memory of a resting pair, {launchers.KEEPERS[kind]}",
+            f"{each:.2f} MB",
+            "shared pages by shares",
+        )
     yield (
         "supervisor's CPU while jobs run",
         f"{figures['idle_cpu_percent']:.2f} % of a core",
