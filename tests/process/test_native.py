@@ -36,6 +36,7 @@ def pattern_outputs(folder: Path) -> tuple[str, ...]:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / ".hidden").write_text("x")
+    os.utime(folder / ".hidden", (2**32, 2**32))
     (folder / "deep" / "er" / "old").write_text("x")
     os.utime(folder / "deep" / "er" / "old", (1, 1))
     (folder / "deep" / "none").touch()
@@ -54,7 +55,6 @@ def pattern_outputs(folder: Path) -> tuple[str, ...]:
     return tuple(str(folder / name) for name in names)
 
 
-LONG = tuple(f"/no/{n}/" + "é" * 400 for n in range(50))
 ENDS: dict[str, Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]] = {
     "success": lambda _: (("true",), {}),
     "exit code": lambda _: (("sh", "-c", "exit 3"), {}),
