@@ -1,6 +1,6 @@
 """Drives a run through an engine: records, shows, answers to signals, and closes the run.
 
-    Driver ─▶ facts ─▶ record (journal, results, joblog), then view
+    Driver ─▶ facts ─▶ record (journal, results), and before the loop waits: joblog, then view
            └▶ instructions ─▶ engine
 
 While the journal cannot be written, nothing new is started; after a minute of that the run is
@@ -10,6 +10,7 @@ stopped. If a signal has stopped the run before, it ends as soon as its jobs hav
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -77,6 +78,8 @@ class Supervisor:
         self._clock = clock
         self._driver = Driver(run, loop, self, wait, clock)
         self._held: dict[AttemptId, ev.Launch] = {}
+        self._launched = False
+        self._unshown: deque[tuple[Fact, Instant]] = deque()
         self._recording = True
         self._syncing = False
         self.stopped_by: signal.Signals | None = None
@@ -144,6 +147,7 @@ class Supervisor:
             while not self._finished():
                 self._turn()
                 self._driver.settle()
+            self._show()
             self._loop.catch_up()
             state, reason = self._run.outcome()
             closed = RunClosed(state, reason, self._exit_status(state))
@@ -153,6 +157,10 @@ class Supervisor:
             # A request came meanwhile: a retry, for one, and the run goes on.
 
     def _turn(self) -> None:
+        self._show()
+        if self._launched:
+            self._launched = False
+            self._engine.foresee(self._run.foreseen())
         self._plan_tick()
         self._loop.turn()
 
@@ -178,7 +186,7 @@ class Supervisor:
     # ── What the driver asks ────────────────────────────────────────────────────────────────────
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
-        """Write the facts, then show them."""
+        """Write the facts, and keep them to be shown."""
         if not facts:
             return
         whole = True
@@ -188,13 +196,19 @@ class Supervisor:
             whole = self._record.append([(fact, now) for fact in some])
         if not whole and self._recording:
             self._recording_failed(now)
-        for fact in facts:
-            self._view.see(fact, now, self._run.ledger)
-            if self._tell is not None:
-                self._tell(fact, now, self._run.ledger)
+        self._unshown.extend((fact, now) for fact in facts)
         if not self._syncing:
             self._syncing = True
             self._loop.call_after("sync", 1.0, self._sync)
+
+    def _show(self) -> None:
+        """Log and show what was recorded: no job waits for that, so all else comes before."""
+        self._record.log_ends()
+        while self._unshown:
+            fact, at = self._unshown.popleft()
+            self._view.see(fact, at, self._run.ledger)
+            if self._tell is not None:
+                self._tell(fact, at, self._run.ledger)
 
     def carry_out(self, instruction: ev.Instruction) -> None:
         """Hand the instruction to the engine; a launch whose intent is not written is held."""
@@ -205,6 +219,7 @@ class Supervisor:
                 held = self._held.pop(attempt)
                 self.post(ev.Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
             case _:
+                self._launched = self._launched or isinstance(instruction, ev.Launch)
                 self._engine.carry_out(instruction)
 
     def card_awaited(self) -> None:
@@ -220,6 +235,7 @@ class Supervisor:
         now = self._clock()
         self._run.ledger.apply(fact, now)
         self.record([fact], now)
+        self._show()
 
     def _sync(self) -> None:
         self._syncing = False

@@ -188,7 +188,7 @@ class ActiveAttempts:
 
         `worker`: the idle worker that runs it.
         """
-        id = AttemptId(node.name, len(self._effects.ledger.jobs[node.name].attempts) + 1)
+        id = self.next_of(node)
         live = ActiveAttempt(id, node, node.job.demand, worker or id, cards, handed=handed)
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
@@ -198,6 +198,10 @@ class ActiveAttempts:
         token_limit = (share.token, share.at_once) if share else None
         self._effects.emit(Launch(live.id, node.job, gpus, worker, after, token_limit))
         return live
+
+    def next_of(self, node: Node) -> AttemptId:
+        """Return the name of the job's next attempt."""
+        return AttemptId(node.name, len(self._effects.ledger.jobs[node.name].attempts) + 1)
 
     def _begin(self, live: ActiveAttempt) -> None:
         self._live[live.id] = live

@@ -10,6 +10,7 @@ queues has no cards of its own, so that all that concerns cards finds none there
 from __future__ import annotations
 
 from gpulaunch.core import in_queue, on_cards
+from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
 from gpulaunch.core.state import InEngineQueue, Pass, State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready
@@ -26,6 +27,21 @@ def admit(state: State) -> None:
         _close(state)
     elif isinstance(state.config.placing, InEngineQueue):
         in_queue.go_ahead(state, state.config.placing)
+
+
+def foreseen(state: State) -> Launch | None:
+    """Return what is launched if the attempt that runs longest ends next; None for no guess.
+
+    No more than a guess: by then another job, or another card, may be first.
+    """
+    node = next(state.jobs.waiting.heads(), None)
+    if node is None or state.closed or isinstance(state.config.placing, InEngineQueue):
+        return None
+    for live in state.attempts:
+        if len(live.cards) == node.job.demand.gpus and not (live.service or live.stopping):
+            gpus = tuple(card.gpu for card in live.cards)
+            return Launch(state.attempts.next_of(node), node.job, gpus)
+    return None
 
 
 def _close(state: State) -> None:

@@ -74,6 +74,13 @@ class Run:
             _settle_down(state)
         return state.effects.take()
 
+    def foreseen(self) -> ev.Launch | None:
+        """Return the launch that probably comes next, so that it can be prepared; else None.
+
+        Nothing is decided by that: the launch may never come, or come otherwise.
+        """
+        return admission.foreseen(self._state)
+
     @property
     def finished(self) -> bool:
         """True once nothing runs or can ever run, and no lease is held; or the run is given up."""

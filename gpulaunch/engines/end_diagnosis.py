@@ -63,7 +63,8 @@ class EndDiagnosis:
 
     `rooms`: directories where the attempts may run out of room, beside those of their own. `look`
     looks at a card, and `xids` returns those of a card since a monotonic time: without these two,
-    for attempts on other machines, nothing is known of a card.
+    for attempts on other machines, nothing is known of a card. `later` puts off what no end waits
+    for.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class EndDiagnosis:
         rooms: Sequence[str] = (),
         look: Callable[[Gpu, LookCallback], object] = lambda gpu, then: then(CardReading(gpu.uuid)),
         xids: Callable[[str, float], tuple[int, ...]] = lambda gpu, since: (),
+        later: Callable[[Callable[[], object]], object] = lambda call: call(),
     ) -> None:
         self._run = run
         self._warn = warn
         self._rooms = rooms
         self._look = look
         self._xids = xids
+        self._later = later
         self._begun: dict[AttemptId, Beginning] = {}
         self._counted = Beginning(counters(), time.monotonic())
 
@@ -94,8 +97,8 @@ class EndDiagnosis:
         if not isinstance(ended.end.outcome, BY_ITSELF):
             tell(ended)
         elif failure_of(ended.end.outcome, job) is None:
-            self._hint(ended)
             tell(ended)
+            self._later(lambda: self._hint(ended))
         else:
             unseen = {gpu.uuid for gpu in gpus}
             pending = PendingDiagnosis(ended, job, tell, beginning, unseen)

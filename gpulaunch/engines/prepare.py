@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
@@ -54,11 +54,24 @@ def prepare(
 
     `slots`: where its end goes; None: into a file of its own.
     """
+    make_room(launch, context.run, outs, None if slots else str(context.run.end(launch.attempt)))
+    return command_of(launch, place, context, materialise(launch.job, context.run), slots)
+
+
+def command_of(
+    launch: Launch,
+    place: AttemptPlace,
+    context: RunContext,
+    inputs: Mapping[str, str],
+    slots: EndSlots | None = None,
+) -> Command:
+    """Return the command to execute; it reads and writes files only for a job that asks for it.
+
+    Those are an `env_file`, `python` (shims), and cards to be hidden. `inputs`: see `materialise`.
+    """
     job, attempt, run, base = launch.job, launch.attempt, context.run, context.base
     place = strict.placed(job, place)
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
-    _directories(job, place, (log, place.out) if slots else (log, place.out, end), outs)
-    inputs = materialise(job, run)
     values = placeholders(place, log, inputs)
     changes = dressed(job, place, context.machine, base, values)
     return Command(
@@ -112,6 +125,11 @@ def wants_port(job: Job) -> bool:
     return any(slot.name == "port" for text in texts for slot in slots(text))
 
 
+def ports_for(job: Job) -> int:
+    """Return how many ports an attempt has: MASTER_PORT, and `{{port}}` if it stands anywhere."""
+    return 1 + wants_port(job)
+
+
 def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the outputs as absolute patterns, in which inserted values are no patterns."""
     if not job.outputs:
@@ -157,16 +175,21 @@ def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
     )
 
 
-def _directories(job: Job, place: AttemptPlace, own: Sequence[str], outs: OutputDirs) -> None:
-    for left in own:
+def make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = None) -> None:
+    """Make the attempt's directories, out of the way of files of its name; see that its own exist.
+
+    `end`: the file of its end, if that has one.
+    """
+    log, out = run.log_file(launch.attempt), run.out_dir(launch.attempt)
+    for left in (log, out) if end is None else (log, out, end):
         # A power cut may lose the newest events and keep these files: they are renamed, and stay.
         if os.path.lexists(left):
             os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
-    outs.make(place.out)
-    logs = os.path.dirname(own[0])
+    outs.make(out)
+    logs = os.path.dirname(log)
     if not os.path.isdir(logs):
         os.makedirs(logs, 0o700, exist_ok=True)
-    require_surroundings(job)
+    require_surroundings(launch.job)
 
 
 def require_surroundings(job: Job) -> None:

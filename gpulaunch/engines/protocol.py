@@ -62,7 +62,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from gpulaunch.core.events import Event, Instruction
+from gpulaunch.core.events import Event, Instruction, Launch
 from gpulaunch.core.model import AttemptId
 
 Post: TypeAlias = Callable[[Event], None]
@@ -73,6 +73,13 @@ class Engine(Protocol):
 
     def carry_out(self, instruction: Instruction) -> None:
         """Begin to carry the instruction out; never blocks."""
+
+    def foresee(self, launch: Launch | None) -> None:
+        """Learn which launch probably comes next; None: nobody knows.
+
+        It may never come, or come otherwise. Nothing is made, claimed or recorded for it but what
+        `close` gives back.
+        """
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""

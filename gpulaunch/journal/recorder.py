@@ -32,6 +32,7 @@ class Recorder:
         self._joblog = joblog
         self._ledger = ledger
         self._derive: deque[Fact] = deque()
+        self._rows: deque[AttemptId] = deque()
         self._recorded_ends: list[AttemptId] = []
         self._synced_ends: list[AttemptId] = []
         self._scarcity: OSError | None = None
@@ -60,6 +61,11 @@ class Recorder:
     def retry(self) -> bool:
         self._look_for_room()
         return self._written(self._journal.retry()) and self._scarcity is None
+
+    def log_ends(self) -> None:
+        """Write the joblog's rows of the recorded ends, for which no job waits."""
+        while self._rows:
+            self._joblog.ended(self._ledger.attempt(self._rows.popleft()), self._ledger)
 
     def sync(self) -> bool:
         """Sync the journal to disk; return whether it holds all lines.
@@ -103,7 +109,7 @@ class Recorder:
         match fact:
             case AttemptEnded(attempt):
                 self._recorded_ends.append(attempt)
-                self._joblog.ended(self._ledger.attempt(attempt), self._ledger)
+                self._rows.append(attempt)
             case JobSettled(name, "succeeded"):
                 link_result(self._run, self._ledger, name)
 

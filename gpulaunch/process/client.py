@@ -21,7 +21,7 @@ from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, command, new_pair, spawn
-from gpulaunch.farside.launch import retire_message
+from gpulaunch.farside.launch import launch_message, retire_message
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
@@ -221,12 +221,15 @@ class Pair:
     def fileno(self) -> int:
         return self._link.socket.fileno()
 
-    def launch(self, command: Command) -> None:
-        """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone."""
+    def launch(self, command: Command, message: bytes | None = None) -> None:
+        """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone.
+
+        `message`: what `message_of` returned for the command; None: that is still to be called.
+        """
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file, self._slot = command.attempt, command.end, command.slot
-        self._link.launch(for_the_keeper(command), for_the_child(command))
+        self._link.tell(message_of(command) if message is None else message)
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
         """Stop the attempt, if one runs: TERM, the command's grace, KILL; `now`: KILL at once.
@@ -303,6 +306,11 @@ class Pair:
                     yield self._ended(record)
         attempt, self._attempt = self._attempt, None
         yield Gone(attempt)
+
+
+def message_of(command: Command) -> bytes:
+    """Return the message that starts the command's attempt."""
+    return launch_message(for_the_keeper(command), for_the_child(command))
 
 
 def for_the_keeper(command: Command) -> dict[str, object]:

@@ -21,6 +21,7 @@ def check(run: Run) -> None:
     check_cards(state)
     check_workers(state)
     check_counters(state)
+    check_foreseen(run)
     if state.course.submitted and not state.closed:
         if isinstance(state.config.placing, InEngineQueue):
             check_queue(state, state.config.placing)
@@ -130,6 +131,20 @@ def check_counters(state: State) -> None:
     assert attempts.cpus == total, f"{attempts.cpus} CPUs counted, {total} found"
     inherited = any(live.inherited for live in takers)
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
+
+
+def check_foreseen(run: Run) -> None:
+    """Check that the launch to prepare is one that may come: the next attempt of a ready job."""
+    state, launch = run._state, run.foreseen()
+    if launch is None:
+        return
+    node = state.jobs.nodes[launch.attempt.job]
+    assert isinstance(node.state, Ready), f"{node.name} is {node.state}, and foreseen"
+    assert launch.job is node.job, f"{node.name} is foreseen as it was once"
+    assert launch.attempt.number == len(state.record(node).attempts) + 1, f"{launch.attempt}"
+    seats = [tuple(card.gpu for card in live.cards) for live in state.attempts]
+    assert len(launch.gpus) == node.job.demand.gpus, f"{launch.attempt}: {launch.gpus}"
+    assert launch.gpus in seats, f"{launch.attempt} is foreseen on cards that no attempt leaves"
 
 
 def check_queue(state: State, policy: InEngineQueue) -> None:

@@ -39,6 +39,7 @@ class FakeEngine:
         self.post = post
         self.seen: list[Instruction] = []
         self.kept_ends: list[AttemptId] = []
+        self.foreseen: list[Launch | None] = []
 
     def carry_out(self, instruction: Instruction) -> None:
         self.seen.append(instruction)
@@ -58,6 +59,9 @@ class FakeEngine:
 
     def launched(self) -> list[str]:
         return [i.attempt.job for i in self.seen if isinstance(i, Launch)]
+
+    def foresee(self, launch: Launch | None) -> None:
+        self.foreseen.append(launch)
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         self.adopted = tuple(attempts)
@@ -115,6 +119,9 @@ class FakeRecord:
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         self.pending += [fact for fact, _ in facts]
         return self.retry()
+
+    def log_ends(self) -> None:
+        """Keeps no joblog."""
 
     def retry(self) -> bool:
         if self.broken is None:

@@ -11,7 +11,7 @@ import pytest
 import gpulaunch.app.supervisor
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Asked, Stop, Submitted
+from gpulaunch.core.events import Asked, Launch, Stop, Submitted
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
@@ -20,7 +20,7 @@ from gpulaunch.core.facts import (
     RunOpened,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Gpu, Instant, Job
+from gpulaunch.core.model import AttemptId, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.journal.codec import now
@@ -78,6 +78,30 @@ def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) ->
     world.record.append, world.engine.carry_out = recording, carrying  # type: ignore[method-assign]
     world.serve("a", "b", "c")
     assert order == ["intent", "launch"] * 3
+
+
+def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(world: World) -> None:
+    order: list[str] = []
+    see, carry_out, foresee = world.view.see, world.engine.carry_out, world.engine.foresee
+
+    def seeing(fact, at, ledger):  # type: ignore[no-untyped-def]
+        order.extend(["shown"] if isinstance(fact, AttemptLaunched) else [])
+        see(fact, at, ledger)
+
+    def carrying(instruction):  # type: ignore[no-untyped-def]
+        order.extend(["launch"] if isinstance(instruction, Launch) else [])
+        carry_out(instruction)
+
+    def foreseeing(launch):  # type: ignore[no-untyped-def]
+        order.append("prepare" if launch else "nothing comes")
+        foresee(launch)
+
+    world.view.see, world.engine.carry_out = seeing, carrying  # type: ignore[method-assign]
+    world.engine.foresee = foreseeing  # type: ignore[method-assign]
+    world.loop.call_after("stop", 0.01, lambda: world.supervisor.on_signal(signal.SIGTERM))
+    world.serve("long", "a")
+    assert order == ["launch", "shown", "prepare"]
+    assert world.engine.foreseen == [Launch(AttemptId("a", 1), Job("a", "true"), (GPU,))]
 
 
 def test_the_engine_hears_of_each_end_that_is_on_disk_and_of_no_other(world: World) -> None:

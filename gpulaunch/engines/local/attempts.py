@@ -22,6 +22,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.engines.local.ahead import PreparedAhead
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.pairs import PairKind, Pairs
@@ -30,12 +31,20 @@ from gpulaunch.engines.local.preloads import ServerImporting
 from gpulaunch.engines.local.readiness import Services
 from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers
-from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
+from gpulaunch.engines.prepare import (
+    OutputDirs,
+    command_of,
+    make_room,
+    ports_for,
+    prepare,
+    scope,
+)
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import PortPool
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
+from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndSlots, text_of
 from gpulaunch.process.preloading import PreloadServer
 
@@ -89,6 +98,7 @@ class LocalAttempts:
         self._postponed = PostponedLaunches(context, self.launch)
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
         self._ports = PortPool()
+        self.ahead = PreparedAhead(self._ports, slots, self._prepared)
         self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
@@ -137,26 +147,39 @@ class LocalAttempts:
         """Launch the attempt and return what it holds; where that fails, nothing is held."""
         worker = self._workers.get(launch.worker)
         with ExitStack() as stack:
-            count = 2 if wants_port(launch.job) else 1
-            ports = list(worker.ports) if worker else []
-            while len(ports) < count:
-                ports.append(self._ports.take())
-                stack.callback(self._ports.give_back, ports[-1:])
-            place = self._place(launch, ports)
-            command = prepare(launch, place, self._context, self._outs, self._slots)
-            server, command = self.pairs.preloads.served(launch.job, command)
+            ready = self.ahead.take(launch)
+            if ready:
+                stack.callback(self._ports.give_back, ready.ports)
+                make_room(launch, self._context.run, self._outs)
+                place, server, command = ready.place, None, ready.command
+                ports, message = list(ready.ports), ready.message
+            else:
+                ports, message = list(worker.ports) if worker else [], None
+                while len(ports) < ports_for(launch.job):
+                    ports.append(self._ports.take())
+                    stack.callback(self._ports.give_back, ports[-1:])
+                place = self._place(launch, ports)
+                command = prepare(launch, place, self._context, self._outs, self._slots)
+                server, command = self.pairs.preloads.served(launch.job, command)
             if worker:
                 pair = worker.pair
             else:
                 pair = self.pairs.take(PairKind(_leases(launch), server, command.is_plain))
                 stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
-            pair.launch(command)
+            pair.launch(command, message)
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
             plain = command.is_plain
             return _Running(launch, pair, place, tuple(ports), server, plain=plain)
+
+    def _prepared(
+        self, launch: Launch, ports: Sequence[PortLease]
+    ) -> tuple[AttemptPlace, Command, bytes]:
+        place = self._place(launch, ports)
+        command = command_of(launch, place, self._context, {}, self._slots)
+        return place, command, client.message_of(command)
 
     def _place(self, launch: Launch, ports: Sequence[PortLease]) -> AttemptPlace:
         job, attempt = launch.job, launch.attempt
@@ -194,6 +217,7 @@ class LocalAttempts:
             self._services.end(running.attempt)
             self._ports.give_back(running.ports)
         self._running.clear()
+        self.ahead.drop()
         self._ports.close()
         self._outs.close()
 

@@ -35,7 +35,12 @@ class Local(LeaseUser):
         self._health = Health(context, pool.gpus, self._cards.holds)
         rooms = (context.base.get("TMPDIR") or "/tmp", "/dev/shm")
         self._diagnosis = EndDiagnosis(
-            context.run, context.warn, rooms, self._cards.look, self._health.xids
+            context.run,
+            context.warn,
+            rooms,
+            self._cards.look,
+            self._health.xids,
+            context.loop.later,
         )
         self._metering = Metering(context, pool.gpus)
         heard = replace(context, post=self._posted)
@@ -62,6 +67,10 @@ class Local(LeaseUser):
                 self._cards.carry_out(instruction)
         if isinstance(instruction, Acquire):
             self._health.begin()
+
+    def foresee(self, launch: Launch | None) -> None:
+        """Prepare this launch while nothing else is to be done."""
+        self._attempts.ahead.foresee(launch)
 
     def working(self) -> bool:
         return self._attempts.on_cards

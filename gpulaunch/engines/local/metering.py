@@ -123,7 +123,7 @@ class Metering:
             cpu = (spent_by_all if kept else spent_since)(begun.keeper)
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
         self._ends_unsent.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
-        self._flush()
+        self._context.loop.later(self._flush)
 
     def close(self) -> None:
         """Let the sampler record what is left, then end it. Idempotent."""

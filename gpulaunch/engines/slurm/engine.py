@@ -76,6 +76,9 @@ class SlurmEngine:
             raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
         self._tell(instruction)
 
+    def foresee(self, launch: Launch | None) -> None:
+        """Do nothing: what comes next is in the queue long before."""
+
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Follow an earlier launcher's attempts; post the end of those that Slurm never got."""
         left = batches.read_all(self._run)

@@ -1,0 +1,252 @@
+"""What is prepared while others run: used for exactly the launch that comes, for no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gpulaunch.core.events import Ended, Launch
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    Exited,
+    FastaRecord,
+    Gpu,
+    Job,
+    NotStarted,
+    Service,
+    Worker,
+)
+from gpulaunch.core.template import Slot, Template
+from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.engines.local import attempts
+from gpulaunch.engines.local.ahead import PreparedAhead
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.ports import PortLease
+from gpulaunch.gpus.port import PortPool
+from gpulaunch.process.command import Command
+from gpulaunch.process.ends import EndSlots
+from tests.engines.bench import Bench, fresh_pool, run_directory, sh
+
+SHOWN = "echo $GPULAUNCH_GPU_INDEX $GPULAUNCH_ATTEMPT $WORD $GPULAUNCH_OUT $MASTER_PORT {}"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(run_directory(tmp_path / "run"), fresh_pool())
+    made.hold(*made.gpus)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[AttemptId]:
+    """The attempts that were prepared at their launch, and not before."""
+    seen: list[AttemptId] = []
+    prepare = attempts.prepare
+
+    def preparing(launch: Launch, *rest: Any) -> Command:
+        seen.append(launch.attempt)
+        return prepare(launch, *rest)
+
+    monkeypatch.setattr(attempts, "prepare", preparing)
+    return seen
+
+
+def launch_of(bench: Bench, card: int = 0, number: int = 1, **fields: object) -> Launch:
+    job = sh(SHOWN.format(""), demand=Demand(gpus=1), **{"env": {"WORD": "one"}, **fields})
+    return Launch(AttemptId("a", number), job, (bench.gpus[card],))
+
+
+def said(bench: Bench, launch: Launch) -> list[str]:
+    """Launch, and return what the job wrote to its log."""
+    bench.engine.carry_out(launch)
+    assert bench.expect(Ended).end.outcome == Exited(0)
+    with open(bench.run.log_file(launch.attempt)) as log:
+        return log.read().split()
+
+
+def test_what_was_prepared_runs_as_what_was_not(bench: Bench, anew: list[AttemptId]) -> None:
+    first, second = launch_of(bench), launch_of(bench, number=2)
+    plain = said(bench, first)
+    bench.engine.foresee(second)
+    prepared = said(bench, second)
+    assert anew == [first.attempt]
+    assert (plain[:3], prepared[:3]) == (["0", "1", "one"], ["0", "2", "one"])
+    assert prepared[3] == bench.run.out_dir(second.attempt)
+    assert int(prepared[4]) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"card": 1}, ["1", "1", "one"]),
+        ({"number": 2}, ["0", "2", "one"]),
+        ({"env": {"WORD": "two"}}, ["0", "1", "two"]),
+    ],
+)
+def test_another_card_attempt_or_environment_is_prepared_anew(
+    bench: Bench, anew: list[AttemptId], change: dict[str, Any], shown: list[str]
+) -> None:
+    bench.engine.foresee(launch_of(bench))
+    launch = launch_of(bench, **change)
+    assert said(bench, launch)[:3] == shown
+    assert anew == [launch.attempt]
+
+
+def test_a_job_that_was_read_again_is_prepared_anew_even_if_it_says_the_same(
+    bench: Bench, anew: list[AttemptId]
+) -> None:
+    bench.engine.foresee(launch_of(bench))
+    launch = launch_of(bench)
+    said(bench, launch)
+    assert anew == [launch.attempt]
+
+
+def test_what_is_never_launched_leaves_nothing(bench: Bench) -> None:
+    before = sorted(bench.run.path.rglob("*"))
+    bench.engine.foresee(launch_of(bench))
+    assert sorted(bench.run.path.rglob("*")) == before
+    bench.engine.foresee(None)
+    said(bench, launch_of(bench, number=2))
+    bench.engine.foresee(launch_of(bench, number=3))
+    bench.engine.recorded([AttemptId("a", 2)])
+    bench.engine.close()
+    assert not list(bench.run.ends.iterdir())  # no slot is taken for what was only foreseen
+    assert not list((bench.run.path / "out").iterdir())
+
+
+def test_files_are_read_and_looked_for_at_the_launch(bench: Bench, tmp_path: Path) -> None:
+    words, place = tmp_path / "words", tmp_path / "there"
+    words.write_text("WORD=old\n")
+    place.mkdir()
+    launch = launch_of(bench, env={}, env_file=str(words), cwd=str(place))
+    bench.engine.foresee(launch)
+    words.write_text("WORD=new\n")
+    assert said(bench, launch)[2] == "new"
+    gone = launch_of(bench, number=2, cwd=str(place))
+    bench.engine.foresee(gone)
+    place.rmdir()
+    bench.engine.carry_out(gone)
+    ended = bench.expect(Ended)
+    assert ended.end.outcome == NotStarted(f"its directory {place} does not exist")
+
+
+def test_a_log_of_the_attempts_name_is_moved_out_of_the_way_at_the_launch(bench: Bench) -> None:
+    launch = launch_of(bench)
+    bench.engine.foresee(launch)
+    log = Path(bench.run.log_file(launch.attempt))
+    log.write_text("of a run that a power cut made forget it\n")
+    assert said(bench, launch)[:3] == ["0", "1", "one"]
+    assert len(list(log.parent.iterdir())) == 2
+
+
+def test_what_cannot_be_prepared_is_told_by_the_launch_alone(bench: Bench) -> None:
+    launch = launch_of(bench, env={"WORD": "a\0b"})
+    bench.engine.foresee(launch)
+    assert not bench.events
+    bench.engine.carry_out(launch)
+    assert isinstance(bench.expect(Ended).end.outcome, NotStarted)
+
+
+def test_a_job_with_a_port_of_its_own_gets_it(bench: Bench) -> None:
+    run = Template((SHOWN.format(""), Slot("port", "bare")))
+    launch = replace(launch_of(bench), job=replace(launch_of(bench).job, run=run))
+    bench.engine.foresee(launch)
+    *_, master, port = said(bench, launch)
+    assert len({int(master), int(port.strip("'"))}) == 2
+
+
+# ── Which is kept ───────────────────────────────────────────────────────────────────────────────
+
+
+class Shelf:
+    """PreparedAhead without an engine; `made` holds what was prepared, in order."""
+
+    def __init__(self) -> None:
+        self.slots = EndSlots("/run/ends")
+        self.ports = PortPool()
+        self.ports.keep(cast(Any, SimpleNamespace(port=port)) for port in (1, 2, 3, 4))
+        self.made: list[Launch] = []
+        self.broken = False
+        self.ahead = PreparedAhead(self.ports, self.slots, self.make)
+
+    def make(
+        self, launch: Launch, ports: Sequence[PortLease]
+    ) -> tuple[AttemptPlace, Command, bytes]:
+        self.slots.of(str(launch.attempt))
+        if self.broken:
+            raise GpulaunchError("no")
+        self.made.append(launch)
+        place = AttemptPlace(launch.gpus, "index", "", ports[0].port)
+        return place, Command(str(launch.attempt), ("x",), "/l", "/e"), repr(launch).encode()
+
+    def kept(self) -> int:
+        """How many ports are the pool's."""
+        return len(self.ports._kept)
+
+
+JOBS = [Job(name, "x", demand=Demand(gpus=1)) for name in ("a", "b")]
+GPUS = [Gpu(f"GPU-{n}", n, "", "A100", 1) for n in range(2)]
+launches = st.builds(
+    lambda job, number, gpu, again: Launch(
+        AttemptId(job.name, number), replace(job) if again else job, (gpu,)
+    ),
+    st.sampled_from(JOBS), st.integers(1, 2), st.sampled_from(GPUS), st.booleans(),
+)  # fmt: skip
+steps = st.tuples(st.sampled_from(["foresee", "nothing", "break", "launch"]), launches)
+
+
+@given(st.lists(steps, max_size=30))
+def test_of_any_history_only_the_very_launch_is_taken_and_nothing_is_lost(
+    history: list[tuple[str, Launch]],
+) -> None:
+    shelf = Shelf()
+    kept: Launch | None = None
+    for what, launch in history:
+        match what:
+            case "launch":
+                ready = shelf.ahead.take(launch)
+                exact = kept is not None and launch.job is kept.job and launch == kept
+                assert (ready is not None) == exact
+                if ready is not None:
+                    assert (ready.launch, ready.message) == (launch, repr(launch).encode())
+                    assert shelf.slots.of(str(launch.attempt)) in range(2)
+                    shelf.ports.keep(ready.ports)
+                    shelf.slots.give_back(str(launch.attempt))
+                kept = None
+            case "foresee" | "break":
+                shelf.broken = what == "break"
+                same = kept is not None and launch.job is kept.job and launch == kept
+                shelf.ahead.foresee(launch)
+                kept = launch if same or not shelf.broken else None
+            case "nothing":
+                shelf.ahead.foresee(None)
+                kept = None
+        assert shelf.kept() == 4 - (kept is not None)
+        assert len(shelf.slots._taken) == (kept is not None)
+    shelf.ahead.drop()
+    assert (shelf.kept(), shelf.slots._taken) == (4, {})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"env_file": "/env"}, {"python": "/bin/python"}, {"preload": ("torch",)},
+        {"batch": ("/a",)}, {"fasta": FastaRecord("/f", 0, 1, "")}, {"needs": ("service",)},
+        {"service": Service("tcp:1")}, {"worker": Worker(run=("x",))}, {"isolation": "strict"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)  # fmt: skip
+def test_a_job_for_which_more_is_read_or_made_is_not_prepared_ahead(fields: Any) -> None:
+    shelf = Shelf()
+    launch = Launch(AttemptId("a", 1), replace(JOBS[0], **fields), (GPUS[0],))
+    shelf.ahead.foresee(launch)
+    assert (shelf.made, shelf.ahead.take(launch), shelf.kept()) == ([], None, 4)
