@@ -31,6 +31,7 @@ class Loop:
         self._due: dict[Hashable, tuple[int, float, Callback]] = {}
         self._sequence = 0
         self._later: list[Callback] = []
+        self._when_idle: Callback | None = None
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
         self._wakeup: tuple[int, int] | None = None
@@ -78,6 +79,10 @@ class Loop:
             for callback in put_off:
                 callback()
 
+    def when_idle(self, callback: Callback) -> None:
+        """Call once, when the loop would wait and nothing has come; the newest counts."""
+        self._when_idle = callback
+
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
         """Deliver these signals as callbacks from `turn`. Main thread only."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -100,7 +105,7 @@ class Loop:
     def turn(self, block: bool = True) -> None:
         """Wait until something happens (with `block` false: not at all), and call back for it."""
         self.catch_up()
-        ready = self._selector.select(self._patience() if block else 0)
+        ready = self._ready() if block else self._selector.select(0)
         woken = self.now()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
@@ -108,6 +113,15 @@ class Loop:
                 key.data()
         # A timer that a callback sets waits for the next turn, even if it is due at once.
         self._fire(woken)
+
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait, and return what is ready: nothing where a timer is due."""
+        if self._when_idle is not None and self._patience() != 0.0:
+            if ready := self._selector.select(0):
+                return ready
+            callback, self._when_idle = self._when_idle, None
+            callback()
+        return self._selector.select(self._patience())
 
     def _still(self, key: selectors.SelectorKey) -> bool:
         current = self._selector.get_map().get(key.fd)

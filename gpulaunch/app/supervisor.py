@@ -160,7 +160,7 @@ class Supervisor:
         self._show()
         if self._launched:
             self._launched = False
-            self._engine.foresee(self._run.foreseen())
+            self._loop.when_idle(lambda: self._engine.foresee(self._run.foreseen()))
         self._plan_tick()
         self._loop.turn()
 

@@ -32,6 +32,30 @@ def test_the_newest_timer_of_a_key_counts(loop: Loop) -> None:
     assert fired == ["new"]
 
 
+def test_what_waits_for_an_idle_loop_comes_after_all_that_has_come(loop: Loop) -> None:
+    order: list[str] = []
+    read, write = os.pipe()
+    os.write(write, b"x")
+    loop.watch(read, lambda: order.append(f"read {os.read(read, 1).decode()}"))
+    loop.when_idle(lambda: order.append("older"))
+    loop.when_idle(lambda: order.append("idle"))
+    loop.call_at("due", loop.now(), lambda: order.append("timer"))
+    loop.turn()
+    assert order == ["read x", "timer"]
+    loop.turn(block=False)
+    loop.call_after("end", 0.001, lambda: order.append("end"))
+    while "end" not in order:
+        loop.turn()
+    assert order == ["read x", "timer", "idle", "end"]
+    os.write(write, b"y")
+    loop.when_idle(lambda: order.append("not yet"))
+    loop.turn()
+    assert order[4:] == ["read y"]
+    loop.unwatch(read)
+    os.close(read)
+    os.close(write)
+
+
 def test_timers_fire_in_order_of_their_time(loop: Loop) -> None:
     fired: list[int] = []
     at = time.monotonic()
