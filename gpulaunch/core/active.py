@@ -224,6 +224,8 @@ class ActiveAttempts:
         if share is not None:
             before, share.lives = share.taken, share.lives + step
             self.tokens[share.token] += share.taken - before
+        elif not live.demand.uses:
+            return
         elif step > 0:
             self.tokens.update(live.demand.uses)
         else:

@@ -211,9 +211,10 @@ class DemandQueue:
 
     def peek(self) -> Node | None:
         while self._heap:
-            *key, _, node = self._heap[0]
+            first = self._heap[0]
+            node = first[-1]
             ready = isinstance(node.state, Ready) and node.job.demand == self.demand
-            if ready and node.key == tuple(key):
+            if ready and node.key == first[:4]:
                 return node
             heapq.heappop(self._heap)
         return None

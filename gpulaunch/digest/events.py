@@ -119,6 +119,18 @@ class LineFormatter:
 
     def _line(self, fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
         match fact:
+            # First what each job has: there may be a hundred thousand.
+            case f.AttemptLaunched():
+                return None
+            case f.AttemptStarted(attempt):
+                return _started(ledger.attempt(attempt), at, ledger)
+            case f.AttemptEnded(attempt):
+                self._ended[attempt.job] = attempt
+                return None
+            case f.JobSettled():
+                return _settled(fact, at, ledger, self._attempt_of(fact.name, ledger))
+            case f.GpuChanged(gpu, state, why):
+                return self._card(gpu, state, why, at, ledger)
             case f.RunOpened():
                 self._cards.clear()
                 self._draining.clear()
@@ -131,19 +143,11 @@ class LineFormatter:
             case f.AttemptQueued(attempt):
                 needs = wording.needs_of(ledger.needs_of(ledger.attempt(attempt)))
                 return _line(at, "start", QUEUED, attempt.job, needs)
-            case f.AttemptStarted(attempt):
-                return _started(ledger.attempt(attempt), at, ledger)
             case f.ServiceReady(attempt):
                 record = ledger.attempt(attempt)
                 return _line(at, "calm", "ready", attempt.job, "", _since(record, at))
-            case f.AttemptEnded(attempt):
-                self._ended[attempt.job] = attempt
             case f.JobDelayed():
                 return _delayed(fact, at, self._attempt_of(fact.name, ledger))
-            case f.JobSettled():
-                return _settled(fact, at, ledger, self._attempt_of(fact.name, ledger))
-            case f.GpuChanged(gpu, state, why):
-                return self._card(gpu, state, why, at, ledger)
             case f.GpuReported(gpu, text, attempts):
                 ran = listing(str(attempt) for attempt in attempts)
                 detail = f"{text}; {ran} ran there" if attempts else text

@@ -161,9 +161,9 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
     if place.slots and job.demand.gpus and job.demand.cpus is None:
         count = place.slots.threads  # what this job is granted, not this machine's share
     chosen.update(dict.fromkeys(THREADS, count))
-    if place.card:
-        for name, kind in CACHES.items():
-            chosen[name] = os.path.join(machine.cache, kind, place.card)
+    if card := place.card:
+        caches = os.path.join(machine.cache, "")
+        chosen.update((name, f"{caches}{kind}/{card}") for name, kind in CACHES.items())
     return chosen
 
 

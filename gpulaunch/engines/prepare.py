@@ -122,7 +122,8 @@ def wants_port(job: Job) -> bool:
     texts += [text for text in job.env.values() if text is not None]
     if job.service:
         texts.append(job.service.ready)
-    return any(slot.name == "port" for text in texts for slot in slots(text))
+    templates = [text for text in texts if not isinstance(text, str)]
+    return any(slot.name == "port" for text in templates for slot in slots(text))
 
 
 def ports_for(job: Job) -> int:

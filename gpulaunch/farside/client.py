@@ -112,4 +112,5 @@ class PairLink:
             except ConnectionResetError:
                 continue  # the pair left a message of ours unread; its last ones still come
             self.gone = not data
-            yield (json.loads(data) if data else None), fds
+            # Bytes would have their encoding guessed each time.
+            yield (json.loads(str(data, "utf-8", "surrogatepass")) if data else None), fds

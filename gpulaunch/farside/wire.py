@@ -45,12 +45,24 @@ def coded(value: str | bytes) -> str:
     return os.fsencode(value).decode("latin-1")
 
 
-def coded_all(values: Iterable[str | bytes]) -> list[str]:
-    return [coded(value) for value in values]
+def coded_all(values: Iterable[Any]) -> list[str]:
+    """Return each text or name of a file as `coded` does."""
+    values = list(values)
+    return values if _are_ascii(values) else [coded(value) for value in values]
 
 
-def coded_dict(values: Mapping[str, str] | Mapping[bytes, bytes]) -> dict[str, str]:
+def coded_dict(values: Mapping[Any, Any]) -> dict[str, str]:
+    if _are_ascii(values) and _are_ascii(values.values()):
+        return dict(values)
     return {coded(name): coded(value) for name, value in values.items()}
+
+
+def _are_ascii(values: Iterable[Any]) -> bool:
+    """Tell whether all are texts of ASCII alone, which stay as they are."""
+    try:
+        return "".join(values).isascii()
+    except TypeError:
+        return False
 
 
 def raw(value: object) -> bytes:

@@ -19,6 +19,7 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from gpulaunch.core.facts import Fact
@@ -181,7 +182,7 @@ class Journal:
 
     def _write_batch(self) -> None:
         count = min(_BATCH_LINES, len(self._pending))
-        data = b"".join([self._pending[i] for i in range(count)])
+        data = b"".join(islice(self._pending, count))
         done = 0
         self._torn = True
         try:

@@ -117,7 +117,7 @@ class Command:
         words += (self.log, self.end, *self.outputs, *(self.hidden or ()))
         if "\0" in "".join(words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
-        if any(not name or "=" in name for name in self.env_set):
+        if "" in self.env_set or "=" in "".join(self.env_set):
             raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")
         for path in self.hidden or ():
             if not path.startswith("/dev/"):
