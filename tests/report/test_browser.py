@@ -206,7 +206,8 @@ def test_it_is_dark_where_that_is_wanted_and_light_on_paper(page: Page) -> None:
 
     light = paper(), colours(page, 0)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("matchMedia('(prefers-color-scheme: dark)').matches")
+    dark_wanted = "matchMedia('(prefers-color-scheme: dark)').matches"
+    wait_until(lambda: page.evaluate(dark_wanted), what="the page knows")
     wait_until(lambda: colours(page, 0) != light[1], what="the drawing follows")
     dark = paper(), colours(page, 0)
     assert dark[0] != light[0]
@@ -228,7 +229,8 @@ def test_it_is_dark_where_that_is_wanted_and_light_on_paper(page: Page) -> None:
 
 def test_nothing_is_wider_than_a_narrow_screen(page: Page) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
-    page.wait_for_function("document.querySelector('.lane .uplot').clientWidth < 400")
+    narrow = "document.querySelector('.lane .uplot').clientWidth < 400"
+    wait_until(lambda: page.evaluate(narrow), what="the drawing follows")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
