@@ -21,6 +21,8 @@ from tests.helpers import wait_until
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 NASTY = Path(__file__).parents[1] / "process" / "nasty.c"
 GRACE = 0.5
+KEEPERS = ["python", "native"]
+"""Either finishes what the other began: a supervisor may be resumed on another machine."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,7 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
     )
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
     for kill in range(KILLS):
+        launcher.environ["GPULAUNCH_KEEPER"] = generator.choice(KEEPERS)
         status, said = _run_for(launcher, generator.uniform(0, 0.6))
         run = launcher.events()[0]["run"]
         wait_until(

@@ -618,5 +618,6 @@ def test_a_pair_is_used_a_hundred_times_without_growth(
         for _ in range(100):
             slot.run("true", outputs=("/etc/hostname",), idle_timeout=5.0)
         wait_until(lambda: size()[0] <= fds)  # the next child may be on its way
-        assert size()[1] < memory + 500_000
+        if "GPULAUNCH_TEST_SANITIZE" not in os.environ:  # it keeps what is freed for a while
+            assert size()[1] < memory + 500_000
         slot.finish()
