@@ -16,6 +16,7 @@ def finding() -> DoctorFinding:
         return DoctorFinding("note", what, "they work as well, with more CPU time per job")
     why = {
         "asked": "GPULAUNCH_KEEPER asks for them",
-        "absent": "the compiled ones were not built when gpulaunch was installed (no C compiler)",
+        "absent": "gpulaunch was installed without the compiled ones (no C compiler, or the pure"
+        " wheel)",
     }[choice.reason]
     return DoctorFinding("ok", f"plain jobs are kept by Python's keepers: {why}")
