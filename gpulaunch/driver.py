@@ -97,9 +97,10 @@ class Driver:
     def _handle_posted(self) -> None:
         while self._inbox:
             events, self._inbox = self._inbox, []
-            for event in events if self._looking else ():
-                if isinstance(event, ev.Granted | ev.Refused):
-                    self._looking.discard(event.gpu)
+            if self._looking:
+                for event in events:
+                    if isinstance(event, ev.Granted | ev.Refused):
+                        self._looking.discard(event.gpu)
             at = self._clock()
             facts: list[Fact] = []
             instructions: list[ev.Instruction] = []

@@ -204,12 +204,11 @@ class Supervisor:
     def _show(self) -> None:
         """Log and show what was recorded: no job waits for that, so all else comes before."""
         self._record.log_ends()
-        see, tell, ledger = self._view.see, self._tell, self._run.ledger
         while self._unshown:
             fact, at = self._unshown.popleft()
-            see(fact, at, ledger)
-            if tell is not None:
-                tell(fact, at, ledger)
+            self._view.see(fact, at, self._run.ledger)
+            if self._tell is not None:
+                self._tell(fact, at, self._run.ledger)
 
     def carry_out(self, instruction: ev.Instruction) -> None:
         """Hand the instruction to the engine; a launch whose intent is not written is held."""

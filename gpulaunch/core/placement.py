@@ -79,7 +79,7 @@ def impossible(
 
 def tokens_short(demand: Demand, limits: Mapping[str, int]) -> TokensShort | None:
     """Return the token of which the demand uses more than there are; None for none."""
-    for token, count in Counter(demand.uses).items() if demand.uses else ():
+    for token, count in Counter(demand.uses).items():
         if count > limits.get(token, 1):
             return TokensShort(token, count, limits.get(token, 1))
     return None

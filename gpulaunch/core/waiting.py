@@ -214,7 +214,7 @@ class DemandQueue:
             first = self._heap[0]
             node = first[-1]
             ready = isinstance(node.state, Ready) and node.job.demand == self.demand
-            if ready and node.key == first[:4]:
+            if ready and node.key == first[:-2]:
                 return node
             heapq.heappop(self._heap)
         return None

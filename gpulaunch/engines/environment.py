@@ -162,8 +162,8 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
         count = place.slots.threads  # what this job is granted, not this machine's share
     chosen.update(dict.fromkeys(THREADS, count))
     if card := place.card:
-        caches = os.path.join(machine.cache, "")
-        chosen.update((name, f"{caches}{kind}/{card}") for name, kind in CACHES.items())
+        for name, kind in CACHES.items():
+            chosen[name] = f"{machine.cache}/{kind}/{card}"
     return chosen
 
 

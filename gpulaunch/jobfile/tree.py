@@ -17,6 +17,7 @@ from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile.source import JobFileText
 
 MAX_DEPTH = 50
+TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 MAX_VALUES = 3_000_000
 
 Plain: TypeAlias = "str | list[Plain] | dict[str, Plain] | None"
@@ -199,7 +200,7 @@ class _Builder:
         if event.tag is not None:
             self._check_tag(event.tag, at)
         if len(self.open) >= MAX_DEPTH:
-            raise self._stop(at, f"nested more than {MAX_DEPTH} deep")
+            raise self._stop(at, TOO_DEEP)
         if self._awaiting_key():
             raise self._stop(at, self._bad_key(at))
         if event.anchor is not None:
@@ -293,6 +294,9 @@ class _Builder:
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> JobFileError:
         mark, problem = error.problem_mark, str(error.problem or error.context)
+        if mark is not None and "maximum nesting" in problem:
+            # libyaml has its own limit from 0.2.6 on, and reads ahead of the events.
+            return JobFileError([self.source.mistake(mark.line, mark.column, TOO_DEEP)])
         end = len(self.source.lines) - (not self.source.lines[-1])
         flow = [opened.node.at for opened in self.open if opened.flow]
         if mark is not None and mark.line >= end and flow and "quoted" not in str(error.context):
