@@ -122,6 +122,8 @@ def _ask(state: State, service: Node, asker: Node) -> None:
 
 def leave(state: State, node: Node) -> None:
     """Undo what the job's present way of waiting counts, before its state changes."""
+    if isinstance(node.state, Ready):
+        state.jobs.waiting.remove(node)
     if isinstance(node.state, Delayed):
         state.jobs.delayed -= 1
     if isinstance(node.state, Asking):

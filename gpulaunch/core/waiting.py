@@ -16,6 +16,8 @@ from msgspec import Struct, field
 from gpulaunch.core.model import AttemptId, Demand, Job
 
 Key: TypeAlias = tuple[int, float, float, int]
+Entry: TypeAlias = "tuple[int, float, float, int, int, Node]"
+"""A ready job's entry in the heap of its demand: its key, its order, itself."""
 BlockedOn: TypeAlias = Literal["tokens", "room", "cpus", "cards", "turn"]
 """What a ready job lacks: tokens, room for a service and its dependants, CPUs, cards, or its turn
 in the engine's queue."""
@@ -129,7 +131,7 @@ class Node(Struct, eq=False):
     `excluded`: this supervisor leaves it as it is; `state` is then Settled, whatever is recorded.
     `fresh_from`: attempts numbered from here are this supervisor's own. `demand_asked` is the
     demand that the job file states; a retry may need something else. `serving` is the service's
-    own; other jobs share one that is empty.
+    own; other jobs share one that is empty. `entry`: a ready job's one among the waiting jobs.
     """
 
     job: Job
@@ -140,6 +142,7 @@ class Node(Struct, eq=False):
     serving: Serving = field(default_factory=lambda: _NOBODY)
     excluded: bool = False
     fresh_from: int = 1
+    entry: Entry | None = None
 
     @classmethod
     def of(cls, job: Job, order: int) -> Node:
@@ -200,27 +203,28 @@ def is_extra(node: Node) -> bool:
 
 
 class DemandQueue:
-    """Ready jobs of one demand, as a heap. `peek` drops entries of jobs that are not ready now."""
+    """Ready jobs of one demand, as a heap.
 
-    def __init__(self, demand: Demand) -> None:
-        self.demand = demand
-        self._heap: list[tuple[int, float, float, int, int, Node]] = []  # a key, order, node
+    INVARIANT: each job has one entry that counts, which it knows. An entry that was left behind
+    stays in the heap until it comes first, and changes nothing.
+    """
 
-    def push(self, node: Node) -> None:
-        heapq.heappush(self._heap, (*node.key, node.order, node))
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+
+    def push(self, entry: Entry) -> None:
+        heapq.heappush(self._heap, entry)
 
     def peek(self) -> Node | None:
         while self._heap:
             first = self._heap[0]
-            node = first[-1]
-            ready = isinstance(node.state, Ready) and node.job.demand == self.demand
-            if ready and node.key == first[:-2]:
-                return node
+            if first[-1].entry is first:
+                return first[-1]
             heapq.heappop(self._heap)
         return None
 
-    def pop(self) -> None:
-        heapq.heappop(self._heap)
+    def pop(self) -> Entry:
+        return heapq.heappop(self._heap)
 
 
 class WaitingJobs:
@@ -228,13 +232,23 @@ class WaitingJobs:
 
     def __init__(self) -> None:
         self._queues: dict[Demand, DemandQueue] = {}
-        self._parked: list[Node] = []
+        self._parked: list[Entry] = []
 
     def push(self, node: Node) -> None:
-        queue = self._queues.get(node.job.demand)
+        """Add a ready job, or move it to where its key is now."""
+        node.entry = (*node.key, node.order, node)
+        self._push(node.entry)
+
+    def _push(self, entry: Entry) -> None:
+        demand = entry[-1].job.demand
+        queue = self._queues.get(demand)
         if queue is None:
-            queue = self._queues[node.job.demand] = DemandQueue(node.job.demand)
-        queue.push(node)
+            queue = self._queues[demand] = DemandQueue()
+        queue.push(entry)
+
+    def remove(self, node: Node) -> None:
+        """Remove a job that is to wait for something else, or no more."""
+        node.entry = None
 
     def __bool__(self) -> bool:
         return any(queue.peek() for queue in self._queues.values())
@@ -269,13 +283,13 @@ class WaitingJobs:
 
     def park(self, node: Node) -> None:
         """Remove the head until `unpark`, so that the pass goes on with the next of its demand."""
-        self._queues[node.job.demand].pop()
-        self._parked.append(node)
+        self._parked.append(self._queues[node.job.demand].pop())
 
     def unpark(self) -> None:
         parked, self._parked = self._parked, []
-        for node in parked:
-            self.push(node)
+        for entry in parked:
+            if entry[-1].entry is entry:
+                self._push(entry)
 
 
 class Jobs(Struct, eq=False):

@@ -51,7 +51,9 @@ def check_jobs(state: State) -> None:
             blockers += sum(not other.settled for other in node.links.after)
             by = node.state.by if isinstance(node.state, Blocked) else 0
             assert by == blockers, f"{node.name} is {node.state}, {blockers} block it"
-        if isinstance(node.state, Ready):
+        ready = isinstance(node.state, Ready)
+        assert (node.entry is not None) == ready, f"{node.name} is {node.state}, and queued"
+        if ready:
             missing = [service.name for service in node.links.services if not service.answers]
             assert not missing, f"{node.name} is ready without {missing}"
         open_dependants = sum(not other.settled for other in node.links.dependants)

@@ -86,7 +86,7 @@ def attempt(text: str) -> AttemptId:
 
 
 class Table:
-    """One run; each method is an event and returns the instructions as lines."""
+    """One run; each method is a turn of one or more events and returns what is said, as lines."""
 
     def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: Any) -> None:
         self.gpus = pretend_gpus(cards)
@@ -102,9 +102,9 @@ class Table:
     def instant(self) -> Instant:
         return Instant(self.now, self.now)
 
-    def on(self, event: Event) -> list[str]:
+    def on(self, *events: Event) -> list[str]:
         lines = []
-        for result in self.run.handle([event], self.instant):
+        for result in self.run.handle(events, self.instant):
             if isinstance(result, Instruction):
                 lines.append(self._line(result))
             else:
@@ -179,8 +179,8 @@ class Table:
         self.now += after
         return self.on(TimerFired(timer_of(name)))
 
-    def asked(self, request: Request) -> list[str]:
-        return self.on(Asked(request))
+    def asked(self, *requests: Request) -> list[str]:
+        return self.on(*map(Asked, requests))
 
     def state(self, name: str) -> str:
         """`failed: exited with status 3`; a job that waits says why."""

@@ -69,6 +69,16 @@ def test_no_more_cards_are_asked_for_than_ready_jobs_can_use() -> None:
     assert table.submit(job("a"), job("b"), job("c", needs=("a",))) == ["acquire 0", "acquire 1"]
 
 
+def test_a_job_that_was_ready_before_hides_none_behind_it() -> None:
+    table = Table(2)
+    table.submit(job("x", gpus=0), job("a", after=("x",)), job("b", after=("x",)))
+    table.asked(Pause(Quoted("the disk is full")))
+    table.ended("x.1", Exited(1))
+    # In one turn, so that nothing looks at the jobs that wait between the two.
+    table.asked(Retry(("x",)), Cancel(("x",)))
+    assert table.asked(Pause(None)) == ["acquire 0", "acquire 1"]
+
+
 def test_at_most_limit_cards_are_held_at_once_and_any_will_do() -> None:
     table = Table(3, limit=1)
     assert table.submit(job("a"), job("b")) == ["acquire 0"]
