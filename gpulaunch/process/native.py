@@ -34,7 +34,7 @@ class KeeperChoice(Struct, frozen=True):
 
 def choose_keeper() -> KeeperChoice:
     """Return which keepers are to be started now."""
-    if os.environ.get("GPULAUNCH_KEEPER", "python") == "python":
+    if os.environ.get("GPULAUNCH_KEEPER") == "python":
         return KeeperChoice(None, "asked")
     if not PROGRAM.exists():
         return KeeperChoice(None, "absent")

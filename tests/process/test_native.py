@@ -254,7 +254,7 @@ def test_python_keeps_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> N
 def test_python_keeps_where_the_program_fails_its_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.setenv("GPULAUNCH_KEEPER", "native")
+    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
     monkeypatch.setattr(native, "PROGRAM", file_of(tmp_path, script, 0o755))
     choice = native.choose_keeper()
     assert (choice.program, choice.reason) == (None, "unfit")
@@ -265,7 +265,7 @@ def test_python_keeps_where_the_program_fails_its_test(
 def test_python_keeps_where_nothing_was_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPULAUNCH_KEEPER", "native")
+    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
     monkeypatch.setattr(native, "PROGRAM", tmp_path / "keeper")
     assert native.choose_keeper() == native.KeeperChoice(None, "absent")
     assert "no C compiler" in keepers.finding().what
@@ -274,7 +274,7 @@ def test_python_keeps_where_nothing_was_compiled(
 def test_the_program_that_was_built_works_and_knows_no_other_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("GPULAUNCH_KEEPER", "native")
+    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
     program = chosen()
     assert native.choose_keeper() == native.KeeperChoice(program, "works")
     assert subprocess.run([program, "--self-test", "999"], check=False).returncode == 64
