@@ -45,7 +45,8 @@ _CAUSES: dict[c.Cause, str] = {
     "keeper_killed": "its keeper was killed",
     "unseen": "nobody saw its end",
     "lease_lost": "its card was given back while this launcher was stopped",
-    "worker_ended": "its worker was ended while this launcher was stopped",
+    "worker_ended": "its worker ended before it began",
+    "taken_back": "taken back before it began",
     "no_items": "no items yet",
     "unplaceable": "never started: it does not fit on the run's cards",
     "unplaceable_beside": "never started: it does not fit on the run's cards beside its services",
@@ -266,6 +267,8 @@ def _waiting(reason: r.WaitReason) -> str:
         case r.InQueue(id, needs):
             place = f"in the queue ({id})" if id else "in the queue"
             return f"{needs_of(needs)}; {place}" if needs else place
+        case r.NextInWorker(job):
+            return f"is next in the worker of {job}"
         case r.NothingStarts(why, paused):
             return nothing_starts(why, paused)
         case r.RetryIn(seconds):

@@ -19,7 +19,14 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.core.reached import reached
-from gpulaunch.core.reasons import InQueue, NeedsOthers, NothingStarts, RunOver, WaitReason
+from gpulaunch.core.reasons import (
+    InQueue,
+    NeedsOthers,
+    NextInWorker,
+    NothingStarts,
+    RunOver,
+    WaitReason,
+)
 from gpulaunch.digest.words import ON_ITS_OWN
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import (
@@ -75,7 +82,7 @@ class FoundRun:
             return dict(told)
         return {name: told.get(name, NeedsOthers(len(told))) for name in waiting}
 
-    def _queued(self, name: str) -> InQueue | None:
+    def _queued(self, name: str) -> InQueue | NextInWorker | None:
         return self.ledger.why_queued(self.ledger.jobs[name])
 
 

@@ -218,6 +218,9 @@ class Supervisor:
             case ev.StopAttempt(attempt, by=by) if attempt in self._held:
                 held = self._held.pop(attempt)
                 self.post(ev.Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
+            case ev.TakeBack(attempt) if attempt in self._held:
+                del self._held[attempt]
+                self.post(ev.Ended(attempt, End(Interrupted(Because("taken_back")))))
             case _:
                 self._launched = self._launched or isinstance(instruction, ev.Launch)
                 self._engine.carry_out(instruction)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import Launch, StopReason
+from gpulaunch.core.events import Launch, StopReason, TakeBack
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.model import AttemptId, Demand, Failure
 from gpulaunch.core.waiting import Launched, Node
@@ -81,8 +81,10 @@ class ActiveAttempt(Struct, eq=False):
     """An attempt that has not ended.
 
     `node` is None when the job is no longer in the file. `seat`: the attempt for which its process
-    was started, its own or that of an earlier one of the same worker. `misplaced`: the failure, if
-    it was seen on a card that is not its own.
+    was started, its own or that of an earlier one of the same worker; it is the `turn`th of these.
+    `behind`: the attempt that it is to follow in that worker; it has no card until then.
+    `follower`: the attempt that is behind this one. `taken_back`: TakeBack was emitted for it.
+    `misplaced`: the failure, if it was seen on a card that is not its own.
     """
 
     id: AttemptId
@@ -94,6 +96,10 @@ class ActiveAttempt(Struct, eq=False):
     handed: Handed = _HANDED_ALONE
     state: Going | Stopping = GOING
     misplaced: Failure | None = None
+    turn: int = 1
+    behind: ActiveAttempt | None = None
+    follower: ActiveAttempt | None = None
+    taken_back: bool = False
 
     @property
     def inherited(self) -> bool:
@@ -183,13 +189,14 @@ class ActiveAttempts:
         cards: tuple[Card, ...],
         worker: AttemptId | None = None,
         handed: Handed = _HANDED_ALONE,
+        turn: int = 1,
     ) -> ActiveAttempt:
         """Launch the job's next attempt on these cards and return the attempt.
 
-        `worker`: the idle worker that runs it.
+        `worker`: the idle worker that runs it, as its `turn`th attempt.
         """
-        id = self.next_of(node)
-        live = ActiveAttempt(id, node, node.job.demand, worker or id, cards, handed=handed)
+        id, demand = self.next_of(node), node.job.demand
+        live = ActiveAttempt(id, node, demand, worker or id, cards, handed=handed, turn=turn)
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
@@ -198,6 +205,25 @@ class ActiveAttempts:
         token_limit = (share.token, share.at_once) if share else None
         self._effects.emit(Launch(live.id, node.job, gpus, worker, after, token_limit))
         return live
+
+    def launch_behind(self, node: Node, leader: ActiveAttempt) -> None:
+        """Launch the job's next attempt, to begin in the leader's worker when the leader has ended.
+
+        For a demand without tokens: what the attempt takes is counted from now on.
+        """
+        id, gpus = self.next_of(node), tuple(card.gpu for card in leader.cards)
+        live = ActiveAttempt(id, node, node.job.demand, leader.seat, turn=leader.turn + 1)
+        live.behind, leader.follower = leader, live
+        self._begin(live)
+        uuids, seat = tuple(gpu.uuid for gpu in gpus), leader.seat
+        self._effects.fact(AttemptLaunched(id, uuids, seat, behind=leader.id))
+        self._effects.emit(Launch(id, node.job, gpus, seat, behind=leader.id))
+
+    def take_back(self, live: ActiveAttempt) -> None:
+        """Ask for an attempt that is behind another, unless it has begun by now."""
+        if not live.taken_back:
+            live.taken_back = True
+            self._effects.emit(TakeBack(live.id))
 
     def next_of(self, node: Node) -> AttemptId:
         """Return the name of the job's next attempt."""
@@ -218,6 +244,8 @@ class ActiveAttempts:
         self.gpus -= live.demand.gpus
         for card in live.cards:
             del card.attempts[live.id]
+        if live.behind is not None and live.behind.follower is live:
+            live.behind.follower = None
 
     def _count_tokens(self, live: ActiveAttempt, step: int) -> None:
         share = live.handed.share

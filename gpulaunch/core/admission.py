@@ -9,7 +9,7 @@ queues has no cards of its own, so that all that concerns cards finds none there
 
 from __future__ import annotations
 
-from gpulaunch.core import in_queue, on_cards
+from gpulaunch.core import in_queue, on_cards, one_ahead
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
 from gpulaunch.core.state import InEngineQueue, Pass, State
@@ -23,6 +23,7 @@ def admit(state: State) -> None:
     """
     while not state.closed and _pass(state):
         pass
+    _take_back(state)
     if state.closed:
         _close(state)
     elif isinstance(state.config.placing, InEngineQueue):
@@ -42,6 +43,25 @@ def foreseen(state: State) -> Launch | None:
             gpus = tuple(card.gpu for card in live.cards)
             return Launch(state.attempts.next_of(node), node.job, gpus)
     return None
+
+
+def _take_back(state: State) -> None:
+    """Take back attempts that are behind others where another one, or they elsewhere, come first.
+
+    Of those that could start elsewhere, one at a time, the one behind the newest attempt: it would
+    probably wait the longest.
+    """
+    behind = [live.follower for live in state.attempts if live.follower is not None]
+    behind = [live for live in behind if not live.stopping]
+    for live in behind:
+        if not one_ahead.may_stay(state, live):
+            state.attempts.take_back(live)
+    for live in reversed(behind):
+        alike = (other for other in behind if other.demand.same_seat(live.demand))
+        if any(other.taken_back for other in alike):
+            continue
+        if not state.closed and on_cards.could_start(state, live.demand):
+            state.attempts.take_back(live)
 
 
 def _close(state: State) -> None:

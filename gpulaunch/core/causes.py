@@ -31,7 +31,8 @@ Cause: TypeAlias = Literal[
     "keeper_killed",
     "unseen",  # nobody saw the attempt's end
     "lease_lost",  # a card's, while this launcher was stopped
-    "worker_ended",  # its worker, while this launcher was stopped
+    "worker_ended",  # its worker, before the attempt began
+    "taken_back",  # from the worker that was to go on with it, before it began
     "no_items",  # the GpuExecutor has none yet
     "unplaceable",  # it does not fit on the run's cards
     "unplaceable_beside",  # likewise, beside its services

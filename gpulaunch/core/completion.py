@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpulaunch.core import card_health, graph, retry
+from gpulaunch.core import card_health, graph, one_ahead, retry
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
@@ -52,8 +52,9 @@ def on_ended(state: State, event: Ended) -> None:
     state.attempts.end(live)
     recorded = replace(end, failure=failure)
     state.effects.fact(AttemptEnded(live.id, recorded, decision.charged))
-    if event.kept and not live.inherited:
-        state.idle_workers.stay(live.seat, live.demand, live.cards)
+    if event.kept and not live.inherited and live.behind is None:
+        one_ahead.stayed(state, live)
+    live.follower = None
     if failure is not None:
         _set_aside(state, live, failure)
     _free(state, live.cards)

@@ -305,7 +305,9 @@ class ReserveGang(Struct, frozen=True):
 class Launch(Struct, frozen=True):
     """Start the attempt on these cards. Answered by AttemptStarted and Ended, or by Ended alone.
 
-    `worker`: the idle worker that runs it, named by the attempt that the worker was started with.
+    `worker`: the worker that runs it, named by the attempt that the worker was started with. It is
+    idle, or `behind` names the attempt that it still runs: this one then begins as soon as that has
+    ended and the worker stays. Where it does not stay, the answer is Ended(Interrupted), not begun.
 
     `after`, only for an engine that queues: attempts under way that must succeed before this one
     starts. Where one of them does not, the engine answers with Ended(Interrupted).
@@ -320,6 +322,7 @@ class Launch(Struct, frozen=True):
     worker: AttemptId | None = None
     after: tuple[AttemptId, ...] = ()
     share: tuple[str, int] | None = None
+    behind: AttemptId | None = None
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
@@ -337,6 +340,15 @@ class StopAttempt(Struct, frozen=True):
     reason: StopReason
     by: EndCause
     now: bool = False
+
+
+class TakeBack(Struct, frozen=True):
+    """Withdraw an attempt that was launched behind another, unless it has begun.
+
+    Answered by Ended(Interrupted) where it has not, else by nothing.
+    """
+
+    attempt: AttemptId
 
 
 class HoldQueue(Struct, frozen=True):
@@ -380,6 +392,7 @@ Instruction: TypeAlias = (
     | Launch
     | HoldQueue
     | StopAttempt
+    | TakeBack
     | EndWorker
     | Drain
     | SetTimer

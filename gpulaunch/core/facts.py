@@ -86,6 +86,7 @@ class AttemptLaunched(Struct, frozen=True):
     """An attempt is about to start: written before its process is. `gpus` are the cards' UUIDs.
 
     `worker`: the attempt whose process goes on with this one; None: it gets a process of its own.
+    `behind`: the attempt that this process still runs; until that has ended, the job waits.
     `queued`: the engine starts it later, on cards that the engine chooses; until then the job
     waits. `after`: it starts only once these attempts have succeeded.
     """
@@ -95,6 +96,7 @@ class AttemptLaunched(Struct, frozen=True):
     worker: AttemptId | None = None
     queued: Sparse[bool] = False
     after: Sparse[tuple[AttemptId, ...]] = ()
+    behind: Sparse[AttemptId | None] = None
 
 
 class AttemptQueued(Struct, frozen=True):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import EndWorker, SetTimer, Timer
@@ -28,6 +29,7 @@ than cards that are idle, but not for long."""
 class IdleWorker(Struct, eq=False):
     """A worker without an attempt. `id` is the attempt that the worker was started with.
 
+    `turns`: the attempts that it has run.
     `until`: the monotonic time at which it is ended at the latest. `lingers`: a timer for that is
     set. `ending`: EndWorker was emitted; `killed`: with KILL at once.
     """
@@ -36,6 +38,7 @@ class IdleWorker(Struct, eq=False):
     demand: Demand
     cards: tuple[Card, ...]
     until: float
+    turns: int = 1
     lingers: bool = False
     ending: bool = False
     killed: bool = False
@@ -53,7 +56,7 @@ class IdleWorker(Struct, eq=False):
     @property
     def may_stay(self) -> bool:
         """True while another attempt may start on all of the worker's cards."""
-        return all(_is_ready(card) for card in self.cards)
+        return all(may_go_on(card) for card in self.cards)
 
 
 class IdleWorkers:
@@ -69,12 +72,13 @@ class IdleWorkers:
     def __iter__(self) -> Iterator[IdleWorker]:
         return iter(list(self._by_id.values()))
 
-    def stay(self, seat: AttemptId, demand: Demand, cards: tuple[Card, ...]) -> None:
-        """Add the worker of an attempt that has ended; `seat` is the worker's first one."""
-        resident = IdleWorker(seat, demand, cards, self._effects.now.mono + LINGER)
-        self._by_id[seat] = resident
-        for card in cards:
-            card.idle_workers[seat] = demand
+    def stay(self, live: ActiveAttempt) -> None:
+        """Add the worker of an attempt that has ended."""
+        until = self._effects.now.mono + LINGER
+        resident = IdleWorker(live.seat, live.demand, live.cards, until, live.turn)
+        self._by_id[live.seat] = resident
+        for card in live.cards:
+            card.idle_workers[live.seat] = live.demand
 
     def fit(self, demand: Demand) -> IdleWorker | None:
         """Return the idle worker for this demand whose card has the lowest index."""
@@ -126,7 +130,8 @@ class IdleWorkers:
         return resident.cards
 
 
-def _is_ready(card: Card) -> bool:
+def may_go_on(card: Card) -> bool:
+    """Tell whether another attempt may follow on the card once the one there has ended."""
     if not card.leased or card.drained or card.reserved or card.failing or card.wanted:
         return False
     return not card.reservations

@@ -28,7 +28,7 @@ from gpulaunch.core.model import (
     RunState,
     Stopped,
 )
-from gpulaunch.core.reasons import CardReason, InQueue, JobReason, RunReason
+from gpulaunch.core.reasons import CardReason, InQueue, JobReason, NextInWorker, RunReason
 
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
@@ -43,7 +43,8 @@ class AttemptRecord(Struct):
     `end` is None while none is recorded; `reports` are what the driver reported of its cards
     meanwhile. `worker`: the earlier attempt in whose process it ran, None where it had its own.
     `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
-    the machine where it started. `after`: attempts that had to succeed first. `digest`: that of
+    the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
+    that its worker still ran when it was launched. `digest`: that of
     the definition that it was launched with. `seen`: the last sign of life of an attempt that was
     cut off. `unrecorded`: nothing tells how it ended.
     """
@@ -64,6 +65,7 @@ class AttemptRecord(Struct):
     queue_id: str = ""
     node: str = ""
     after: tuple[AttemptId, ...] = ()
+    behind: AttemptId | None = None
     digest: str = ""
     seen: Instant | None = None
     unrecorded: bool = False
@@ -91,14 +93,20 @@ class AttemptRecord(Struct):
         return self.state in _OPEN
 
     @property
+    def ahead(self) -> bool:
+        """True where the attempt was handed over before its turn: it started later, if at all."""
+        return self.queued or self.behind is not None
+
+    @property
     def in_queue(self) -> bool:
-        """True while the attempt is in the engine's queue and has not started."""
-        return self.queued and self.state == "launching"
+        """True while the attempt, in the engine's queue or behind another one, has not started."""
+        return self.ahead and self.state == "launching"
 
     @property
     def taken_back(self) -> bool:
-        """True where the attempt was launched ahead of its needs and withdrawn before it began."""
-        return bool(self.after) and self.state == "interrupted" and self.started is None
+        """True where it was launched ahead of its needs or its turn, and withdrawn unbegun."""
+        ahead = bool(self.after) or self.behind is not None
+        return ahead and self.state == "interrupted" and self.started is None
 
     @property
     def seconds(self) -> float:
@@ -151,7 +159,7 @@ class JobRecord(Struct):
 
     @property
     def in_queue(self) -> bool:
-        """True while the job's attempt is in the engine's queue and has not started."""
+        """True while the job has an attempt that was handed over and has not started."""
         return bool(self.attempts) and self.attempts[-1].in_queue
 
     @property
@@ -210,11 +218,13 @@ class Ledger(Struct):
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
-    def why_queued(self, job: JobRecord) -> InQueue | None:
-        """Return the job's place in the engine's queue; None for a job that is not there."""
+    def why_queued(self, job: JobRecord) -> InQueue | NextInWorker | None:
+        """Return what the job's attempt is behind, or its place in the engine's queue, if any."""
         if not job.in_queue:
             return None
         last = job.attempts[-1]
+        if last.behind is not None:
+            return NextInWorker(last.behind.job)
         return InQueue(last.queue_id, self.needs_of(last))
 
     def needs_of(self, attempt: AttemptRecord) -> tuple[str, ...]:
@@ -235,9 +245,10 @@ class Ledger(Struct):
         for record in self.open_attempts():
             if record.queued:
                 continue
+            why = None if record.in_queue else Because("cut_off")
             record.state = "interrupted"
             record.seen = record.seen or self.last
-            self._set(self.jobs[record.id.job], "waiting", Because("cut_off"), unrecorded=True)
+            self._set(self.jobs[record.id.job], "waiting", why, unrecorded=True)
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)
 
@@ -321,26 +332,35 @@ class Ledger(Struct):
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
         record.digest, record.after = job.definition.digest, fact.after
+        record.behind = fact.behind
         job.attempts = [*job.attempts, record]
-        if fact.queued:
+        if fact.behind is not None:
+            self._set(job, "waiting", NextInWorker(fact.behind.job))
+        elif fact.queued:
             self._set(job, "waiting", InQueue())
         else:
             self._set(job, "running", None)
-        for gpu in fact.gpus:
-            if gpu in self.gpus:  # a history that lost facts may not know it
-                self.gpus[gpu].attempts.add(fact.attempt)
+            self._occupy(record)
 
     def _start(self, fact: f.AttemptStarted, at: Instant) -> None:
         record = self.attempt(fact.attempt)
         record.pid, record.started, record.state = fact.pid, at, "running"
-        if not record.queued:
+        if record.behind is None and not record.queued:
             return
         self._set(self.jobs[fact.attempt.job], "running", None)
+        if not record.queued:
+            self._occupy(record)
+            return
         record.gpus, record.node = tuple(gpu.uuid for gpu in fact.gpus), fact.node
         for gpu in fact.gpus:
             card = self.gpus.setdefault(gpu.uuid, GpuRecord(gpu))
             card.attempts.add(fact.attempt)
             card.state = "leased"
+
+    def _occupy(self, record: AttemptRecord) -> None:
+        for gpu in record.gpus:
+            if gpu in self.gpus:  # a history that lost facts may not know it
+                self.gpus[gpu].attempts.add(record.id)
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)

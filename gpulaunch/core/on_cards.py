@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from gpulaunch.core import graph
+from gpulaunch.core import graph, one_ahead
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
 from gpulaunch.core.graph import closure, demands_beside
@@ -91,10 +91,18 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     there = [card for card in _attainable(state, demand) if not _is_spoken_for(state, card, node)]
     missing = demand.gpus - len(here)
     if len(there) < missing:
-        return "cards"
+        return None if one_ahead.launch(state, node) else "cards"
     _claim(state, here + there[:missing], demand)
     _park(state, node)
     return None
+
+
+def could_start(state: State, demand: Demand) -> bool:
+    """Tell whether a worker or cards could be had for this demand, beside what runs."""
+    if state.idle_workers.fit(demand) is not None:
+        return True
+    here = sum(suits_now(card, demand) for card in state.cards)
+    return here + len(_attainable(state, demand)) >= demand.gpus
 
 
 def _attainable(state: State, demand: Demand) -> list[Card]:
@@ -158,7 +166,8 @@ def _start(state: State, node: Node, cards: list[Card], resident: IdleWorker | N
     state.placing.last.starts(node.job.demand)
     graph.leave(state, node)
     ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
-    live = state.attempts.launch(node, tuple(ordered), None if resident is None else resident.id)
+    seat, turn = (None, 1) if resident is None else (resident.id, resident.turns + 1)
+    live = state.attempts.launch(node, tuple(ordered), seat, turn=turn)
     for card in cards:
         state.cards.occupy(card, live.id, live.demand)
 
@@ -208,7 +217,8 @@ def _are_to_come(state: State, demand: Demand) -> bool:
     if any(node.lacks in ("cards", "room") for node in state.placing.last.blocked):
         return False
     alike = [known for known in state.jobs.demands if known.same_seat(demand)]
-    running = sum(live.demand.same_seat(demand) for live in state.attempts)
+    begun = (live for live in state.attempts if live.behind is None)
+    running = sum(live.demand.same_seat(demand) for live in begun)
     return sum(state.jobs.demands[known] for known in alike) > running
 
 

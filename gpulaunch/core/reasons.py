@@ -206,6 +206,12 @@ class InQueue(Struct, frozen=True):
     needs: tuple[str, ...] = ()
 
 
+class NextInWorker(Struct, frozen=True):
+    """A worker has the job's attempt, and begins it when it is done with that of `job`."""
+
+    job: str
+
+
 class NothingStarts(Struct, frozen=True):
     """The run starts no job: it is `paused`, or ends."""
 
@@ -344,6 +350,7 @@ WaitReason: TypeAlias = (
     Because
     | Quoted
     | InQueue
+    | NextInWorker
     | NothingStarts
     | RetryIn
     | NeedsReady
@@ -379,6 +386,7 @@ JobReason: TypeAlias = (
     | CardsCapped
     | FailedOnCard
     | InQueue
+    | NextInWorker
     | NeverStarts
 )
 """Why a job is over, or waits again."""

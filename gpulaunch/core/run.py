@@ -69,8 +69,7 @@ class Run:
         state.effects.now = now
         for event in events:
             _on(state, event)
-        # What the engine queued or started starts and ends nothing else.
-        if not all(isinstance(event, f.AttemptQueued | f.AttemptStarted) for event in events):
+        if any(_may_start_more(state, event) for event in events):
             _settle_down(state)
         return state.effects.take()
 
@@ -124,6 +123,14 @@ class Run:
         """
         record = self.ledger.jobs.get(name)
         return record.attempts[-1].id if record is not None and record.in_queue else None
+
+
+def _may_start_more(state: State, event: ev.Event) -> bool:
+    """Tell whether something else may start or end after the event."""
+    if isinstance(event, f.AttemptStarted):  # another attempt may be launched behind it
+        live = state.attempts.get(event.attempt)
+        return live is not None and bool(live.demand.worker)
+    return not isinstance(event, f.AttemptQueued)
 
 
 def _on(state: State, event: ev.Event) -> None:
@@ -272,7 +279,7 @@ def _settle_down(state: State) -> None:
 def _withdraw(state: State) -> None:
     """Interrupt the attempts that are still in the engine's queue."""
     for live in state.attempts:
-        if state.ledger.attempt(live.id).in_queue:
+        if state.ledger.attempt(live.id).in_queue and live.behind is None:
             graph.stop(state, live, "interrupted", Because("no_more_starts"))
 
 

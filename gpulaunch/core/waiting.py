@@ -233,9 +233,12 @@ class WaitingJobs:
     def __init__(self) -> None:
         self._queues: dict[Demand, DemandQueue] = {}
         self._parked: list[Entry] = []
+        self._counts: Counter[Demand] = Counter()
 
     def push(self, node: Node) -> None:
         """Add a ready job, or move it to where its key is now."""
+        if node.entry is None:
+            self._counts[node.job.demand] += 1
         node.entry = (*node.key, node.order, node)
         self._push(node.entry)
 
@@ -248,6 +251,8 @@ class WaitingJobs:
 
     def remove(self, node: Node) -> None:
         """Remove a job that is to wait for something else, or no more."""
+        if node.entry is not None:
+            self._counts[node.job.demand] -= 1
         node.entry = None
 
     def __bool__(self) -> bool:
@@ -275,6 +280,11 @@ class WaitingJobs:
                 following = queue.peek()
             if following is not None and following is not node:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
+
+    def count_like(self, demand: Demand) -> int:
+        """Return the number of ready jobs that the same worker could serve."""
+        counts = self._counts.items()
+        return sum(count for known, count in counts if count and known.same_seat(demand))
 
     def first_like(self, demand: Demand) -> list[Node]:
         """Return the first job of each demand that the same worker could serve."""

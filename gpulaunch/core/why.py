@@ -49,8 +49,10 @@ def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
 
 
 def _queued(state: State, node: Node, closed: r.NothingStarts | None) -> r.WaitReason | None:
-    """Return what a queued job waits for, where it was handed over ahead of its needs."""
+    """Return what a job waits for that was handed over ahead of its needs, or of its turn."""
     live = state.attempts.get(node.attempt) if node.attempt else None
+    if live is not None and live.behind is not None:
+        return r.NextInWorker(live.behind.id.job)
     after = live.handed.after if live is not None else ()
     open_needs = [
         n for n in node.links.needs if n.attempt in after and isinstance(n.state, Launched)

@@ -116,7 +116,7 @@ class Estimate:
                     self._count(job, attempt.seconds)
             self._recall(job)
         attempts = ledger.open_attempts()
-        self._queued = {attempt.id for attempt in attempts if attempt.in_queue}
+        self._queued = {attempt.id for attempt in attempts if attempt.in_queue and attempt.queued}
         self._running = {
             attempt.id: attempt.started or attempt.launched
             for attempt in attempts
@@ -140,6 +140,8 @@ class Estimate:
                 self._drop(name)
             case f.AttemptLaunched(attempt, queued=True):
                 self._queued.add(attempt)
+            case f.AttemptLaunched(behind=AttemptId()):
+                pass
             case f.AttemptLaunched(attempt) | f.AttemptStarted(attempt):
                 self._queued.discard(attempt)
                 self._began = self._began or at

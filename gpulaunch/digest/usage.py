@@ -55,7 +55,7 @@ def _spans(ledger: Ledger, since: float, until: float) -> dict[str, list[tuple[f
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for job in ledger.jobs.values():
         for attempt in job.attempts:
-            begun = attempt.started if attempt.queued else attempt.launched
+            begun = attempt.started if attempt.ahead else attempt.launched
             start = max(since, begun.utc if begun else until)
             end = min(until, attempt.ended.utc if attempt.ended else until)
             if end > start:

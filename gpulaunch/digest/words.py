@@ -122,7 +122,9 @@ def _short(gpu: Gpu) -> str:
 def ending(attempt: AttemptRecord) -> str:
     """Word an attempt's end: the failure class where it says more, with the bare outcome."""
     if attempt.outcome is None:
-        return "in the queue" if attempt.in_queue else "running"
+        if attempt.in_queue:
+            return "in the queue" if attempt.queued else "next in its worker"
+        return "running"
     words = wording.ending(attempt.outcome)
     better = title_of(attempt.failure or "")
     return f"{better} ({words})" if better else words

@@ -26,6 +26,12 @@ Attempts
   ended meanwhile is not an error. The engine ends its attempts by itself when the supervisor is
   gone.
 
+  `Launch(behind=attempt)` comes while that attempt still runs in the worker. This one begins there
+  as soon as the other is over and `kept`, even before its `Ended` is posted, which is posted first.
+  Where the worker does not stay, after `StopAttempt`, or after `TakeBack`, it never begins, and is
+  `Ended(Interrupted)`; when it has begun by then, `TakeBack` changes nothing. The engine begins
+  none for a supervisor that is gone.
+
 Attempts in a queue
   An engine may queue and place by itself (Slurm). `Launch` names no card then, and is first
   answered by `AttemptQueued`, once the attempt has a place in the queue that outlives the

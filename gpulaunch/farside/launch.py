@@ -35,6 +35,11 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
     )
 
 
+def behind_message(launch: bytes) -> bytes:
+    """Return the message that has this launch follow the worker's present attempt."""
+    return packed("behind") + launch.partition(b"\0")[2]
+
+
 def stop_message(attempt: str, reason: str, by: str, now: bool) -> bytes:
     return packed("stop", coded_text(attempt), reason, coded_text(by), _flag(now))
 

@@ -85,6 +85,7 @@ class JobLaunched(Struct, frozen=True):
     worker: AttemptId | None
     after: tuple[AttemptId, ...]
     share: Mapping[str, int]
+    behind: AttemptId | None = None
 
 
 class TraceStart(Struct, frozen=True):
@@ -200,9 +201,10 @@ def _slim(value: Event | Result) -> Any:
             return JobsSubmitted(tuple(map(TracedJob.of, jobs)), again, left)
         case RetriedAnew(names, jobs, gone):
             return JobsRetried(names, tuple(map(TracedJob.of, jobs)), gone)
-        case Launch(attempt, _, gpus, worker, after, share):
+        case Launch(attempt, _, gpus, worker, after, share, behind):
             uuids = tuple(gpu.uuid for gpu in gpus)
-            return JobLaunched(attempt, uuids, worker, after, dict([share] if share else []))
+            shares = dict([share] if share else [])
+            return JobLaunched(attempt, uuids, worker, after, shares, behind)
     return value
 
 

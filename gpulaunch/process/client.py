@@ -21,11 +21,12 @@ from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, command, new_pair, spawn
-from gpulaunch.farside.launch import launch_message, retire_message
+from gpulaunch.farside.launch import behind_message, launch_message, retire_message
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
     coded_dict,
+    coded_text,
     memory_file,
     own_environment,
     packed,
@@ -66,6 +67,12 @@ class AttemptOver(Struct, frozen=True):
     note: str = ""
     no_space: bool = False
     cpu: float | None = None
+
+
+class Unbegun(Struct, frozen=True):
+    """The attempt was launched behind another one, and never begins here."""
+
+    attempt: str
 
 
 class WorkerReaped(Struct, frozen=True):
@@ -113,7 +120,15 @@ class StartedCold(Struct, frozen=True):
 
 
 Report: TypeAlias = (
-    ProgramStarted | StartedCold | AttemptOver | WorkerReaped | Unkillable | PairLeft | Lent | Gone
+    ProgramStarted
+    | StartedCold
+    | AttemptOver
+    | Unbegun
+    | WorkerReaped
+    | Unkillable
+    | PairLeft
+    | Lent
+    | Gone
 )
 
 
@@ -209,14 +224,13 @@ class Pair:
 
     def __init__(self, ours: socket.socket) -> None:
         self._link = PairLink(ours)
-        self._attempt: str | None = None
-        self._end_file = ""
-        self._slot: int | None = None
+        self._runs: Command | None = None
+        self._follows: Command | None = None
 
     @property
     def attempt(self) -> str | None:
         """The attempt that runs on the pair: launched, and not reported as over."""
-        return self._attempt
+        return None if self._runs is None else self._runs.attempt
 
     def fileno(self) -> int:
         return self._link.socket.fileno()
@@ -226,23 +240,41 @@ class Pair:
 
         `message`: what `message_of` returned for the command; None: that is still to be called.
         """
-        if self._attempt is not None:
-            raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
-        self._attempt, self._end_file, self._slot = command.attempt, command.end, command.slot
+        if self._runs is not None:
+            raise RuntimeError(f"{self.attempt} runs here, {command.attempt} cannot")
+        self._runs = command
         self._link.tell(message_of(command) if message is None else message)
 
-    def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
+    def launch_behind(self, command: Command) -> None:
+        """Have the worker go on with this attempt as soon as the one that runs has ended.
+
+        Reported by ProgramStarted, after the AttemptOver of the one before, or by Unbegun: where
+        the worker does not stay, or `take_back` or `stop` come before it begins.
+        """
+        if self._runs is None or self._follows is not None:
+            raise RuntimeError(f"{command.attempt} cannot follow {self.attempt}")
+        self._follows = command
+        self._link.tell(behind_message(message_of(command)))
+
+    def take_back(self, attempt: str) -> None:
+        """Withdraw an attempt that was launched behind another, unless it has begun."""
+        self._link.tell(packed("back", coded_text(attempt)))
+
+    def stop(
+        self, reason: StopReason, now: bool = False, by: str = "", attempt: str | None = None
+    ) -> None:
         """Stop the attempt, if one runs: TERM, the command's grace, KILL; `now`: KILL at once.
 
         The first reason decides the outcome's kind, unless the main process has ended by itself.
+        `attempt`: None is the one that runs; one that is behind it, and has not begun, is Unbegun.
         """
-        if self._attempt is not None:
-            self._link.stop(self._attempt, reason, by, now)
+        if attempt is not None or self._runs is not None:
+            self._link.stop(attempt or str(self.attempt), reason, by, now)
 
     def retire(self, now: bool = False) -> None:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
-        if self._attempt is not None:
-            raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
+        if self._runs is not None:
+            raise RuntimeError(f"{self.attempt} runs here: its worker cannot retire")
         self._link.tell(retire_message(now))
 
     def lend(self) -> None:
@@ -251,8 +283,8 @@ class Pair:
 
     def end(self) -> None:
         """End an idle pair, which gives its leases back; reported by Gone."""
-        if self._attempt is not None:
-            raise RuntimeError(f"{self._attempt} runs here: it cannot be ended as idle")
+        if self._runs is not None:
+            raise RuntimeError(f"{self.attempt} runs here: it cannot be ended as idle")
         self._link.tell(packed("end"))
 
     def on_readable(self) -> list[Report]:
@@ -275,13 +307,19 @@ class Pair:
             yield ProgramStarted(**message)
         elif message["is"] == "unkillable":
             # A guardian that sweeps because its monitor was killed does not know the attempt.
-            if attempt := message["attempt"] or self._attempt:
+            if attempt := message["attempt"] or self.attempt:
                 yield Unkillable(attempt, tuple(message["pids"]))
         elif message["is"] == "worker_gone":
             yield WorkerReaped()
+        elif message["is"] == "unbegun":
+            attempt = message["attempt"]
+            if self.attempt == attempt:
+                self._runs = None
+            elif self._follows is not None and self._follows.attempt == attempt:
+                self._follows = None
+            yield Unbegun(attempt)
         elif message["is"] == "left":
-            attempt, self._attempt = self._attempt, None
-            yield PairLeft(attempt)
+            yield PairLeft(self._forget())
         elif message["is"] == "lent":
             yield Lent(tuple(fds))
         elif message["is"] == "cold":
@@ -293,19 +331,23 @@ class Pair:
     def _ended(
         self, record: EndRecord, kept: bool = False, note: str = "", cpu: float | None = None
     ) -> AttemptOver:
-        attempt, self._attempt = self._attempt, None
-        return AttemptOver(attempt or record.attempt, record.end, kept, note, record.no_space, cpu)
+        over = self.attempt or record.attempt
+        self._runs, self._follows = self._follows, None
+        return AttemptOver(over, record.end, kept, note, record.no_space, cpu)
 
     def _last_words(self) -> Iterator[Report]:
         """Yield the end from its file, if the keeper died before it reported it; then Gone."""
-        if self._attempt is not None:
+        if self._runs is not None:
             with contextlib.suppress(OSError):
-                record = read_end(self._end_file, self._slot)
+                record = read_end(self._runs.end, self._runs.slot)
                 # In a slot, the record may be of the attempt before, whose end is known.
-                if record is not None and record.attempt == self._attempt:
+                if record is not None and record.attempt == self.attempt:
                     yield self._ended(record)
-        attempt, self._attempt = self._attempt, None
-        yield Gone(attempt)
+        yield Gone(self._forget())
+
+    def _forget(self) -> str | None:
+        attempt, self._runs, self._follows = self.attempt, None, None
+        return attempt
 
 
 def message_of(command: Command) -> bytes:

@@ -50,8 +50,8 @@ def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Per
     """
     members: dict[str | None, list[int]] = defaultdict(list)
     for number, attempt in enumerate(attempts):
-        if attempt.queued and attempt.started is None:
-            continue  # it never left the queue
+        if attempt.ahead and attempt.started is None:
+            continue  # its turn never came
         for uuid in attempt.gpus or (None,):
             members[uuid].append(number)
     order = [*cards, *([None] if None in members else [])]

@@ -6,6 +6,7 @@ from collections import Counter
 
 from gpulaunch.core import on_cards
 from gpulaunch.core.card import NAMES, SetAside
+from gpulaunch.core.idle_workers import may_go_on
 from gpulaunch.core.model import SETTLED_STATES
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.run import Run
@@ -20,6 +21,7 @@ def check(run: Run) -> None:
     check_jobs(state)
     check_cards(state)
     check_workers(state)
+    check_behind(state)
     check_counters(state)
     check_foreseen(run)
     if state.course.submitted and not state.closed:
@@ -61,6 +63,10 @@ def check_jobs(state: State) -> None:
             f"{node.name}: open count"
         )
         assert min(node.serving.demands.values(), default=0) >= 0, f"{node.name}: demands count"
+    for demand in jobs.demands:
+        ready = [n for n in jobs if isinstance(n.state, Ready) and n.job.demand.same_seat(demand)]
+        counted = jobs.waiting.count_like(demand)
+        assert counted == len(ready), f"{counted} ready jobs counted, {len(ready)} found"
     unsettled = sum(not node.settled for node in jobs)
     assert jobs.unsettled == unsettled, f"{jobs.unsettled} unsettled counted, {unsettled} found"
     delayed = sum(isinstance(node.state, Delayed) for node in jobs)
@@ -79,7 +85,8 @@ def check_cards(state: State) -> None:
         recorded = ledger.gpus[card.gpu.uuid]
         told = NAMES.get(type(card.state), recorded.state)
         assert told == recorded.state, f"{name} is {card.state}, recorded {recorded.state}"
-        assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
+        begun = {attempt for attempt in card.attempts if not ledger.attempt(attempt).in_queue}
+        assert recorded.attempts >= begun, f"{name}: recorded {recorded.attempts}"
         at_rest = not card.coming and not isinstance(card.state, SetAside)
         at_rest = at_rest and not card.attempts and not card.idle_workers
         assert not (card.failing and at_rest), f"{name} is to be set aside, and is {card.state}"
@@ -111,6 +118,30 @@ def check_workers(state: State) -> None:
         for card in resident.cards if resident.ending else ():
             recorded = ledger.gpus[card.gpu.uuid].workers
             assert resident.id in recorded, f"GPU {card.gpu.index}: recorded {recorded}"
+
+
+def check_behind(state: State) -> None:
+    """Check that what is behind another attempt is alone there, and taken back in time."""
+    behind = [live for live in state.attempts if live.behind is not None]
+    for live in behind:
+        leader = live.behind
+        assert leader is not None
+        assert not live.cards, f"{live.id} is on cards, and behind {leader.id}"
+        assert not live.demand.uses, f"{live.id} holds tokens, and is behind {leader.id}"
+        if leader.follower is not live:
+            continue  # the leader has ended, and its worker too: the answer is to come
+        assert leader.demand.same_seat(live.demand), f"{live.id} is behind {leader.id}"
+        if live.taken_back or live.stopping or leader.stopping:
+            continue
+        assert not state.closed, f"{live.id} may begin while nothing may start"
+        steady = all(may_go_on(card) for card in leader.cards)
+        assert steady, f"{live.id} may begin on a card that is to be given back"
+        alike = any(o.taken_back for o in behind if o.demand.same_seat(live.demand))
+        free = state.idle_workers.fit(live.demand)
+        assert alike or free is None, f"{live.id} waits beside an idle worker of its key"
+        for node in state.placing.last.blocked:
+            urgent = node.lacks == "cards" and node.key[0] < live.node.key[0]
+            assert not urgent, f"{live.id} is before {node.name}, which is more urgent"
 
 
 def check_counters(state: State) -> None:

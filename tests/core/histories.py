@@ -18,6 +18,9 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
     """Up to `most` jobs with every field that the core reads; needs point backwards."""
     count = rng.randint(1, most)
     demands = [random_demand(rng, cards) for _ in range(rng.randint(1, 4))]
+    if rng.random() < 0.3:  # a list for workers, one ahead
+        gpus = rng.choice([1, 1, 1, min(2, cards)])
+        demands = [Demand(gpus=gpus, per_gpu=rng.choice([1, 1, 2]), worker="fold")]
     jobs: list[Job] = []
     services: set[str] = set()
     for number in range(count):

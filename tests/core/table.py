@@ -33,6 +33,7 @@ from gpulaunch.core.events import (
     Sick,
     StopAttempt,
     Submitted,
+    TakeBack,
     TimerFired,
     WorkerEnded,
 )
@@ -114,13 +115,16 @@ class Table:
 
     def _line(self, instruction: Instruction) -> str:
         match instruction:
-            case Launch(what, _, gpus, worker, after, share):
+            case Launch(what, _, gpus, worker, after, share, behind):
                 on = " ".join(str(gpu.index) for gpu in gpus) or "none"
                 where = f" in {worker}" if worker else ""
                 where += "".join(f" after {a}" for a in after)
+                where += f" behind {behind}" if behind else ""
                 return f"launch {what} on {on}{where}" + (f" %{share[1]}" if share else "")
             case EndWorker(worker, now):
                 return f"end worker {worker}" + (" now" if now else "")
+            case TakeBack(what):
+                return f"take back {what}"
             case Acquire(gpu):
                 return f"acquire {gpu[4:]}"
             case Release(gpu):

@@ -21,6 +21,7 @@ from gpulaunch.core import (
     in_queue,
     ledger,
     on_cards,
+    one_ahead,
     placement,
     waiting,
 )
@@ -67,14 +68,16 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen.update(_named(world.log))
         seen["crash"] += sum(side.crashes for side in world.sides)
         seen["continued"] += world.continued
+        seen["followed"] += world.followed
+        seen["taken back"] += world.taken_back
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
-        "LeaseLost HolderChanged robbed"
+        "LeaseLost HolderChanged robbed followed"
     )
-    for name in expected.split(" "):
+    for name in (*expected.split(" "), "taken back"):
         assert seen[name], f"no history has {name}: {seen}"
 
 
@@ -194,11 +197,9 @@ def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
 def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:
     stay = idle_workers.IdleWorkers.stay
 
-    def broken(
-        self: idle_workers.IdleWorkers, seat: object, demand: Demand, on: tuple[card.Card, ...]
-    ) -> None:
-        stay(self, seat, demand, on)  # type: ignore[arg-type]
-        for each in on:
+    def broken(self: idle_workers.IdleWorkers, live: active.ActiveAttempt) -> None:
+        stay(self, live)
+        for each in live.cards:
             each.idle_workers.clear()
 
     patch.setattr(idle_workers.IdleWorkers, "stay", broken)
@@ -209,6 +210,21 @@ def _take_a_worker_that_is_ending(patch: pytest.MonkeyPatch) -> None:
         return self.demand.worker == demand.worker
 
     patch.setattr(idle_workers.IdleWorker, "suits", broken)
+
+
+def _never_take_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(active.ActiveAttempts, "take_back", lambda self, live: None)
+
+
+def _launch_behind_what_has_not_started(patch: pytest.MonkeyPatch) -> None:
+    def broken(state: State, live: active.ActiveAttempt, demand: Demand, node: object) -> bool:
+        return bool(live.cards and not live.stopping and live.demand.same_seat(demand))
+
+    patch.setattr(one_ahead, "_leads", broken)
+
+
+def _leave_the_worker_idle_beside_what_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(one_ahead, "stayed", lambda state, live: state.idle_workers.stay(live))
 
 
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
@@ -244,6 +260,9 @@ def _ignore_a_new_holder(patch: pytest.MonkeyPatch) -> None:
         _keep_workers_idle,
         _forget_that_workers_hold_memory,
         _take_a_worker_that_is_ending,
+        _never_take_back,
+        _launch_behind_what_has_not_started,
+        _leave_the_worker_idle_beside_what_follows,
         _ignore_a_lost_lease,
         _lose_a_lease_under_what_is_recorded_there,
         _ignore_a_new_holder,

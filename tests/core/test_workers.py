@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import (
     Asked,
     Cancel,
@@ -19,10 +20,20 @@ from gpulaunch.core.events import (
     Wanted,
     WorkerEnded,
 )
-from gpulaunch.core.facts import AttemptLaunched, WorkerGone, WorkerLeft
-from gpulaunch.core.model import AttemptId, Demand, End, Exited, Job, RetryPolicy, Signaled
+from gpulaunch.core.facts import AttemptLaunched, AttemptStarted, WorkerGone, WorkerLeft
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    End,
+    Exited,
+    Interrupted,
+    Job,
+    RetryPolicy,
+    Signaled,
+    Worker,
+)
 from tests.core.table import BIG, Table, attempt, job
-from tests.core.world import GIB
+from tests.core.world import CANCELLED, GIB
 
 
 def folds(count: int, **fields: object) -> list[Job]:
@@ -332,3 +343,146 @@ def test_a_worker_that_dies_while_idle_frees_its_card() -> None:
     table.ended("fold0.1", kept=True)
     assert table.worker_ended("fold0.1") == ["drain 0"]
     assert table.worker_ended("fold0.1") == []
+
+
+# ── One ahead ───────────────────────────────────────────────────────────────────────────────────
+
+
+def begun(table: Table, count: int, **fields: object) -> list[str]:
+    """So many jobs of one key; the first runs. Return what its start brings."""
+    table.submit(*folds(count, **fields))
+    table.granted(0)
+    return table.started("fold0.1")
+
+
+def behind(name: str, leader: str, on: int = 0) -> str:
+    return f"launch {name} on {on} in fold0.1 behind {leader}"
+
+
+def test_the_next_job_is_with_the_worker_before_the_last_one_ends() -> None:
+    table = Table(1)
+    assert begun(table, 3) == [behind("fold1.1", "fold0.1")]
+    assert table.state("fold1") == "waiting: is next in the worker of fold0"
+    both = [Ended(attempt("fold0.1"), End(Exited(0)), kept=True)]
+    assert table.on(*both, AttemptStarted(attempt("fold1.1"), 42)) == [behind("fold2.1", "fold1.1")]
+    assert table.states() == {"fold0": "succeeded", "fold1": "running", "fold2": "waiting"}
+    table.ended("fold1.1", kept=True)
+    assert table.started("fold2.1") == []
+    assert table.ended("fold2.1", kept=True) == ["end worker fold0.1"]
+
+
+def test_what_is_behind_a_worker_that_does_not_stay_goes_elsewhere() -> None:
+    table = Table(1)
+    begun(table, 2)
+    assert table.ended("fold0.1", Signaled(11)) == ["drain 0"]
+    assert table.ended("fold1.1", Interrupted(Because("worker_ended"))) == []
+    assert table.drained(0) == ["launch fold1.2 on 0"]
+    assert not table.run.ledger.jobs["fold1"].charged
+
+
+def test_a_worker_that_dies_between_two_is_ended() -> None:
+    table = Table(1)
+    begun(table, 2)
+    assert table.ended("fold0.1", kept=True) == []
+    unbegun = Interrupted(Because("worker_ended"))
+    assert table.ended("fold1.1", unbegun, kept=True) == ["launch fold1.2 on 0 in fold0.1"]
+
+
+def test_nothing_is_launched_behind_before_the_first_has_started() -> None:
+    table = Table(1)
+    table.submit(*folds(2))
+    table.granted(0)
+    assert table.asked(Pause(None)) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"uses": ("licence",)}, {"gpus": 0}, {"worker_items": 1}], ids=str
+)
+def test_nothing_is_launched_behind(fields: dict[str, object]) -> None:
+    items = fields.pop("worker_items", None)
+    jobs = folds(2, **fields)
+    if items:
+        jobs = [replace(one, worker=Worker(items=1)) for one in jobs]
+    table = Table(1, limits={"licence": 2}, cpus=1)
+    table.submit(*jobs)
+    table.granted(0)
+    assert table.started("fold0.1") == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Asked(Pause(Quoted("the disk is full"))),
+        Asked(DrainGpus(None)),
+        Wanted("GPU-0", True),
+        GpuEvent("GPU-0", 79, "fell off the bus", "lost"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_it_is_taken_back_where_it_may_not_begin_any_more(event: Event) -> None:
+    table = Table(1)
+    begun(table, 2)
+    assert table.on(event) == ["take back fold1.1"]
+    assert table.on(event) == []
+
+
+def test_it_is_taken_back_for_a_more_urgent_job() -> None:
+    table = Table(1, cpus=1)
+    table.submit(*folds(2), job("seed", gpus=0), job("urgent", priority=5, needs=("seed",)))
+    table.granted(0)
+    assert table.started("fold0.1") == [behind("fold1.1", "fold0.1")]
+    assert table.ended("seed.1") == ["take back fold1.1"]
+    assert table.ended("fold1.1", Interrupted(Because("taken_back"))) == []
+    assert table.ended("fold0.1", kept=True) == ["end worker fold0.1"]
+
+
+def test_what_has_begun_by_then_goes_on() -> None:
+    table = Table(1)
+    begun(table, 3)
+    assert table.asked(Pause(Quoted("the disk is full"))) == ["take back fold1.1"]
+    table.ended("fold0.1", kept=True)
+    table.started("fold1.1")
+    assert table.ended("fold1.1", kept=True) == ["end worker fold0.1"]
+    assert table.states() == {"fold0": "succeeded", "fold1": "succeeded", "fold2": "waiting"}
+
+
+def test_another_worker_that_is_idle_has_it() -> None:
+    table = Table(3)
+    table.submit(*folds(6))
+    table.granted(0, 1, 2)
+    assert table.started("fold1.1") == ["launch fold3.1 on 1 in fold1.1 behind fold1.1"]
+    # The other two are kept for the other two workers.
+    assert table.started("fold0.1") == table.started("fold2.1") == []
+    assert table.ended("fold2.1", kept=True) == ["launch fold4.1 on 2 in fold2.1"]
+    assert table.ended("fold0.1", kept=True) == ["launch fold5.1 on 0 in fold0.1"]
+    assert table.ended("fold4.1", kept=True)[-1] == "take back fold3.1"
+    assert table.ended("fold3.1", Interrupted(Because("taken_back"))) == [
+        "launch fold3.2 on 2 in fold2.1"
+    ]
+
+
+def test_a_job_that_is_behind_another_is_cancelled_and_stopped_as_any() -> None:
+    table = Table(1)
+    begun(table, 3)
+    assert table.asked(Cancel(("fold1",))) == ["stop fold1.1 cancelled"]
+    assert table.ended("fold1.1", Interrupted(CANCELLED)) == [behind("fold2.1", "fold0.1")]
+    assert table.state("fold1") == "cancelled: cancelled"
+    assert table.asked(Stop(Quoted("SIGINT"))) == [
+        "stop fold0.1 interrupted",
+        "stop fold2.1 interrupted",
+    ]
+
+
+def test_a_job_that_was_overtaken_too_often_has_the_cards_kept_for_it() -> None:
+    table = Table(1)
+    table.submit(*folds(1, cost=9.0), job("other", cost=5.0), *folds(9)[1:])
+    table.granted(0)
+    table.started("fold0.1")
+    lines: list[str] = []
+    for number in range(8):
+        lines += table.ended(f"fold{number}.1", kept=True)
+        if "end worker fold0.1" in lines:
+            break
+        lines += table.started(f"fold{number + 1}.1")
+    assert "end worker fold0.1" in lines
+    assert table.state("other").startswith("waiting: ")

@@ -50,6 +50,7 @@ from gpulaunch.core.events import (
     Stop,
     StopAttempt,
     Submitted,
+    TakeBack,
     Timer,
     TimerFired,
     Wanted,
@@ -111,6 +112,7 @@ class Process:
     by: EndCause = CANCELLED
     until: float = 0.0
     worker: AttemptId | None = None
+    behind: AttemptId | None = None
 
 
 @dataclass
@@ -193,7 +195,9 @@ class World:
         self.sides: list[Side] = []
         self.processes: dict[tuple[str, AttemptId], Process] = {}
         self.workers: dict[tuple[str, AttemptId], Idle] = {}
+        self.behind: dict[tuple[str, AttemptId], Process] = {}  # launched, and not begun
         self.continued = 0
+        self.followed = self.taken_back = 0
         self.gatherer: Side | None = None
         self.gather_queue: list[Side] = []
         self.pending: list[tuple[str, Callable[[], None]]] = []
@@ -240,6 +244,9 @@ class World:
                 process.asked = "old"
                 for uuid in process.gpus:
                     self.cards[uuid].dead_hold.add(process.attempt)
+        unbegun = [attempt for name, attempt in self.behind if name == side.name]
+        for attempt in unbegun:
+            del self.behind[side.name, attempt]
         for (name, worker), idle in list(self.workers.items()):
             if name == side.name:
                 del self.workers[name, worker]
@@ -258,7 +265,7 @@ class World:
                 place.holder = None
                 self._freed(place)
         self.pending = [(who, act) for who, act in self.pending if who != side.name]
-        left, side.held = side.held, {}
+        left, side.held = [*side.held, *unbegun], {}
         ledger = copy.deepcopy(side.replayed)
         recorded = [event for event in side.inbox if isinstance(event, Ended)]
         side.inbox.clear()
@@ -401,6 +408,12 @@ class World:
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
                 del side.held[attempt]
                 side.inbox.append(Ended(attempt, End(Interrupted(by))))
+            case StopAttempt(attempt, _, by, _) if (side.name, attempt) in self.behind:
+                self._not_begun(self.behind[side.name, attempt], by)
+            case TakeBack(attempt):
+                if process := self.behind.get((side.name, attempt)):
+                    self.taken_back += 1
+                    self._not_begun(process, Because("taken_back"))
             case StopAttempt(attempt, reason, by, _):
                 process = self.processes.get((side.name, attempt))
                 if process is None:
@@ -439,12 +452,15 @@ class World:
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
         mine = [p for p in self.processes.values() if p.side is side] + [*side.held.values()]
+        mine += [p for p in self.behind.values() if p.side is side]
         assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
         assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
         for uuid in uuids:
             assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
             assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
             assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"
+            if launch.behind is not None:
+                continue
             place = self.cards[uuid]
             if uuid in side.unleased:
                 coming = any(isinstance(e, LeaseLost) and e.gpu == uuid for e in side.inbox)
@@ -465,7 +481,9 @@ class World:
             )
             promised = sum(other.gpu_memory for other in beside) + demand.gpu_memory
             assert not promised or promised <= self._free(place), f"{attempt}: memory on {uuid}"
-        if launch.worker is not None:
+        if launch.behind is not None:
+            self._launch_behind(side, launch)
+        elif launch.worker is not None:
             idle = self.workers.pop((side.name, launch.worker), None)
             assert idle is not None, f"Launch({attempt}) in a worker that is not there"
             assert not idle.ending, f"Launch({attempt}) in a worker that is being ended"
@@ -495,7 +513,47 @@ class World:
         if not uuids and not job.service:
             total = sum(cpus) + (demand.cpus or 1)
             assert total <= side.cpus or not cpus, f"{attempt}: {total} CPUs"
-        self._begin(Process(side, attempt, job, tuple(uuids), worker=launch.worker))
+        process = Process(side, attempt, job, tuple(uuids), worker=launch.worker)
+        process.behind = launch.behind
+        if launch.behind is None:
+            self._begin(process)
+        elif (side.name, launch.behind) in self.processes:
+            self.behind[side.name, attempt] = process
+        else:
+            self._go_on_after(process, (side.name, launch.worker) in self.workers)
+
+    def _launch_behind(self, side: Side, launch: Launch) -> None:
+        """Check that what it is behind runs there, and that nobody told the run otherwise."""
+        name = f"Launch({launch.attempt}) behind {launch.behind}"
+        leader = self.processes.get((side.name, launch.behind or launch.attempt))
+        followed = any(p.behind == launch.behind for p in self.behind.values() if p.side is side)
+        assert not followed, f"{name}, which has one behind it"
+        if leader is None:
+            told = [e for e in side.inbox if isinstance(e, Ended) and e.attempt == launch.behind]
+            assert told, f"{name}, which does not run"
+            return
+        assert leader.started, f"{name}, which has not started"
+        assert leader.asked in ("", "old"), f"{name}, which is to end"
+        assert (leader.worker or leader.attempt) == launch.worker, f"{name}: {launch.worker}"
+        assert set(leader.gpus) == {gpu.uuid for gpu in launch.gpus}, f"{name}: {launch.gpus}"
+        assert leader.job.demand.same_seat(launch.job.demand), f"{name}, which is another one's"
+
+    def _go_on_after(self, process: Process, kept: bool) -> None:
+        """What a keeper does with it once the attempt before it has ended."""
+        side, seat = process.side, process.worker
+        assert seat is not None
+        if kept and self.rng.random() < 0.95:
+            del self.workers[side.name, seat]
+            self.followed += 1
+            self._begin(process)
+        else:
+            side.inbox.append(
+                Ended(process.attempt, End(Interrupted(Because("worker_ended"))), kept=kept)
+            )
+
+    def _not_begun(self, process: Process, by: EndCause) -> None:
+        del self.behind[process.side.name, process.attempt]
+        process.side.inbox.append(Ended(process.attempt, End(Interrupted(by))))
 
     def _begin(self, process: Process) -> None:
         """Once it is known of each of its cards whether it is ours."""
@@ -597,6 +655,10 @@ class World:
         )
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, End(outcome, leftovers=leftovers)))
+        for key, next in list(self.behind.items()):
+            if key[0] == process.side.name and next.behind == process.attempt:
+                del self.behind[key]
+                self._go_on_after(next, kept)
         for uuid in process.gpus if process.side.asleep else ():
             self._let_go(process.side, self.cards[uuid])
 

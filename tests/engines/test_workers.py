@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Ended, EndWorker, Launch, Release, StopAttempt, WorkerEnded
+from gpulaunch.core.causes import Because, Quoted
+from gpulaunch.core.events import (
+    Ended,
+    EndWorker,
+    Event,
+    Launch,
+    Release,
+    StopAttempt,
+    TakeBack,
+    WorkerEnded,
+)
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import (
     AttemptId,
@@ -18,6 +27,7 @@ from gpulaunch.core.model import (
     Demand,
     Exited,
     Gpu,
+    Interrupted,
     Job,
     Lost,
     NotStarted,
@@ -173,3 +183,107 @@ def test_a_program_that_reads_lines_works_alike(bench: Bench, tmp_path: Path) ->
     assert go(bench, replace(job, name="b"), worker=A).kept
     assert words(bench, "a")[0] == words(bench, "b")[0]
     assert '"job": "b"' in (bench.run.path / "logs" / "b.1.log").read_text()
+
+
+# ── One ahead ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Line:
+    """Two attempts on one card: `a` runs until `go`, with `b` behind it."""
+
+    def __init__(self, bench: Bench, program: Path, ends: str = "pass") -> None:
+        self.bench, self.gpu = bench, bench.gpus[0]
+        self.file = program.with_name("go")
+        self.program = program
+        bench.hold(self.gpu)
+        waits = f"while not os.path.exists({str(self.file)!r}): time.sleep(0.001)\n{ends}"
+        self.bench.engine.carry_out(Launch(A, item(program, "a", waits), (self.gpu,)))
+        assert bench.expect(AttemptStarted).attempt == A
+        self.follow(B, A)
+
+    def follow(self, attempt: AttemptId, behind: AttemptId, what: str = "pass") -> None:
+        job = item(self.program, attempt.job, what)
+        self.bench.engine.carry_out(Launch(attempt, job, (self.gpu,), A, behind=behind))
+
+    def next(self) -> Event:
+        """The next event of an attempt."""
+        return self.bench.expect((AttemptStarted, Ended, WorkerEnded))
+
+    def ended(self, attempt: AttemptId, kept: bool) -> Ended:
+        event = self.next()
+        assert isinstance(event, Ended)
+        assert (event.attempt, event.kept) == (attempt, kept)
+        return event
+
+
+@pytest.mark.parametrize("ends", ["pass", "raise ValueError"])
+def test_what_is_behind_an_attempt_begins_in_its_worker_and_is_told_after_it(
+    bench: Bench, program: Path, ends: str
+) -> None:
+    line = Line(bench, program, ends)
+    line.file.touch()
+    # The card is looked at after a failure; until that is done, nothing is told of the next one.
+    assert line.ended(A, kept=True).end.outcome == Exited(int(ends != "pass"))
+    started = line.next()
+    assert isinstance(started, AttemptStarted)
+    assert started.attempt == B
+    assert line.ended(B, kept=True).end.outcome == Exited(0)
+    assert words(bench, "a")[0] == words(bench, "b")[0]
+    assert words(bench, "a")[4] == words(bench, "b")[4], "it has the worker's port"
+    bench.engine.carry_out(EndWorker(A))
+    assert line.next() == WorkerEnded(A)
+
+
+def test_what_is_behind_a_worker_that_ends_is_given_back(bench: Bench, program: Path) -> None:
+    line = Line(bench, program, "os._exit(3)")
+    line.file.touch()
+    assert line.ended(A, kept=False).end.outcome == Exited(3)
+    assert line.ended(B, kept=False).end.outcome == Interrupted(Because("worker_ended"))
+    bench.engine.carry_out(Launch(C, item(program, "c"), (line.gpu,)))
+    assert isinstance(line.next(), AttemptStarted)
+    assert line.ended(C, kept=True).end.outcome == Exited(0)
+
+
+def test_what_is_behind_another_is_taken_back_and_stopped(bench: Bench, program: Path) -> None:
+    line = Line(bench, program)
+    bench.engine.carry_out(TakeBack(B))
+    assert line.ended(B, kept=False).end.outcome == Interrupted(Because("taken_back"))
+    line.follow(C, A)
+    bench.engine.carry_out(StopAttempt(C, "cancelled", Quoted("a person")))
+    assert line.ended(C, kept=False).end.outcome == Interrupted(Quoted("a person"))
+    line.file.touch()
+    line.ended(A, kept=True)
+    bench.engine.carry_out(TakeBack(A))  # has crossed with its end
+    assert go(bench, item(program, "d"), line.gpu, worker=A).kept
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_launch_behind_what_is_over_begins_if_the_worker_is_there(
+    bench: Bench, program: Path, stays: bool
+) -> None:
+    line = Line(bench, program, "pass" if stays else "os._exit(3)")
+    line.file.touch()
+    line.ended(A, kept=stays)
+    if stays:
+        assert isinstance(line.next(), AttemptStarted)
+    line.ended(B, kept=stays)
+    line.follow(C, B)
+    if stays:
+        assert isinstance(line.next(), AttemptStarted)
+        assert line.ended(C, kept=True).end.outcome == Exited(0)
+    else:
+        assert line.ended(C, kept=False).end.outcome == Interrupted(Because("worker_ended"))
+
+
+def test_what_is_behind_an_attempt_whose_keepers_are_killed_never_ran(
+    bench: Bench, program: Path
+) -> None:
+    line = Line(bench, program)
+    wait_until(lambda: (bench.run.path / "logs" / "a.1.log").exists() and words(bench, "a"))
+    pid = int(words(bench, "a")[0])
+    monitor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    guardian = int(Path(f"/proc/{monitor}/stat").read_text().rpartition(")")[2].split()[1])
+    for keeper in (guardian, monitor):
+        os.kill(keeper, signal.SIGKILL)
+    assert isinstance(line.ended(A, kept=False).end.outcome, Lost)
+    assert line.ended(B, kept=False).end.outcome == Interrupted(Because("worker_ended"))

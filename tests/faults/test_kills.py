@@ -53,8 +53,12 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
             run: |
               sleep 0.05
               echo {{{{n}}}} >> {launcher.path}/done
+          - name: item-{{{{n}}}}
+            matrix: {{n: [{", ".join(map(str, range(24)))}]}}
+            worker: made.py:act
         """,
     )
+    launcher.file("made.py", "import time\ndef act(item):\n    time.sleep(0.02)\n")
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
     for kill in range(KILLS):
         launcher.environ["GPULAUNCH_KEEPER"] = generator.choice(KEEPERS)

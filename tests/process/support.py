@@ -125,11 +125,12 @@ class Slot:
     def end_file(self) -> Path:
         return self.folder / f"{self.number}.end"
 
-    def launch(self, *argv: str, **limits: Any) -> Command:
+    def launch(self, *argv: str, behind: bool = False, **limits: Any) -> Command:
+        """Launch the next command, `behind` the one that runs."""
         self.number += 1
         files: dict[str, Any] = {"log": str(self.log), "end": str(self.end_file)}
         command = Command(f"job.{self.number}", argv, **({"grace": 5.0} | files | limits))
-        self.pair.launch(command)
+        (self.pair.launch_behind if behind else self.pair.launch)(command)
         return command
 
     def expect(self, kind: type[R], patience: float = PATIENCE) -> R:

@@ -22,8 +22,16 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.farside.client import PROGRAM
-from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, WorkerReaped
+from gpulaunch.process.client import (
+    AttemptOver,
+    Gone,
+    ProgramStarted,
+    Spawner,
+    Unbegun,
+    WorkerReaped,
+)
 from gpulaunch.process.command import Task
+from gpulaunch.process.ends import read_end
 from tests.helpers import held_by, wait_until
 from tests.process.support import WorkerSlot, keepers_of
 
@@ -436,3 +444,96 @@ def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
         assert (ended.end.outcome, ended.kept) == (Signaled(signal.SIGKILL), False)
         assert "answer that is none" in ended.note
     assert bench.do(what.format(words=b'{"loaded": 1}\n', wait=True)).kept is False
+
+
+# ── One ahead ───────────────────────────────────────────────────────────────────────────────────
+
+
+def waits_for(bench: Bench, name: str) -> tuple[str, Path]:
+    """What an item does that waits for a file; and the file."""
+    file = bench.folder / name
+    return f"while not os.path.exists({str(file)!r}): time.sleep(0.001)", file
+
+
+def test_an_item_that_is_behind_another_begins_when_that_has_ended(bench: Bench) -> None:
+    waits, file = waits_for(bench, "go")
+    bench.item(waits)
+    first = bench.expect(ProgramStarted)
+    bench.item(behind=True)
+    file.touch()
+    ended = bench.expect(AttemptOver)
+    assert (ended.attempt, ended.kept) == ("job.1", True)
+    assert bench.expect(ProgramStarted).pid == first.pid
+    ended = bench.expect(AttemptOver)
+    assert (ended.attempt, ended.end.outcome, ended.kept) == ("job.2", Exited(0), True)
+    assert bench.text(2) == "2 pass 1 \n"
+    assert bench.do().kept
+
+
+@pytest.mark.parametrize("more", [{}, {"items": 1}], ids=["crash", "its last item"])
+def test_it_never_begins_where_the_worker_does_not_stay(bench: Bench, more: dict[str, Any]) -> None:
+    waits, file = waits_for(bench, "go")
+    bench.item(f"{waits}\n{'pass' if more else 'os._exit(3)'}", **more)
+    bench.expect(ProgramStarted)
+    bench.item(behind=True)
+    file.touch()
+    assert not bench.expect(AttemptOver).kept
+    assert bench.expect(Unbegun) == Unbegun("job.2")
+    assert not bench.log.exists()
+    assert bench.do().end.outcome == Exited(0)
+    assert bench.text(3).startswith("loading\n1 ")
+
+
+@pytest.mark.parametrize("how", ["taken back", "stopped"])
+def test_it_is_withdrawn_before_it_begins(bench: Bench, how: str) -> None:
+    waits, file = waits_for(bench, "go")
+    bench.item(waits)
+    bench.expect(ProgramStarted)
+    bench.item(behind=True)
+    if how == "stopped":
+        bench.pair.stop("cancelled", attempt="job.2")
+    else:
+        bench.pair.take_back("job.2")
+    assert bench.expect(Unbegun) == Unbegun("job.2")
+    file.touch()
+    assert bench.expect(AttemptOver).end.outcome == Exited(0)
+    assert bench.do().end.outcome == Exited(0)
+    assert not (bench.folder / "2.log").exists()
+
+
+def test_one_that_has_begun_is_stopped_and_not_taken_back(bench: Bench) -> None:
+    bench.item("pass")
+    bench.item("time.sleep(600)", behind=True)
+    bench.expect(AttemptOver)
+    bench.expect(ProgramStarted)
+    bench.pair.take_back("job.2")
+    bench.pair.stop("cancelled", attempt="job.2")
+    assert isinstance(bench.expect(AttemptOver).end.outcome, Cancelled)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_one_that_comes_after_the_others_end_begins_if_the_worker_stays(
+    bench: Bench, stays: bool
+) -> None:
+    bench.item("pass" if stays else "os._exit(3)")
+    wait_until(lambda: bench.end_file.exists() and bench.end())
+    wait_until(lambda: stays or not bench.alive)
+    bench.item(behind=True)
+    assert bench.expect(AttemptOver).kept is stays
+    if stays:
+        assert bench.expect(AttemptOver).end.outcome == Exited(0)
+    else:
+        assert bench.expect(Unbegun) == Unbegun("job.2")
+
+
+def test_a_dead_supervisors_next_item_never_begins(bench: Bench) -> None:
+    bench.item("time.sleep(600)")
+    bench.expect(ProgramStarted)
+    bench.item(behind=True)
+    bench.pair.close()
+    wait_until(lambda: bench.alive == [])
+    first = read_end(bench.folder / "1.end")
+    assert first is not None
+    assert isinstance(first.end.outcome, Interrupted)
+    assert not bench.end_file.exists()
+    assert not bench.log.exists()

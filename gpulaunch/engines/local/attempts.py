@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because, EndCause
-from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, WorkerEnded
+from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, TakeBack, WorkerEnded
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
@@ -26,6 +26,7 @@ from gpulaunch.engines.local.ahead import PreparedAhead
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.pairs import PairKind, Pairs
+from gpulaunch.engines.local.post_in_order import PostInOrder
 from gpulaunch.engines.local.postponed import PostponedLaunches
 from gpulaunch.engines.local.preloads import ServerImporting
 from gpulaunch.engines.local.readiness import Services
@@ -56,8 +57,18 @@ NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 
 
+_KEEPER_KILLED = Because("keeper_killed")
+
+
+class WorkerOverError(Exception):
+    """The worker that was to go on with an attempt is gone."""
+
+
 class _Running(Struct):
-    """An attempt between its launch and its end, with its pair and its ports."""
+    """An attempt between its launch and its end, with its pair and its ports.
+
+    `behind`: the attempt whose worker is to go on with it, and whose ports it then has.
+    """
 
     launch: Launch
     pair: Pair
@@ -66,6 +77,7 @@ class _Running(Struct):
     server: PreloadServer | None = None
     stopped_by: EndCause | None = None
     plain: bool = False
+    behind: AttemptId | None = None
 
     @property
     def attempt(self) -> AttemptId:
@@ -103,6 +115,7 @@ class LocalAttempts:
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
         self._declined: set[AttemptId] = set()
+        self._in_order = PostInOrder(context.post)
         self._outs = OutputDirs()
         self._slots = slots
 
@@ -123,6 +136,8 @@ class LocalAttempts:
         except LeaseAwayError:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "lease")
+        except WorkerOverError:
+            self._refuse(launch, Interrupted(Because("worker_ended")))
         except LeaseLostError:
             self._end_out(launch.attempt)
             self._refuse(launch, Interrupted(Because("lease_lost")))
@@ -137,7 +152,8 @@ class LocalAttempts:
 
     def _refuse(self, launch: Launch, outcome: Outcome) -> None:
         """Post the end of an attempt that never began. Its worker, if it has one, waits on."""
-        self._context.post(Ended(launch.attempt, End(outcome), kept=launch.worker in self._workers))
+        kept = launch.worker in self._workers
+        self._in_order.post(Ended(launch.attempt, End(outcome), kept=kept))
 
     def cards_settled(self) -> None:
         """Launch the attempts that waited to know whether the run still has their card's lease."""
@@ -145,7 +161,11 @@ class LocalAttempts:
 
     def _begin(self, launch: Launch) -> _Running:
         """Launch the attempt and return what it holds; where that fails, nothing is held."""
+        if launch.behind in self._running:
+            return self._begin_behind(launch, self._running[launch.behind])
         worker = self._workers.get(launch.worker)
+        if launch.behind and not worker:
+            raise WorkerOverError
         with ExitStack() as stack:
             ready = self.ahead.take(launch)
             if ready:
@@ -174,6 +194,13 @@ class LocalAttempts:
             plain = command.is_plain
             return _Running(launch, pair, place, tuple(ports), server, plain=plain)
 
+    def _begin_behind(self, launch: Launch, leader: _Running) -> _Running:
+        """Hand the attempt to the keepers of the one before it, which is still running."""
+        place = self._place(launch, leader.ports)
+        command = prepare(launch, place, self._context, self._outs, self._slots)
+        leader.pair.launch_behind(command)
+        return _Running(launch, leader.pair, place, (), behind=leader.attempt)
+
     def _prepared(
         self, launch: Launch, ports: Sequence[PortLease]
     ) -> tuple[AttemptPlace, Command, bytes]:
@@ -200,9 +227,20 @@ class LocalAttempts:
     def stop(self, stop: StopAttempt) -> None:
         if running := self._running.get(stop.attempt):
             running.stopped_by = stop.by
-            running.pair.stop(stop.reason, stop.now, text_of(stop.by))
+            attempt = str(stop.attempt)
+            running.pair.stop(stop.reason, stop.now, text_of(stop.by), attempt)
         elif launch := self._postponed.cancel(stop.attempt):
             self._refuse(launch, Interrupted(stop.by))
+
+    def take_back(self, instruction: TakeBack) -> None:
+        """Withdraw an attempt that is behind another, unless it has begun."""
+        attempt, by = instruction.attempt, Because("taken_back")
+        running = self._running.get(attempt)
+        if running is not None and running.behind is not None:
+            running.stopped_by = running.stopped_by or by
+            running.pair.take_back(str(attempt))
+        elif launch := self._postponed.cancel(attempt):
+            self._refuse(launch, Interrupted(by))
 
     def end_worker(self, instruction: EndWorker) -> None:
         self._workers.end(instruction)
@@ -235,6 +273,8 @@ class LocalAttempts:
                         self.pairs.preloads.began_cold(job, running.server, why, for_good)
                 case client.AttemptOver():
                     self._ended(report, self._on(pair))
+                case client.Unbegun(attempt):
+                    self._unbegun(pair, attempt)
                 case client.WorkerReaped():
                     self._workers.reaped(pair)
                 case client.Unkillable(attempt=attempt, pids=pids):
@@ -255,7 +295,7 @@ class LocalAttempts:
 
     def _started(self, running: _Running, started: client.ProgramStarted) -> None:
         launch = running.launch
-        self._context.post(AttemptStarted(launch.attempt, started.pid))
+        self._in_order.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
         self._metering.begin(launch.attempt, started, launch.gpus, goes_on)
         if launch.job.service:
@@ -265,10 +305,15 @@ class LocalAttempts:
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
         self._over(running, report.kept, report.cpu)
-        if report.kept:
+        follower = self._behind(launch.attempt)
+        if report.kept and follower and not report.no_space:
+            self._diagnosis.begin(follower.attempt)
+            follower.behind, follower.ports = None, running.ports
+            self._in_order.post_after(follower.attempt, launch.attempt)
+        elif report.kept:
             worker = WaitingWorker(running.pair, _leases(launch), running.ports)
             self._workers.put(running.worker, worker)
-        else:
+        elif not follower:  # else the pair is kept once it has given that one back
             self.pairs.keep(running.pair, running.kind)
             if launch.gpus and _was_short(report.end):
                 self._context.loop.call_after(
@@ -284,7 +329,19 @@ class LocalAttempts:
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
         ended = Ended(launch.attempt, report.end, report.kept)
-        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._context.post)
+        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post)
+
+    def _behind(self, attempt: AttemptId) -> _Running | None:
+        return next((one for one in self._running.values() if one.behind == attempt), None)
+
+    def _unbegun(self, pair: Pair, attempt: str) -> None:
+        """Post the end of an attempt that was behind another; keep the pair where that is over."""
+        running = next(one for one in self._all_on(pair) if str(one.attempt) == attempt)
+        self._over(running, kept=True)
+        if pair.attempt is None and running.worker not in self._workers:
+            self.pairs.keep(pair, running.kind)
+        by = running.stopped_by or Because("worker_ended")
+        self._refuse(running.launch, Interrupted(by))
 
     def _fork_second_pair(self, kind: PairKind) -> None:
         """Fork a second pair for these leases, so that one gets ready while the other works.
@@ -325,7 +382,9 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            self._context.post(Ended(running.attempt, End(Lost(Because("keeper_killed")))))
+            unbegun = running.behind is not None
+            end = Interrupted(Because("worker_ended")) if unbegun else Lost(_KEEPER_KILLED)
+            self._in_order.post(Ended(running.attempt, End(end)))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]

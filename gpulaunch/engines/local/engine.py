@@ -9,7 +9,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because
-from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt
+from gpulaunch.core.events import (
+    Acquire,
+    Ended,
+    EndWorker,
+    Event,
+    Instruction,
+    Launch,
+    StopAttempt,
+    TakeBack,
+)
 from gpulaunch.core.model import AttemptId, End, Job, Lost
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
@@ -61,6 +70,8 @@ class Local(LeaseUser):
                 self._cards.say_want()
             case StopAttempt():
                 self._attempts.stop(instruction)
+            case TakeBack():
+                self._attempts.take_back(instruction)
             case EndWorker():
                 self._attempts.end_worker(instruction)
             case _:

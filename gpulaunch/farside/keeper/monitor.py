@@ -11,7 +11,7 @@ import time
 
 from ..launch import LaunchOrder
 from ..proc import is_stopped
-from ..wire import peer
+from ..wire import NO_SPACE, peer
 from .attempt import KeeperAttempt
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
@@ -87,7 +87,7 @@ class Monitor:
 
     `gives_back`: an idle monitor leaves when it finds the supervisor stopped, so that others have
     the cards. It tells the supervisor first and reads nothing afterwards, so that it alone decides
-    whether a command was begun.
+    whether a command was begun. `ahead`: what the worker goes on with when the attempt has ended.
     """
 
     def __init__(self, station: Station, watch: int, gives_back: bool = False) -> None:
@@ -97,6 +97,7 @@ class Monitor:
         self.attempt: KeeperAttempt | None = None
         self.retirement: Retirement | None = None
         self.pending: LaunchOrder | None = None
+        self.ahead: LaunchOrder | None = None
         self.early_stop: tuple[str, str, bool] | None = None
         station.spare_at = time.monotonic() + SPARE_AFTER
         self.leaving = False
@@ -125,8 +126,9 @@ class Monitor:
             if self.attempt:
                 self.attempt.advance(time.monotonic())
                 if self.attempt.over:
-                    self.attempt = None
+                    unrun, self.attempt = self.attempt.result.kind == NO_SPACE, None
                     self.station.spare_at = time.monotonic() + SPARE_AFTER
+                    self.go_on(unrun)
             if not self.attempt:
                 self.mind_worker()
             if (
@@ -207,6 +209,13 @@ class Monitor:
         if verb == b"launch":
             self.pending = LaunchOrder(message)
             self.begin()
+        elif verb == b"behind":
+            self.ahead = LaunchOrder(message)
+            if not self.attempt:
+                self.go_on()
+        elif verb == b"back":
+            if self.ahead and self.ahead.id == message.text():
+                self.decline()
         elif verb == b"end":
             self.leaving = True
         elif verb == b"lend":
@@ -214,9 +223,11 @@ class Monitor:
         elif verb == b"retire":
             self.retire(message.flag(), asked=True)
         elif verb == b"stop":
-            here = self.attempt or self.pending
-            if here and here.id == message.text():
+            here, attempt = self.attempt or self.pending, message.text()
+            if here and here.id == attempt:
                 self.stop(message.text(), message.text(), message.flag())
+            elif self.ahead and self.ahead.id == attempt:
+                self.decline()
 
     def stop(self, reason: str, by: str, now: bool) -> None:
         """Stop the running attempt, or the one that waits for a worker to be gone."""
@@ -244,6 +255,22 @@ class Monitor:
             self.early_stop = None
         if self.attempt.over:
             self.attempt = None
+
+    def go_on(self, unrun: bool = False) -> None:
+        """Begin what is to follow, if the worker stays and has run the attempt before it."""
+        if self.ahead is None:
+            return
+        if unrun or self.leaving or self.retirement or not self.station.worker:
+            self.decline()
+        else:
+            self.pending, self.ahead = self.ahead, None
+            self.begin()
+
+    def decline(self) -> None:
+        """Tell the supervisor that what was to follow never begins here."""
+        assert self.ahead is not None
+        self.channel.send({"is": "unbegun", "attempt": self.ahead.id})
+        self.ahead = None
 
     def mind_worker(self) -> None:
         """Between attempts: reap or end the worker; start the pending attempt once it is gone."""

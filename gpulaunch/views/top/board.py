@@ -61,7 +61,7 @@ class Board:
                 self._wait(name)
             case f.JobDelayed(name):
                 self._wait(name)
-            case f.AttemptLaunched(attempt, queued=False) | f.AttemptStarted(attempt):
+            case f.AttemptLaunched(attempt, queued=False, behind=None) | f.AttemptStarted(attempt):
                 self.waiting.pop(attempt.job, None)
             case f.AttemptEnded(attempt, End(failure=Failure())):
                 _renew(self.failed, attempt.job)
