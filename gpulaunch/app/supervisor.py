@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gpulaunch.core import events as ev
-from gpulaunch.core.causes import Because, Quoted, RecordingFailed, SignalCaught
+from gpulaunch.core.causes import Because, EndCause, Quoted, RecordingFailed, SignalCaught
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
@@ -216,14 +216,16 @@ class Supervisor:
             case ev.Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
             case ev.StopAttempt(attempt, by=by) if attempt in self._held:
-                held = self._held.pop(attempt)
-                self.post(ev.Ended(attempt, End(Interrupted(by)), kept=held.worker is not None))
+                self._withdraw(attempt, by)
             case ev.TakeBack(attempt) if attempt in self._held:
-                del self._held[attempt]
-                self.post(ev.Ended(attempt, End(Interrupted(Because("taken_back")))))
+                self._withdraw(attempt, Because("taken_back"))
             case _:
                 self._launched = self._launched or isinstance(instruction, ev.Launch)
                 self._engine.carry_out(instruction)
+
+    def _withdraw(self, attempt: AttemptId, by: EndCause) -> None:
+        kept = self._held.pop(attempt).worker is not None
+        self.post(ev.Ended(attempt, End(Interrupted(by)), kept=kept))
 
     def card_awaited(self) -> None:
         """Do nothing: the view shows why jobs wait."""

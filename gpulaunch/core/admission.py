@@ -23,11 +23,13 @@ def admit(state: State) -> None:
     """
     while not state.closed and _pass(state):
         pass
-    _take_back(state)
+    policy = state.config.placing
+    if not isinstance(policy, InEngineQueue):
+        _take_back(state)
     if state.closed:
         _close(state)
-    elif isinstance(state.config.placing, InEngineQueue):
-        in_queue.go_ahead(state, state.config.placing)
+    elif isinstance(policy, InEngineQueue):
+        in_queue.go_ahead(state, policy)
 
 
 def foreseen(state: State) -> Launch | None:

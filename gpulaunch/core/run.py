@@ -128,7 +128,7 @@ class Run:
 def _may_start_more(state: State, event: ev.Event) -> bool:
     """Tell whether something else may start or end after the event."""
     if isinstance(event, f.AttemptStarted):  # another attempt may be launched behind it
-        live = state.attempts.get(event.attempt)
+        live = None if state.config.queues else state.attempts.get(event.attempt)
         return live is not None and bool(live.demand.worker)
     return not isinstance(event, f.AttemptQueued)
 

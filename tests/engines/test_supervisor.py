@@ -10,17 +10,18 @@ import pytest
 
 import gpulaunch.app.supervisor
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Asked, Launch, Stop, Submitted
+from gpulaunch.core.causes import Because, Quoted
+from gpulaunch.core.events import Asked, Launch, Stop, Submitted, TakeBack
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
+    AttemptEnded,
     AttemptLaunched,
     RunClosed,
     RunOpened,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Gpu, Instant, Job
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.journal.codec import now
@@ -133,6 +134,33 @@ def test_nothing_starts_while_the_intent_is_not_written(
     kinds = [type(fact) for fact in world.record.facts]
     assert kinds.index(AdmissionPaused) < kinds.index(AdmissionContinued)
     assert world.supervisor.ledger.state == "succeeded"
+
+
+def test_what_is_behind_another_and_never_was_written_is_taken_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
+    append = world.record.append
+
+    def failing(facts):  # type: ignore[no-untyped-def]
+        behind = [f for f, _ in facts if isinstance(f, AttemptLaunched) and f.behind]
+        if behind and behind[0].attempt.number == 1:
+            world.record.broken = 3
+        elif behind:
+            world.loop.call_after("stop", 0.01, lambda: world.supervisor.on_signal(signal.SIGTERM))
+        return append(facts)
+
+    world.record.append = failing  # type: ignore[method-assign]
+    jobs = [Job(name, "true", demand=Demand(worker="w")) for name in ("long", "a")]
+    world.supervisor.serve(world.engine, Submitted(tuple(jobs)))
+    assert [str(i.attempt) for i in world.engine.seen if isinstance(i, Launch)] == [
+        "long.1",
+        "a.2",
+    ]
+    assert not any(isinstance(instruction, TakeBack) for instruction in world.engine.seen)
+    assert Interrupted(Because("taken_back")) in [
+        fact.end.outcome for fact in world.record.facts if isinstance(fact, AttemptEnded)
+    ]
 
 
 def test_a_record_that_stays_broken_stops_the_run(
