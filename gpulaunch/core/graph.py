@@ -260,15 +260,16 @@ def requeue(
     `avoid`: UUIDs of cards that they are not to run on, where there are others.
     """
     nodes = [node for node in nodes if isinstance(node.state, Settled | Delayed)]
+    # Beforehand: a delayed job is blocked as soon as one that it comes after waits again.
+    delayed = {node for node in nodes if isinstance(node.state, Delayed)}
     for node in nodes:
-        was = node.state
         leave(state, node)
         node.become(UNKNOWN)
         node.excluded = False
         state.jobs.failed.pop(node, None)
         state.effects.fact(JobRequeued(node.name, why))
         demand = replace(node.demand_asked, avoid=avoid)
-        if isinstance(was, Delayed):
+        if node in delayed:
             redemand(state, node, demand)
             continue
         node.job = replace(node.job, demand=demand)

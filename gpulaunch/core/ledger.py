@@ -103,10 +103,15 @@ class AttemptRecord(Struct):
         return self.ahead and self.state == "launching"
 
     @property
+    def unbegun(self) -> bool:
+        """True where the attempt was handed over before its turn, and that has not come."""
+        return self.ahead and self.started is None
+
+    @property
     def taken_back(self) -> bool:
         """True where it was launched ahead of its needs or its turn, and withdrawn unbegun."""
         ahead = bool(self.after) or self.behind is not None
-        return ahead and self.state == "interrupted" and self.started is None
+        return ahead and self.state == "interrupted" and self.unbegun
 
     @property
     def seconds(self) -> float:
@@ -335,6 +340,7 @@ class Ledger(Struct):
         record.behind = fact.behind
         job.attempts = [*job.attempts, record]
         if fact.behind is not None:
+            record.gpus = ()  # until its turn has come
             self._set(job, "waiting", NextInWorker(fact.behind.job))
         elif fact.queued:
             self._set(job, "waiting", InQueue())
@@ -348,7 +354,8 @@ class Ledger(Struct):
         if record.behind is None and not record.queued:
             return
         self._set(self.jobs[fact.attempt.job], "running", None)
-        if not record.queued:
+        if record.behind is not None:
+            record.gpus = self.attempt(record.behind).gpus
             self._occupy(record)
             return
         record.gpus, record.node = tuple(gpu.uuid for gpu in fact.gpus), fact.node

@@ -273,7 +273,8 @@ def _settled(
         f"{several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]
     # A job that never ran has no time: equal lines of a hundred such jobs are folded into one.
-    seconds = None if isinstance(attempt.outcome, NotStarted) else attempt.seconds
+    unbegun = attempt.unbegun or isinstance(attempt.outcome, NotStarted)
+    seconds = None if unbegun else attempt.seconds
     return _line(at, tone, fact.state, fact.name, ", ".join(filter(None, parts)), seconds)
 
 

@@ -50,7 +50,7 @@ def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Per
     """
     members: dict[str | None, list[int]] = defaultdict(list)
     for number, attempt in enumerate(attempts):
-        if attempt.ahead and attempt.started is None:
+        if attempt.unbegun:
             continue  # its turn never came
         for uuid in attempt.gpus or (None,):
             members[uuid].append(number)

@@ -157,7 +157,7 @@ def _place(gpu: Gpu) -> tuple[list[str | int], int]:
 
 def begin(attempt: AttemptRecord) -> float:
     """Return when an attempt began; of one that never did, when it ended."""
-    if attempt.ahead and attempt.started is None and attempt.ended:
+    if attempt.unbegun and attempt.ended:
         return attempt.ended.utc
     return (attempt.started or attempt.launched).utc
 

@@ -53,7 +53,7 @@ def card_name(gpu: Gpu) -> str:
 
 def cards_of(attempt: AttemptRecord, cards: Mapping[str, Gpu]) -> str:
     """`GPU 0, GPU 1`; `no card`, `n1, no card` on another machine; `–` of one that came nowhere."""
-    if (attempt.queued and not attempt.node) or (attempt.ahead and not attempt.started):
+    if attempt.unbegun or (attempt.queued and not attempt.node):
         return "–"
     named = [card_name(cards[uuid]) for uuid in attempt.gpus if uuid in cards]
     return ", ".join(named or filter(None, [words.visible(attempt.node), "no card"]))

@@ -173,7 +173,7 @@ def _jobs(run: Standing) -> Table:
 
 def _time_of(attempt: AttemptRecord | None, run: Standing) -> str:
     """Return how long the attempt took, or has taken so far; empty without an attempt."""
-    if attempt is None:
+    if attempt is None or attempt.unbegun:
         return ""
     if attempt.ended is None and attempt.seen is None:
         now = run.now if run.state == "running" else run.ledger.last or run.now

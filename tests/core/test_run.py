@@ -617,6 +617,17 @@ def test_retry_requeues_what_failed_and_what_was_skipped_because_of_it() -> None
     assert table.asked(Retry(("y",))) == ["launch y.2 on none"]
 
 
+def test_a_retry_counts_a_delayed_job_once_whatever_it_comes_after() -> None:
+    table = Table(0, cpus=2)
+    table.submit(job("a", gpus=0), job("b", gpus=0, after=("a",), retry=RetryPolicy(1, delay=30.0)))
+    table.ended("a.1", Exited(1))
+    table.ended("b.1", Exited(1))
+    assert table.asked(Retry(("a", "b"))) == ["launch a.2 on none"]
+    assert table.ended("a.2") == ["launch b.2 on none"]
+    table.ended("b.2")
+    assert table.run.finished
+
+
 def test_drain_gives_cards_back_and_off_takes_them_again() -> None:
     table = Table(1)
     table.submit(job("a"), job("b"))

@@ -471,7 +471,9 @@ class World:
                 continue
             assert self._has(side, place), f"Launch({attempt}) on {uuid}, not held"
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
-            clean = place.carried or not place.dirty or launch.worker
+            # What is held there until its other cards are back shares the card already.
+            held = any(uuid in process.gpus for process in side.held.values())
+            clean = place.carried or held or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
             beside = [p.job.demand for p in self._on(uuid)]
             beside += [idle.job.demand for idle in self._idle_on(uuid, launch.worker)]
