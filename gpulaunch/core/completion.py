@@ -221,6 +221,8 @@ def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
     since = max(record.budget_from, live.node.fresh_from)
     count = 0
     for attempt in reversed(record.attempts[since - 1 : -1]):
+        if attempt.taken_back:
+            continue
         if attempt.failure is None or not policy_of(attempt.failure).free:
             break
         count += 1

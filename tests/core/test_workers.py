@@ -28,6 +28,7 @@ from gpulaunch.core.model import (
     Exited,
     Interrupted,
     Job,
+    Lost,
     RetryPolicy,
     Signaled,
     Worker,
@@ -486,3 +487,21 @@ def test_a_job_that_was_overtaken_too_often_has_the_cards_kept_for_it() -> None:
         lines += table.started(f"fold{number + 1}.1")
     assert "end worker fold0.1" in lines
     assert table.state("other").startswith("waiting: ")
+
+
+def test_what_was_taken_back_between_them_does_not_part_losses_in_a_row() -> None:
+    table = Table(1, cpus=1)
+    urgent = job("urgent", worker="fold", priority=5, after=("gate",))
+    table.submit(*folds(1), urgent, job("gate", gpus=0))
+    table.granted(0)
+    table.ended("fold0.1", Lost(Quoted("gone")))
+    table.ended("gate.1")
+    assert table.drained(0) == ["launch urgent.1 on 0"]
+    assert table.started("urgent.1") == ["launch fold0.2 on 0 in urgent.1 behind urgent.1"]
+    table.ended("urgent.1", Signaled(11))
+    table.ended("fold0.2", Interrupted(Because("worker_ended")))
+    assert table.drained(0) == ["launch fold0.3 on 0"]
+    table.ended("fold0.3", Lost(Quoted("gone")))
+    assert table.drained(0) == ["launch fold0.4 on 0"]
+    table.ended("fold0.4", Lost(Quoted("gone")))
+    assert table.states()["fold0"] == "failed"
