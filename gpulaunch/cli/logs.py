@@ -132,7 +132,8 @@ def _attempts(wanted: LogSelection, ledger: Ledger) -> list[AttemptRecord]:
 
 def _attempt(job: JobRecord, number: int | None) -> AttemptRecord | None:
     if number is None:
-        return job.attempts[-1]
+        begun = (attempt for attempt in reversed(job.attempts) if not attempt.unbegun)
+        return next(begun, job.attempts[-1])
     return job.attempts[number - 1] if number <= len(job.attempts) else None
 
 

@@ -176,3 +176,39 @@ def test_explain_works_in_a_worker(launcher: Launcher) -> None:
     log = launcher.log("a")
     assert "RuntimeError: Expected all tensors" in log
     assert "farside" not in log
+
+
+def test_the_log_of_a_job_is_that_of_its_newest_attempt_that_began(launcher: Launcher) -> None:
+    launcher.file(
+        "fold.py",
+        f"""
+        import os, time
+        def predict(item):
+            print("at", item.n, item.attempt)
+            while item.n == "1" and not os.path.exists("{launcher.path}/go"):
+                time.sleep(0.01)
+            return item.n == "1"
+        """,
+    )
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: fold-{{n}}
+            matrix: {n: [0, 1]}
+            worker: fold.py:predict
+            retries: {times: 1, delay: 0.2s}
+        """,
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1", "--quiet") as process:
+        launcher.wait_for("attempt_launched", 3)
+        assert launcher("cancel", "fold-0").status == 0
+        wait_until(lambda: launcher.states()["fold-0"] == "cancelled")
+        (launcher.path / "go").touch()
+        process.wait()
+    (second,) = launcher.events("attempt_launched")[2:]
+    assert (second["job"], second["behind"]) == ("fold-0", {"job": "fold-1", "number": 1})
+    assert launcher("logs", "fold-0").out.startswith("at 0 1\n")
+    assert "0:00" not in next(
+        line for line in launcher("status", "--all").out.splitlines() if "fold-0" in line
+    )
