@@ -23,7 +23,9 @@ from gpulaunch.core.model import (
     End,
     Exited,
     Failure,
+    Interrupted,
     Job,
+    Lost,
     MissingOutput,
     Outcome,
     Signaled,
@@ -46,6 +48,9 @@ def on_ended(state: State, event: Ended) -> None:
         return
     closed, end = state.closed, event.end
     record = state.ledger.jobs[event.attempt.job]
+    if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
+        # Had it begun, its keeper would have recorded its end.
+        end = replace(end, outcome=Interrupted(Because("worker_ended")))
     seen = (live.misplaced if state.config.pinned else None) or _by_its_card(live, end)
     decision = _decide(state, live, end.outcome, record, seen)
     failure = _recorded(decision, seen)

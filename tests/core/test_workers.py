@@ -505,3 +505,15 @@ def test_what_was_taken_back_between_them_does_not_part_losses_in_a_row() -> Non
     assert table.drained(0) == ["launch fold0.4 on 0"]
     table.ended("fold0.4", Lost(Quoted("gone")))
     assert table.states()["fold0"] == "failed"
+
+
+def test_what_a_dead_supervisor_left_behind_another_is_not_lost() -> None:
+    dead = Table(1)
+    begun(dead, 2)
+    table = Table(1, ledger=dead.run.ledger)
+    table.submit(*folds(2))
+    table.ended("fold0.1", Lost(Because("unseen")))
+    table.ended("fold1.1", Lost(Because("unseen")))
+    states = {name: [a.state for a in job.attempts] for name, job in table.run.ledger.jobs.items()}
+    assert states == {"fold0": ["lost"], "fold1": ["interrupted"]}
+    assert table.run.ledger.jobs["fold1"].attempts[0].taken_back
