@@ -250,10 +250,11 @@ class Ledger(Struct):
         for record in self.open_attempts():
             if record.queued:
                 continue
-            why = None if record.in_queue else Because("cut_off")
+            begun = not record.in_queue
             record.state = "interrupted"
             record.seen = record.seen or self.last
-            self._set(self.jobs[record.id.job], "waiting", why, unrecorded=True)
+            why = Because("cut_off") if begun else None
+            self._set(self.jobs[record.id.job], "waiting", why, unrecorded=begun)
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)
 

@@ -104,3 +104,22 @@ def test_another_engine_begins_without_the_cards_of_the_one_before() -> None:
     history.add(opened(2, "local"))
     assert history.ledger.opening.engine == "local"
     assert not history.ledger.gpus
+
+
+def test_what_is_behind_another_attempt_has_no_card_until_it_begins() -> None:
+    behind = f.AttemptLaunched(A1, ("GPU-0",), worker=AttemptId("b", 1), behind=AttemptId("b", 1))
+    first = f.AttemptLaunched(AttemptId("b", 1), ("GPU-0",))
+    history = History(f.JobAdded("b", 0, 1, "d"), first, behind)
+    assert history.state == ("waiting", "launching", "is next in the worker of b")
+    assert history.ledger.attempt(A1).gpus == ()
+    history.add(f.AttemptStarted(A1, 7))
+    assert history.state == ("running", "running", "")
+    assert history.ledger.attempt(A1).gpus == ("GPU-0",)
+
+
+def test_what_is_behind_another_attempt_was_not_running_when_the_run_was_cut_off() -> None:
+    behind = f.AttemptLaunched(A1, ("GPU-0",), worker=AttemptId("b", 1), behind=AttemptId("b", 1))
+    history = History(behind)
+    history.ledger.cut_off()
+    assert history.state == ("waiting", "interrupted", "")
+    assert not history.ledger.jobs["a"].unrecorded
