@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ MORE = 1.1
 JOBS = 20, 120
 """Of a short and of a long run: the difference is what further jobs cost."""
 TRIES = 2
-MOST_TRIES = 8
-"""Tries while a cost is above its record: a busy machine adds to one, and takes nothing off."""
+JOB = shutil.which("dd") or "dd"
+"""A job's program, by its path: how long a search for it takes depends on who runs the tests."""
 
 Costs = dict[str, float]
 
@@ -40,18 +41,9 @@ def calls(keepers: str) -> Costs:
 
     What is done once a second adds to a run that a busy machine draws out, so the least counts.
     """
-    runs: list[tuple[dict[str, Used], ...]] = []
-    while True:
-        runs.append(tuple(_traced(keepers)))
-        costs = _least_calls(runs)
-        if len(runs) >= (MOST_TRIES if grown(costs, recorded(keepers), keepers) else TRIES):
-            return costs
-
-
-def _least_calls(runs: Sequence[tuple[dict[str, Used], ...]]) -> Costs:
     short, long = (
         {kind: min(used[kind].calls for used in tries) for kind in ("supervisor", "keepers")}
-        for tries in zip(*runs, strict=True)
+        for tries in zip(*(_traced(keepers) for _ in range(TRIES)), strict=True)
     )
     jobs = JOBS[1] - JOBS[0]
     return {f"{kind}_calls": round((long[kind] - short[kind]) / jobs, 1) for kind in short}
@@ -63,7 +55,7 @@ def _traced(keepers: str) -> Iterator[dict[str, Used]]:
         with _work() as work:
             tracer = Tracer(work, "calls")
             _run(work, tracer.around(_gated(work, 1, 0, count)), keepers)
-            yield tracer.used("dd ")
+            yield tracer.used(f"{JOB} ")
 
 
 def recorded(keepers: str, version: str = VERSION) -> Costs:
@@ -86,7 +78,7 @@ def grown(costs: Costs, known: Costs, keepers: str) -> list[str]:
         f"{100 * (cost / known[name] - 1):.0f} % above the record of {known[name]:,.0f}; "
         "where that is worth it: python -m tests.costs"
         for name, cost in costs.items()
-        if cost > MORE * known.get(name, cost)
+        if cost > MORE * known[name]
     ]
 
 
@@ -105,7 +97,7 @@ def _work() -> Iterator[Path]:
 def _gated(work: Path, first: int, last: int, count: int) -> list[str]:
     gate = work / "gate"
     os.mkfifo(gate)
-    job = ["dd", f"if={gate}", "bs=1", "count=1", "status=none"]
+    job = [JOB, f"if={gate}", "bs=1", "count=1", "status=none"]
     command = launchers.prepare(work, 1, map(str, range(count)), job)
     here = command.index("gpulaunch")
     ours = ["tests.costs.gated", str(work / "result"), str(gate), str(first), str(last)]
