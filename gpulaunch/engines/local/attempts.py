@@ -57,9 +57,6 @@ NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 
 
-_KEEPER_KILLED = Because("keeper_killed")
-
-
 class WorkerOverError(Exception):
     """The worker that was to go on with an attempt is gone."""
 
@@ -324,7 +321,8 @@ class LocalAttempts:
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
         if report.no_space:  # it filled up between the look for room and the keeper's record
-            launch = replace(launch, worker=running.worker if report.kept else None)
+            worker_left = running.worker if report.kept else None
+            launch = replace(launch, worker=worker_left, behind=None)
             why = os.strerror(errno.ENOSPC)
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
@@ -382,9 +380,9 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            unbegun = running.behind is not None
-            end = Interrupted(Because("worker_ended")) if unbegun else Lost(_KEEPER_KILLED)
-            self._in_order.post(Ended(running.attempt, End(end)))
+            lost = Lost(Because("keeper_killed"))
+            outcome = Interrupted(Because("worker_ended")) if running.behind else lost
+            self._in_order.post(Ended(running.attempt, End(outcome)))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]
