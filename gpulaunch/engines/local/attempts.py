@@ -303,7 +303,7 @@ class LocalAttempts:
         launch = running.launch
         self._over(running, report.kept, report.cpu)
         follower = self._behind(launch.attempt)
-        if report.kept and follower and not report.no_space:
+        if report.kept and follower:
             self._diagnosis.begin(follower.attempt)
             follower.behind, follower.ports = None, running.ports
             self._in_order.post_after(follower.attempt, launch.attempt)

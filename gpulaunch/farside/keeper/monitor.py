@@ -11,7 +11,7 @@ import time
 
 from ..launch import LaunchOrder
 from ..proc import is_stopped
-from ..wire import NO_SPACE, peer
+from ..wire import peer
 from .attempt import KeeperAttempt
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
@@ -126,9 +126,9 @@ class Monitor:
             if self.attempt:
                 self.attempt.advance(time.monotonic())
                 if self.attempt.over:
-                    unrun, self.attempt = self.attempt.result.kind == NO_SPACE, None
+                    self.attempt = None
                     self.station.spare_at = time.monotonic() + SPARE_AFTER
-                    self.go_on(unrun)
+                    self.go_on()
             if not self.attempt:
                 self.mind_worker()
             if (
@@ -256,11 +256,11 @@ class Monitor:
         if self.attempt.over:
             self.attempt = None
 
-    def go_on(self, unrun: bool = False) -> None:
-        """Begin what is to follow, if the worker stays and has run the attempt before it."""
+    def go_on(self) -> None:
+        """Begin what is to follow, if the worker stays."""
         if self.ahead is None:
             return
-        if unrun or self.leaving or self.retirement or not self.station.worker:
+        if self.leaving or self.retirement or not self.station.worker:
             self.decline()
         else:
             self.pending, self.ahead = self.ahead, None
