@@ -44,9 +44,9 @@ class AttemptRecord(Struct):
     meanwhile. `worker`: the earlier attempt in whose process it ran, None where it had its own.
     `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
     the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
-    that its worker still ran when it was launched. `digest`: that of
-    the definition that it was launched with. `seen`: the last sign of life of an attempt that was
-    cut off. `unrecorded`: nothing tells how it ended.
+    that its worker still ran when it was launched. `digest`: that of the definition that it was
+    launched with. `seen`: the last sign of life of an attempt that was cut off. `unrecorded`:
+    nothing tells how it ended.
     """
 
     id: AttemptId
@@ -110,8 +110,8 @@ class AttemptRecord(Struct):
     @property
     def taken_back(self) -> bool:
         """True where it was launched ahead of its needs or its turn, and withdrawn unbegun."""
-        ahead = bool(self.after) or self.behind is not None
-        return ahead and self.state == "interrupted" and self.unbegun
+        handed_early = bool(self.after) or self.behind is not None
+        return handed_early and self.state == "interrupted" and self.started is None
 
     @property
     def seconds(self) -> float:

@@ -268,8 +268,9 @@ class Pair:
         The first reason decides the outcome's kind, unless the main process has ended by itself.
         `attempt`: None is the one that runs; one that is behind it, and has not begun, is Unbegun.
         """
-        if attempt is not None or self._runs is not None:
-            self._link.stop(attempt or str(self.attempt), reason, by, now)
+        attempt = attempt or self.attempt
+        if attempt is not None:
+            self._link.stop(attempt, reason, by, now)
 
     def retire(self, now: bool = False) -> None:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
@@ -312,12 +313,11 @@ class Pair:
         elif message["is"] == "worker_gone":
             yield WorkerReaped()
         elif message["is"] == "unbegun":
-            attempt = message["attempt"]
-            if self.attempt == attempt:
+            if self.attempt == message["attempt"]:
                 self._runs = None
-            elif self._follows is not None and self._follows.attempt == attempt:
+            else:
                 self._follows = None
-            yield Unbegun(attempt)
+            yield Unbegun(message["attempt"])
         elif message["is"] == "left":
             yield PairLeft(self._forget())
         elif message["is"] == "lent":
