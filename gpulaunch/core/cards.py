@@ -81,6 +81,11 @@ class Cards:
             self._change(card, FREE)
         self._effects.emit(ev.Release(card.gpu.uuid))
 
+    def emptied(self, card: Card, memory_free: int) -> None:
+        """Keep a card whose memory was seen to be back already: it need not drain."""
+        assert isinstance(card.state, Leased)
+        card.look.free = memory_free
+
     def drain(self, card: Card) -> None:
         assert isinstance(card.state, Leased)
         self._change(card, Draining(card.state.used, card.state.wanted, card.state.lost))

@@ -8,6 +8,8 @@ others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from gpulaunch.core import card_health, graph, one_ahead, retry
@@ -62,7 +64,7 @@ def on_ended(state: State, event: Ended) -> None:
     live.follower = None
     if failure is not None:
         _set_aside(state, live, failure)
-    _free(state, live.cards)
+    _free(state, live.cards, event.memory_free)
     if live.node is None:
         _settle_vanished(state, record, decision)
         if not _succeeded(decision):
@@ -87,7 +89,7 @@ def on_ended(state: State, event: Ended) -> None:
 
 def on_worker_ended(state: State, event: WorkerEnded) -> None:
     """Record that a worker is gone, and free its cards as after an attempt."""
-    _free(state, state.idle_workers.gone(event.worker))
+    _free(state, state.idle_workers.gone(event.worker), {})
 
 
 def _count_failure(
@@ -178,7 +180,8 @@ def _set_aside(state: State, live: ActiveAttempt, failure: Failure) -> None:
                 state.cards.doom(card, Quoted(failure.evidence))
 
 
-def _free(state: State, cards: tuple[Card, ...]) -> None:
+def _free(state: State, cards: tuple[Card, ...], memory_free: Mapping[str, int]) -> None:
+    """Take back the cards on which nothing is left; `memory_free` as in the attempt's Ended."""
     for card in cards:
         if card.attempts or card.idle_workers or isinstance(card.state, SetAside):
             continue
@@ -186,6 +189,8 @@ def _free(state: State, cards: tuple[Card, ...]) -> None:
             state.cards.retire(card)
         elif state.course.killing:  # it waits for no card's memory
             state.cards.release(card)
+        elif card.gpu.uuid in memory_free:
+            state.cards.emptied(card, memory_free[card.gpu.uuid])
         else:
             state.cards.drain(card)
 

@@ -8,9 +8,10 @@ instructions that rest on them: the supervisor writes the facts first and then c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
@@ -168,12 +169,14 @@ class Ended(Struct, frozen=True):
 
     The end's `failure` is None where nothing was recognised: the status then says all. `kept`:
     only the worker is left, idle on the attempt's cards until another attempt is launched in it,
-    or EndWorker ends it.
+    or EndWorker ends it. `memory_free`: bytes by card, of those that were looked at since, and whose
+    memory is back; none of these needs a Drain.
     """
 
     attempt: AttemptId
     end: End
     kept: bool = False
+    memory_free: Mapping[str, int] = field(default_factory=dict)
 
 
 class WorkerEnded(Struct, frozen=True):

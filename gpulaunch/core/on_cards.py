@@ -28,6 +28,10 @@ from gpulaunch.core.waiting import BlockedOn, Node, Ready, is_extra
 def consider(state: State, node: Node) -> None:
     """Start the job, ask for cards for it, or count it among the blocked; or settle it."""
     demand, found = node.job.demand, state.placing.last
+    kept_for = node is state.placing.reserving and found.reserved
+    lacks = "cards" if kept_for else obstacle(state, node) or _begin(state, node, demand)
+    if not isinstance(node.state, Ready):
+        return
     never = impossible(demand, state.cards.all, state.cards.limit, state.config.limits)
     if never:
         if demand.avoid:
@@ -36,19 +40,12 @@ def consider(state: State, node: Node) -> None:
             graph.settle(state, node, "failed", never)
         found.settled = True
         return
-    if node is state.placing.reserving and found.reserved:
-        node.lack("cards")
-        found.blocked.append(node)
-        return
-    lacks = obstacle(state, node)
-    if lacks is None:
-        lacks = _begin(state, node, demand)
-    if not isinstance(node.state, Ready):
-        return
     node.lack(lacks)
     if lacks is None:
         return
     found.blocked.append(node)
+    if kept_for:
+        return
     if lacks == "room":
         _park(state, node)
     if node.skipped >= state.placing.patience and _fits_beside_services(state, demand):

@@ -173,8 +173,12 @@ class Table:
     def started(self, what: str, *gpus: Gpu, node: str = "") -> list[str]:
         return self.on(AttemptStarted(attempt(what), 42, gpus, node))
 
-    def ended(self, what: str, outcome: Outcome | None = None, kept: bool = False) -> list[str]:
-        return self.on(Ended(attempt(what), End(outcome or Exited(0)), kept=kept))
+    def ended(
+        self, what: str, outcome: Outcome | None = None, kept: bool = False, back: Sequence[int] = ()
+    ) -> list[str]:
+        """`back`: cards whose memory is seen to be back."""
+        free = {f"GPU-{card}": BIG for card in back}
+        return self.on(Ended(attempt(what), End(outcome or Exited(0)), kept, free))
 
     def worker_ended(self, worker: str) -> list[str]:
         return self.on(WorkerEnded(attempt(worker)))

@@ -15,6 +15,7 @@ from gpulaunch.core.events import (
     Ended,
     Event,
     GangGranted,
+    GpuEvent,
     Granted,
     Launch,
     Pause,
@@ -54,6 +55,23 @@ def test_one_job_from_the_asking_for_a_card_to_its_return() -> None:
     assert table.drained(0) == ["release 0"]
     assert table.run.finished
     assert table.run.outcome() == ("succeeded", None)
+
+
+def test_a_card_whose_memory_is_seen_to_be_back_serves_the_next_job_at_once() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert table.ended("a.1", back=[0]) == ["launch b.1 on 0"]
+    assert table.ended("b.1", back=[0]) == ["release 0"]
+
+
+def test_a_card_whose_memory_is_back_is_set_aside_where_its_job_lost_it() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.on(GpuEvent("GPU-0", 79, "Xid 79: it has fallen off the bus", "lost"))
+    assert table.ended("a.1", back=[0]) == ["release 0"]
+    assert table.run.ledger.gpus["GPU-0"].state == "aside"
 
 
 def test_a_card_is_drained_and_kept_while_ready_jobs_can_use_it() -> None:

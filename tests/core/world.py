@@ -652,8 +652,9 @@ class World:
             self.workers[process.side.name, worker] = Idle(
                 process.job, process.gpus, process.attempt
             )
+        free = {} if kept else self._back_at_once(process)
         process.side.inbox.append(
-            Ended(process.attempt, End(outcome, failure, leftovers=leftovers), kept=kept)
+            Ended(process.attempt, End(outcome, failure, leftovers=leftovers), kept, free)
         )
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, End(outcome, leftovers=leftovers)))
@@ -663,6 +664,17 @@ class World:
                 self._go_on_after(next, kept)
         for uuid in process.gpus if process.side.asleep else ():
             self._let_go(process.side, self.cards[uuid])
+
+    def _back_at_once(self, process: Process) -> dict[str, int]:
+        """Some of its cards, on which nothing else is, are seen to have their memory back."""
+        free = {}
+        for uuid in process.gpus:
+            place = self.cards[uuid]
+            alone = place.carried == {process.attempt} and not self._on(uuid)
+            if alone and self._has(process.side, place) and self.rng.random() < 0.3:
+                place.dirty = False
+                free[uuid] = self._free(place)
+        return free
 
     def _failure(self, process: Process) -> Failure | None:
         """What was recognised of the end: mostly nothing."""

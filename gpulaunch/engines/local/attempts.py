@@ -102,6 +102,7 @@ class LocalAttempts:
         slots: EndSlots,
     ) -> None:
         self._context = context
+        self._cards = cards
         self._diagnosis = diagnosis
         self._metering = metering
         self._postponed = PostponedLaunches(context, self.launch)
@@ -326,7 +327,8 @@ class LocalAttempts:
             why = os.strerror(errno.ENOSPC)
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
-        ended = Ended(launch.attempt, report.end, report.kept)
+        free = {} if report.kept else self._cards.memory_back(_leases(launch))
+        ended = Ended(launch.attempt, report.end, report.kept, free)
         self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post)
 
     def _behind(self, attempt: AttemptId) -> _Running | None:
