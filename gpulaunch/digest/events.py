@@ -68,6 +68,8 @@ class LineFormatter:
         self._before = 0
 
     def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[EventLine]:
+        if isinstance(fact, f.AttemptLaunched) and not self._planning:
+            return []  # a job has several facts, and this one is never told
         lines: list[EventLine] = []
         line = self._line(fact, at, ledger)
         bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (

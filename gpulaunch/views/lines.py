@@ -12,7 +12,14 @@ from collections.abc import Iterable, Mapping
 from datetime import tzinfo
 from typing import TextIO
 
-from gpulaunch.core.facts import Fact
+from gpulaunch.core.facts import (
+    AttemptLaunched,
+    AttemptQueued,
+    AttemptStarted,
+    Fact,
+    GpuChanged,
+    ServiceReady,
+)
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
@@ -27,6 +34,8 @@ BLOCKED = 0.5
 PIECE = 1024
 """Characters of one write: at most the 4096 bytes that a ready pipe takes without blocking."""
 
+_CALM = (AttemptLaunched, AttemptStarted, AttemptQueued, ServiceReady, GpuChanged)
+"""Facts of which a quiet view says nothing; most that a job has are of these."""
 _COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "36", "start": "2"}
 
 
@@ -43,6 +52,8 @@ class LineView:
         self._unwritten: deque[str] = deque()
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        if self._quiet and isinstance(fact, _CALM):
+            return
         self._take(self._teller.tell(fact, at, ledger))
         self._flush_at = at.mono + HELD if self._teller.holding else None
         self._write()
