@@ -1,8 +1,8 @@
 """The sampler process: once a second, every card of the run and every live attempt.
 
-    in   {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null, "seconds": 0.1,
-          "keeper": [pid, start, spent] or null}
-         {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
+    in   [news, ...], each {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null,
+          "keeper": [pid, start, spent] or null, "seconds": 0.1}
+          or {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
     out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
          {"said": "trouble", "text": "..."}
 
@@ -73,10 +73,10 @@ class LauncherLink:
             self._end.send(json.dumps({"said": said, **what}).encode())
 
     def received(self) -> Iterator[dict[str, Any]]:
-        """Yield what has come in; the last of it is followed by the end."""
+        """Yield the news that have come in; the last of them are followed by the end."""
         with suppress(OSError):
             while data := self._end.recv(LARGEST_MESSAGE):
-                yield json.loads(data)
+                yield from json.loads(data)
 
     def ends_within(self, seconds: float) -> bool:
         return bool(self._poll.poll(max(0.0, seconds) * 1000))

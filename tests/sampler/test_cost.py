@@ -65,7 +65,7 @@ def test_looks_at_eight_cards_with_forty_processes_cost_what_the_pace_can_make_u
             keeper = keeper_of(pid, started.keeper)
             assert keeper is not None
             begun = {"do": "begin", "job": f"j{number}", "number": 1, "gpus": [uuid]}
-            ours.send(json.dumps({**begun, "seconds": 0.0, "keeper": astuple(keeper)}).encode())
+            ours.send(json.dumps([{**begun, "seconds": 0.0, "keeper": astuple(keeper)}]).encode())
         processes = [psutil.Process(sampler.pid)]
         processes += wait_until(processes[0].children)
         wait_until(lambda: len(measured(path).pins) == CARDS)

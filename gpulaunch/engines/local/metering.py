@@ -1,7 +1,8 @@
 """The client of the sampler process (`gpulaunch.sampler`): tells it which attempts run.
 
 Starts the sampler a while after the first attempt, so that a list which is over by then pays
-nothing. When it dies, starts another after ever longer pauses, and gives up in the end. Never waits
+nothing. What begins and ends in a moment is told together: the sampler looks once a second. When it
+dies, starts another after ever longer pauses, and gives up in the end. Never waits
 for it, save at the close of the run. Nothing that the sampler does changes the run, but for one
 thing: an attempt that it finds on a card of others is posted as Misplaced.
 """
@@ -13,7 +14,8 @@ import json
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -28,10 +30,14 @@ from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_sinc
 
 BEGIN_AFTER = 2.0
 """Seconds from the first attempt to the sampler's start."""
+TELL_AFTER = 0.1
+"""Seconds for which news of attempts are gathered before they are sent."""
+NEWS_IN_A_MESSAGE = 30
+"""News that one message holds at most: the sampler reads 64 KiB, and the longest take 2 KiB each."""
 FULL_PIPE_DELAY = 1.0
 """Seconds until a sampler that reads nothing is written to again."""
-MAX_MESSAGES_KEPT = 10_000
-"""Messages kept at most for a sampler that is not there or does not read."""
+MAX_ENDS_KEPT = 10_000
+"""Ends kept at most for a sampler that is not there or does not read."""
 LAST_WORDS = 2.0
 """Seconds that the sampler has at the end of the run to write down what is left."""
 
@@ -70,8 +76,9 @@ class Metering:
         self._wanted = False
         self._warned = False
         self._live: dict[AttemptId, _Begun] = {}
-        self._begins_unsent = False
-        self._ends_unsent: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
+        self._untold: dict[AttemptId, _Begun] = {}
+        self._ends: deque[dict[str, object]] = deque(maxlen=MAX_ENDS_KEPT)
+        self._telling = False
         self._helper = Helper(
             context.loop,
             self._received,
@@ -102,13 +109,11 @@ class Metering:
         else:
             keeper = Keeper(started.keeper, started.keeper_start, started.spent)
         begun = _Begun(attempt, own, keeper, time.monotonic())
-        self._live[attempt] = begun
+        self._live[attempt] = self._untold[attempt] = begun
         if not self._wanted:
             self._wanted = True
             self._context.loop.call_after("metering:start", self._after, self._start)
-        if not self._send(begun.message("begin", begun.at)):
-            self._begins_unsent = True
-        self._flush()
+        self._tell_after(TELL_AFTER)
 
     def end(self, attempt: AttemptId, kept: bool = False, cpu: float | None = None) -> None:
         """Tell the sampler of an attempt's end, with its CPU time. Ignores unknown attempts.
@@ -119,21 +124,22 @@ class Metering:
         begun = self._live.pop(attempt, None)
         if begun is None:
             return
+        self._untold.pop(attempt, None)
         if cpu is None and begun.keeper is not None:
             cpu = (spent_by_all if kept else spent_since)(begun.keeper)
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
-        self._ends_unsent.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
-        self._context.loop.later(self._flush)
+        self._ends.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
+        self._tell_after(TELL_AFTER)
 
     def close(self) -> None:
         """Let the sampler record what is left, then end it. Idempotent."""
-        for timer in ("start", "flush"):
+        for timer in ("start", "tell"):
             self._context.loop.forget(f"metering:{timer}")
         end = time.monotonic() + LAST_WORDS
         if self._helper.link is not None:
             with contextlib.suppress(OSError):
                 self._helper.link.settimeout(LAST_WORDS / 4)
-                self._flush_ends()
+                self._tell()
         self._helper.finish(end - time.monotonic())
 
     # ── The process ─────────────────────────────────────────────────────────────────────────────
@@ -146,34 +152,31 @@ class Metering:
         except OSError:  # processes, memory or descriptors are scarce
             self._helper.restart(self._start)
             return
-        self._begins_unsent = True
-        self._flush()
+        self._untold = dict(self._live)
+        self._tell()
 
-    def _send(self, message: Mapping[str, object]) -> bool:
-        """Send a message to the sampler; False: it was not sent and is to be sent again."""
-        if self._helper.link is None:
-            return False
-        try:
-            self._helper.link.send(json.dumps(message).encode())
-        except OSError:  # it reads too little, or is gone, which the end of file says next
-            return False
-        return True
+    def _tell_after(self, seconds: float) -> None:
+        if self._helper.link is not None and not self._telling:
+            self._telling = True
+            self._context.loop.call_after("metering:tell", seconds, self._tell)
 
-    def _flush(self) -> None:
-        """Send the messages that could not be sent. The sampler ignores a start told twice."""
-        if self._helper.link is None:
-            return
-        if self._begins_unsent:
+    def _tell(self) -> None:
+        """Tell what has begun and what has ended; a start that is told twice changes nothing."""
+        self._telling = False
+        while self._helper.link is not None and (self._untold or self._ends):
             now = time.monotonic()
-            begun = [each.message("begin", now) for each in self._live.values()]
-            self._begins_unsent = not all(map(self._send, begun))
-        self._flush_ends()
-        if self._ends_unsent or self._begins_unsent:
-            self._context.loop.call_after("metering:flush", FULL_PIPE_DELAY, self._flush)
-
-    def _flush_ends(self) -> None:
-        while self._ends_unsent and self._send(self._ends_unsent[0]):
-            self._ends_unsent.popleft()
+            begun = list(islice(self._untold.values(), NEWS_IN_A_MESSAGE))
+            ends = list(islice(self._ends, NEWS_IN_A_MESSAGE - len(begun)))
+            news = [*(each.message("begin", now) for each in begun), *ends]
+            try:
+                self._helper.link.send(json.dumps(news).encode())
+            except OSError:  # it reads too little, or is gone, which the end of file says next
+                self._tell_after(FULL_PIPE_DELAY)
+                return
+            for each in begun:
+                del self._untold[each.attempt]
+            for _ in ends:
+                self._ends.popleft()
 
     def _received(self, data: bytes) -> None:
         message = json.loads(data)
