@@ -71,17 +71,16 @@ class RecordShape(Struct, frozen=True):
     keys: frozenset[str]
     attempt: bool
     reads: tuple[tuple[str, str, Decode, bool], ...]  # the members again, flat: this is hot
+    writes: tuple[tuple[str, str, Encode | None, Any], ...]
 
     def encode(self, value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
         if self.attempt:
             out["job"], out["attempt"] = value.attempt.job, value.attempt.number
-        for member in self.members:
-            item = getattr(value, member.field)
-            if item == member.unsaid:
-                continue
-            write = member.coder.encode
-            out[member.key] = item if write is None else write(item)
+        for field, key, write, unsaid in self.writes:
+            item = getattr(value, field)
+            if item is not unsaid and item != unsaid:
+                out[key] = item if write is None else write(item)
         return out
 
     def decode(self, value: Any) -> Any:
@@ -128,7 +127,8 @@ def shape_of(cls: type) -> RecordShape:
     if len(set(keys)) != len(keys):
         raise TypeError(f"{cls.__name__}: two fields would be written under one name")
     reads = tuple((each.field, each.key, each.coder.decode, each.required) for each in members)
-    return RecordShape(cls, kind, members, frozenset(keys), attempt, reads)
+    writes = tuple((each.field, each.key, each.coder.encode, each.unsaid) for each in members)
+    return RecordShape(cls, kind, members, frozenset(keys), attempt, reads, writes)
 
 
 @cache

@@ -34,7 +34,7 @@ from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
 from gpulaunch.core.template import render
 from gpulaunch.digest.words import visible
 from gpulaunch.engines import strict
-from gpulaunch.engines.environment import AttemptPlace, placeholders
+from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, placeholders
 from gpulaunch.engines.local.readiness import address_of
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.prepare import (
@@ -158,7 +158,7 @@ def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) 
     log = home.log(AttemptId(job.name, asked.attempt))
     log.touch(0o600)
     values = placeholders(place, str(log), materialise(job, home))
-    changes = dressed(job, place, asked.pool.machine, environ, values)
+    changes = dressed(job, place, EnvironmentMaker(asked.pool.machine, environ), values)
     ready_at = render(job.service.ready, values) if job.service else ""
     return ByHand(
         argv=argv_of(job, values),

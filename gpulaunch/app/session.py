@@ -31,6 +31,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, OnCards, RunConfig
 from gpulaunch.engines import setup_of
 from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NO_CARDS, NoCardsError, NotRecordedError
 from gpulaunch.extras import require
@@ -310,8 +311,7 @@ def _context(session: Session, ledger: Ledger, supervisor: Supervisor, loop: Loo
         run=session.run,
         run_id=session.run_id,
         epoch=ledger.opening.epoch,
-        machine=session.pool.machine,
-        base=dict(os.environ),
+        environments=EnvironmentMaker(session.pool.machine, dict(os.environ)),
         loop=loop,
         post=supervisor.post,
         force_uuid=session.pool.style == "uuid",

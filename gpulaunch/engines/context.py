@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from gpulaunch.engines.environment import MachineLimits
+from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -21,16 +21,20 @@ SCARCITY_RETRY_DELAY = 1.0
 class RunContext(Struct):
     """What all attempts of the run share.
 
-    `base` is the keepers' own environment. What happens to the run comes in through `loop`, and
-    goes to the supervisor through `post`.
+    `environments` makes the jobs' from the keepers' own, `base`. What happens to the run comes in
+    through `loop`, and goes to the supervisor through `post`.
     """
 
     run: RunDir
     run_id: str
     epoch: int
-    machine: MachineLimits
-    base: Mapping[str, str]
+    environments: EnvironmentMaker
     loop: Loop
     post: Post
     force_uuid: bool = False
     warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """The keepers' own environment."""
+        return self.environments.base

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.diagnose import explain
@@ -34,6 +35,10 @@ CACHES = {
 # Names the variables that were gpulaunch's own choice: for a launcher inside the job they are not
 # "what the user set", and must not win there.
 CHOSEN = "GPULAUNCH_CHOSEN"
+KINDS_KEPT = 64
+"""Kinds of attempts at most of which `EnvironmentMaker` remembers what they share."""
+_PORT = "\0"
+"""Stands for an attempt's port among what is shared; no variable's value can be this."""
 
 
 class MachineLimits(Struct, frozen=True):
@@ -146,6 +151,38 @@ def delta(
     if job.python or job.venv or job.conda:
         unset.add("PYTHONHOME")
     return Delta(set_, frozenset(unset - set_.keys()))
+
+
+class EnvironmentMaker:
+    """Makes the changes for the attempts of a run. What those of one kind share is made once."""
+
+    def __init__(self, machine: MachineLimits, base: Mapping[str, str]) -> None:
+        self.machine = machine
+        self.base = base
+        self._shared: dict[tuple[object, ...], tuple[Delta, tuple[str, ...]]] = {}
+
+    def delta(self, job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> Delta:
+        """Return what the function `delta` returns."""
+        if place.slots is not None:  # which are each attempt's own
+            return delta(job, place, self.machine, self.base, own)
+        kind = _kind(job, place, own)
+        if kind not in self._shared:
+            if len(self._shared) >= KINDS_KEPT:
+                self._shared.clear()
+            marked = delta(job, replace(place, master_port=_PORT), self.machine, self.base, own)
+            ports = tuple(name for name, value in marked.set.items() if value == _PORT)
+            self._shared[kind] = marked, ports
+        shared, ports = self._shared[kind]
+        port = dict.fromkeys(ports, str(place.master_port))
+        return Delta({**shared.set, **_facts(job, place), **port}, shared.unset)
+
+
+def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple[object, ...]:
+    """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
+    needs, interpreter = job.demand, (job.python, job.venv, job.conda)
+    flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple)
+    cards = place.gpus, place.style
+    return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
 
 
 def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str, str]:

@@ -25,8 +25,7 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import (
     AttemptPlace,
     Delta,
-    MachineLimits,
-    delta,
+    EnvironmentMaker,
     placeholders,
     shims,
 )
@@ -69,14 +68,14 @@ def command_of(
 
     Those are an `env_file`, `python` (shims), and cards to be hidden. `inputs`: see `materialise`.
     """
-    job, attempt, run, base = launch.job, launch.attempt, context.run, context.base
+    job, attempt, run = launch.job, launch.attempt, context.run
     place = strict.placed(job, place)
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
     values = placeholders(place, log, inputs)
-    changes = dressed(job, place, context.machine, base, values)
+    changes = dressed(job, place, context.environments, values)
     return Command(
         attempt=str(attempt),
-        argv=argv_of(job, values) if job.worker is None else _worker(job, changes, base),
+        argv=argv_of(job, values) if job.worker is None else _worker(job, changes, context.base),
         env_set=changes.set,
         env_unset=tuple(changes.unset),
         cwd=job.cwd,
@@ -96,11 +95,10 @@ def command_of(
 def dressed(
     job: Job,
     place: AttemptPlace,
-    machine: MachineLimits,
-    base: Mapping[str, str],
+    environments: EnvironmentMaker,
     values: Mapping[str, str],
 ) -> Delta:
-    """Return the job's environment as changes to `base`; write the shims that its PATH names.
+    """Return the job's environment as changes to the base; write the shims that its PATH names.
 
     Raises UsageError for an `env_file` that cannot be read.
     """
@@ -108,7 +106,7 @@ def dressed(
     own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
     if job.python:
         _write_shims(job.python, place.run_dir)
-    return delta(job, place, machine, base, own)
+    return environments.delta(job, place, own)
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:

@@ -174,7 +174,11 @@ class Table:
         return self.on(AttemptStarted(attempt(what), 42, gpus, node))
 
     def ended(
-        self, what: str, outcome: Outcome | None = None, kept: bool = False, back: Sequence[int] = ()
+        self,
+        what: str,
+        outcome: Outcome | None = None,
+        kept: bool = False,
+        back: Sequence[int] = (),
     ) -> list[str]:
         """`back`: cards whose memory is seen to be back."""
         free = {f"GPU-{card}": BIG for card in back}

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
 from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
@@ -51,8 +52,7 @@ class Bench:
             run=self.run,
             run_id=self.run_id,
             epoch=self.epoch,
-            machine=self.pool.machine,
-            base=self.environ,
+            environments=EnvironmentMaker(self.pool.machine, self.environ),
             loop=self.loop,
             post=self.events.append,
             warn=lambda job, text: self.warned.append(text),

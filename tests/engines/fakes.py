@@ -20,7 +20,7 @@ from gpulaunch.core.facts import AttemptEnded, AttemptQueued, AttemptStarted, Fa
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.environment import MachineLimits
+from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
 from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -29,7 +29,9 @@ from gpulaunch.loop import Loop
 def lone_context(path: Path, loop: Loop, environ: Mapping[str, str]) -> RunContext:
     """What a part of an engine needs that has no run around it."""
     machine = MachineLimits(1, 1, str(path / "cache"))
-    return RunContext(RunDir(path), "run", 1, machine, dict(environ), loop, print, warn=print)
+    return RunContext(
+        RunDir(path), "run", 1, EnvironmentMaker(machine, dict(environ)), loop, print, warn=print
+    )
 
 
 class FakeEngine:

@@ -12,6 +12,7 @@ from gpulaunch.engines.environment import (
     RANKS,
     THREADS,
     AttemptPlace,
+    EnvironmentMaker,
     MachineLimits,
     delta,
     threads,
@@ -40,7 +41,14 @@ def environment(
     own: dict[str, str | None] | None = None,
 ) -> dict[str, str]:
     base = {"PATH": "/usr/bin"} if base is None else base
-    return delta(job, place, MACHINE, base, own or {}).over(base)
+    made = delta(job, place, MACHINE, base, own or {}).over(base)
+    maker = EnvironmentMaker(MACHINE, base)
+    others = {name: "tcp:9.9.9.9:9" for name in place.addresses}
+    maker.delta(
+        job, replace(place, attempt=9, out="/o", master_port=9, addresses=others), own or {}
+    )
+    assert maker.delta(job, place, own or {}).over(base) == made, "of the second of its kind"
+    return made
 
 
 def test_one_card_is_named_by_its_nvml_index_in_pci_order() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release
 from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.pool import open_pool
@@ -42,7 +43,12 @@ class Bench:
         pool = open_pool(None, simulate, dict(os.environ), "run")
         post = self.events.append
         context = RunContext(
-            RunDir(path), "run", 1, pool.machine, dict(os.environ), self.loop, post
+            RunDir(path),
+            "run",
+            1,
+            EnvironmentMaker(pool.machine, dict(os.environ)),
+            self.loop,
+            post,
         )
         self.engine = Local(context, pool)
 

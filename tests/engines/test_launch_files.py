@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Exited, Job
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.environment import CACHES, CHOSEN, RANKS, THREADS, MachineLimits
+from gpulaunch.engines.environment import (
+    CACHES,
+    CHOSEN,
+    RANKS,
+    THREADS,
+    EnvironmentMaker,
+    MachineLimits,
+)
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
 from gpulaunch.engines.slurm.rundir import SlurmDir
@@ -46,7 +53,9 @@ class Bench:
 
     def write(self, job: Job, number: int = 1) -> AttemptId:
         attempt = AttemptId(job.name, number)
-        context = RunContext(self.run, RUN_ID, 1, MACHINE, self.base, Loop(), print)
+        context = RunContext(
+            self.run, RUN_ID, 1, EnvironmentMaker(MACHINE, self.base), Loop(), print
+        )
         launch_files.write(Launch(attempt, job, ()), context, self.outs)
         return attempt
 

@@ -40,7 +40,7 @@ from gpulaunch.core.model import (
     NotStarted,
 )
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.environment import MachineLimits
+from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
@@ -163,8 +163,9 @@ class History:
         self.paused, self.cluster.paused_at = False, None  # which adopting undoes
         self.programs = Programs(self.loop, self.cluster, self._fault)
         context = RunContext(
-            self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
-            {"PATH": "/bin"}, self.loop, self.events.append,
+            self.run, "run", self.epoch,
+            EnvironmentMaker(MachineLimits(2, 2, str(self.run.path / "cache")), {"PATH": "/bin"}),
+            self.loop, self.events.append,
             warn=lambda job, text: self.warned.append(text),
         )  # fmt: skip
         self.engine = SlurmEngine(context, (), 5.0, self.programs, clock=lambda: self.loop.now)

@@ -59,7 +59,7 @@ class PreparedAhead:
             ports: list[PortLease] = []
             stack.callback(self._ports.keep, ports)
             try:
-                while len(ports) < ports_for(launch.job):
+                for _ in range(ports_for(launch.job)):
                     ports.append(self._ports.take())
                 self._ready = PreparedAttempt(
                     launch, *self._make(launch, ports), ports=tuple(ports)

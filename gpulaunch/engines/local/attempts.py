@@ -173,7 +173,7 @@ class LocalAttempts:
                 ports, message = list(ready.ports), ready.message
             else:
                 ports, message = list(worker.ports) if worker else [], None
-                while len(ports) < ports_for(launch.job):
+                for _ in range(len(ports), ports_for(launch.job)):
                     ports.append(self._ports.take())
                     stack.callback(self._ports.give_back, ports[-1:])
                 place = self._place(launch, ports)

@@ -33,7 +33,7 @@ BEGIN_AFTER = 2.0
 TELL_AFTER = 0.1
 """Seconds for which news of attempts are gathered before they are sent."""
 NEWS_IN_A_MESSAGE = 30
-"""News that one message holds at most: the sampler reads 64 KiB, and the longest take 2 KiB each."""
+"""News that one message holds at most: the sampler reads 64 KiB, and the longest take 2 each."""
 FULL_PIPE_DELAY = 1.0
 """Seconds until a sampler that reads nothing is written to again."""
 MAX_ENDS_KEPT = 10_000
