@@ -43,7 +43,7 @@ def environment(
     base = {"PATH": "/usr/bin"} if base is None else base
     made = delta(job, place, MACHINE, base, own or {}).over(base)
     maker = EnvironmentMaker(MACHINE, base)
-    others = {name: "tcp:9.9.9.9:9" for name in place.addresses}
+    others = dict.fromkeys(place.addresses, "tcp:9.9.9.9:9")
     maker.delta(
         job, replace(place, attempt=9, out="/o", master_port=9, addresses=others), own or {}
     )
