@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -68,6 +69,7 @@ class Terminal(Observer):
         self._view = choose_view(sys.stderr, environ, self.quiet, lines, earlier=earlier)
 
     def begun(self) -> None:
+        gc.freeze()  # the jobs stay to the end: none of them is looked through for garbage again
         if self._detached is not None:
             self._detached.begun()
 
