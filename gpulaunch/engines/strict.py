@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines.environment import AttemptPlace
-from gpulaunch.farside.client import command
 from gpulaunch.gpus import nodes as device_nodes
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
+from gpulaunch.process.native import choose_keeper, command_line
 
 ISOLATION_CHECK_TIMEOUT = 20.0
 """Seconds that the trial may take."""
@@ -55,15 +54,18 @@ def refusal(gpus: Sequence[Gpu]) -> str | None:
     return why_no_isolation() or why_not(gpus, look())
 
 
-def why_no_isolation(python: str = sys.executable) -> str | None:
+def why_no_isolation(keepers: Sequence[str] | None = None) -> str | None:
     """Return what forbids strict isolation to this process's jobs, in one line; else None.
 
-    It is tried by the keeper's program, in a process of its own: no setting tells it reliably.
-    Sysctls, AppArmor and containers' seccomp filters all matter.
+    It is tried by the keepers' program, in a process of its own: no setting tells it reliably.
+    Sysctls, AppArmor (by the program's path) and containers' seccomp filters all matter.
+    `keepers`: their command line; None: of those that are chosen now.
     """
+    if keepers is None:
+        keepers = command_line(choose_keeper().program)
     try:
         tried = subprocess.run(
-            command(python, "keeper", "try-isolation"),
+            [*keepers, "try-isolation"],
             timeout=ISOLATION_CHECK_TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,

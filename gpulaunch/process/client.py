@@ -20,7 +20,7 @@ from msgspec import Struct
 from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import PairLink, command, new_pair, spawn
+from gpulaunch.farside.client import PairLink, new_pair, spawn
 from gpulaunch.farside.launch import behind_message, launch_message, retire_message
 from gpulaunch.farside.wire import (
     coded,
@@ -33,6 +33,7 @@ from gpulaunch.farside.wire import (
 )
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end
+from gpulaunch.process.native import command_line
 
 
 class SpawnerGoneError(GpulaunchError):
@@ -147,7 +148,7 @@ class Spawner:
     ) -> None:
         self._said: IO[bytes] = memory_file("keepers")
         base = own_environment() if environ is None else environ
-        start = [program] if program else command(python, "keeper")
+        start = command_line(program, python)
         try:
             self._process, self._socket = spawn(start, base, stderr=self._said)
         except OSError as problem:

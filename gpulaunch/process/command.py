@@ -107,8 +107,8 @@ class Command:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it needs none of what Python's keepers alone do: isolation, workers, preload."""
-        return self.hidden is None and self.task is None and self.main is None
+        """Whether it is no worker's item, which Python's keepers alone can hand over."""
+        return self.task is None
 
     def __post_init__(self) -> None:
         if not self.argv:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from gpulaunch import farside
+from gpulaunch.farside.client import command
 from gpulaunch.farside.wire import PROTOCOL
 
 PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
@@ -30,6 +32,11 @@ class KeeperChoice(Struct, frozen=True):
     program: str | None
     reason: Reason
     problem: str = ""
+
+
+def command_line(program: str | None, python: str = sys.executable) -> list[str]:
+    """Return the command line of keepers, less their argument: the program's, or Python's."""
+    return [program] if program else command(python, "keeper")
 
 
 def choose_keeper() -> KeeperChoice:

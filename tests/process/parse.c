@@ -36,6 +36,7 @@ int main(void) {
       show(&t, l.id), show(&t, l.end), show(&t, l.log), show(&t, l.cwd);
       show_all(&t, l.codes, l.ncodes), show_all(&t, l.outputs, l.noutputs);
       show_all(&t, l.argv, l.nargv), show_all(&t, l.set, l.nset), show_all(&t, l.unset, l.nunset);
+      show_all(&t, l.hidden, l.nhidden), putf(&t, l.isolated ? "True" : "False");
       free_launch(&l);
     } else {
       putf(&t, "none");

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,6 +22,7 @@ from gpulaunch.engines.strict import why_no_isolation
 from gpulaunch.errors import UsageError
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
+from gpulaunch.process.native import PROGRAM, command_line
 from tests.helpers import wait_until
 from tests.process.ordinary import UNSHARE
 from tests.process.support import Slot, copied, keepers_of, marked, token
@@ -40,48 +42,51 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def interpreter(
+def started(
     folder: Path,
     who: str,
-    program: str = sys.executable,
+    keeper: str | None,
+    python: str = sys.executable,
     options: str = "",
     as_who: str = NOBODY,
 ) -> str:
-    """What runs keepers as `who`; skips where that cannot be, or may not isolate."""
-    if who == "us":
-        found = program
-    else:
-        script = folder / "interpreter"
-        if who == "ordinary":
-            line = f"{sys.executable} {ORDINARY} {options} -- {program}"
+    """A program that is keepers as `who`; skips where that cannot be, or may not isolate."""
+    wrapper: list[str] = []
+    inner = command_line(keeper, python)
+    if who == "ordinary":
+        wrapper = [sys.executable, str(ORDINARY), *options.split(), "--"]
+    elif who == "nobody":
+        if os.geteuid() or not shutil.which("setpriv") or not Path("/usr/bin/python3").exists():
+            pytest.skip("another user is to be had by root alone, with setpriv and a Python")
+        wrapper = as_who.split()
+        if keeper:
+            inner = [str(shutil.copy(keeper, folder / "keeper"))]
         else:
-            if os.geteuid() or not shutil.which("setpriv") or not Path("/usr/bin/python3").exists():
-                pytest.skip("another user is to be had by root alone, with setpriv and a Python")
             copy = copied(folder) / "__main__.py"
-            line = f"{as_who} sh -c 'shift 3; exec /usr/bin/python3 -I -S {copy} \"$@\"' sh"
-        script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
-        script.chmod(0o755)
-        found = str(script)
-    if "--forbidden" not in options and (why := refused(who, found)):
+            inner = ["/usr/bin/python3", "-I", "-S", str(copy), "keeper"]
+    script = folder / "started"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([*wrapper, *inner])} "$@"\n')
+    script.chmod(0o755)
+    if "--forbidden" not in options and (why := refused(f"{who} {keeper}", str(script))):
         pytest.skip(why)
-    return found
+    return str(script)
 
 
 answers: dict[str, str | None] = {}
 
 
-def refused(who: str, python: str) -> str | None:
+def refused(who: str, program: str) -> str | None:
     """Whether isolation is refused to `who`; asked once, since the machine stays the same."""
     if who not in answers:
-        answers[who] = why_no_isolation(python)
+        answers[who] = why_no_isolation([program])
     return answers[who]
 
 
 @pytest.fixture(params=["us", "ordinary", "nobody"])
-def strict(request: pytest.FixtureRequest, open_folder: Path) -> Iterator[Slot]:
+def strict(request: pytest.FixtureRequest, open_folder: Path, keeper: str | None) -> Iterator[Slot]:
     """A slot of ours, of an ordinary user's, of another user's."""
     with (
-        Spawner(interpreter(open_folder, request.param)) as spawner,
+        Spawner(program=started(open_folder, request.param, keeper)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
         yield slot
@@ -89,9 +94,9 @@ def strict(request: pytest.FixtureRequest, open_folder: Path) -> Iterator[Slot]:
 
 
 @pytest.fixture
-def ordinary(open_folder: Path) -> Iterator[Slot]:
+def ordinary(open_folder: Path, keeper: str | None) -> Iterator[Slot]:
     with (
-        Spawner(interpreter(open_folder, "ordinary")) as spawner,
+        Spawner(program=started(open_folder, "ordinary", keeper)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
         yield slot
@@ -144,23 +149,24 @@ def test_nothing_is_mounted_outside(strict: Slot) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts of the machine's own are root's")
-def test_nothing_is_mounted_outside_where_mounts_are_shared(open_folder: Path) -> None:
+def test_nothing_is_mounted_outside_where_mounts_are_shared(
+    open_folder: Path, keeper: str | None
+) -> None:
     """As they are under systemd: there a mount of root's shows in every namespace."""
-    if why := refused("us", sys.executable):
-        pytest.skip(why)
-    script = open_folder / "interpreter"
-    script.write_text(f'#!/bin/sh\nexec unshare -m --propagation shared {sys.executable} "$@"\n')
+    program = started(open_folder, "us", keeper)
+    script = open_folder / "shared"
+    script.write_text(f'#!/bin/sh\nexec unshare -m --propagation shared {program} "$@"\n')
     script.chmod(0o755)
-    with Spawner(str(script)) as spawner, Slot(spawner, open_folder) as slot:
+    with Spawner(program=str(script)) as spawner, Slot(spawner, open_folder) as slot:
         assert said(slot, "sh", "-c", f"test ! -e {OTHER} && echo absent") == "absent\n"
         assert slot.run("test", "-c", OTHER).end.outcome == Exited(0)
         assert slot.run("grep", "^tmpfs /dev ", "/proc/mounts").end.outcome == Exited(1)
 
 
-def test_a_node_deep_inside_is_hidden_alone(open_folder: Path) -> None:
+def test_a_node_deep_inside_is_hidden_alone(open_folder: Path, keeper: str | None) -> None:
     nodes = "--node dri/card0 --node dri/card1 --node dri/by-path/pci-1 --node nvidia1"
     with (
-        Spawner(interpreter(open_folder, "ordinary", options=nodes)) as spawner,
+        Spawner(program=started(open_folder, "ordinary", keeper, options=nodes)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
         hidden = ("/dev/dri/card1", "/dev/dri/by-path/pci-1", "/dev/nvidia1", "/dev/nvidia7")
@@ -221,9 +227,9 @@ def test_the_user_is_the_same_and_so_are_the_owners_of_what_is_made(strict: Slot
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="groups are root's to give")
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
-def test_other_groups_still_open_files(open_folder: Path) -> None:
+def test_other_groups_still_open_files(open_folder: Path, keeper: str | None) -> None:
     """Device nodes are often those of a group such as video."""
-    interpreter(open_folder, "nobody")
+    started(open_folder, "nobody", keeper)
     secret = open_folder / "secret"
     secret.write_text("read\n")
     os.chown(secret, 0, 4321)
@@ -234,7 +240,7 @@ def test_other_groups_still_open_files(open_folder: Path) -> None:
         folder.chmod(0o777)
         who = NOBODY.replace("--clear-groups", groups)
         with (
-            Spawner(interpreter(folder, "nobody", as_who=who)) as spawner,
+            Spawner(program=started(folder, "nobody", keeper, as_who=who)) as spawner,
             Slot(spawner, folder) as slot,
         ):
             assert slot.run("cat", str(secret), hidden=HIDDEN).end.outcome == outcome
@@ -278,10 +284,12 @@ def test_a_term_is_heard_and_the_grace_is_given(strict: Slot) -> None:
 
 
 @pytest.mark.parametrize("who", ["us", "ordinary"])
-def test_whatever_it_leaves_is_ended_from_outside(who: str, open_folder: Path, nasty: str) -> None:
+def test_whatever_it_leaves_is_ended_from_outside(
+    who: str, open_folder: Path, nasty: str, keeper: str | None
+) -> None:
     mark = token()
     with (
-        Spawner(interpreter(open_folder, who)) as spawner,
+        Spawner(program=started(open_folder, who, keeper)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
         assert slot.run(nasty, "daemons-exit", mark, hidden=HIDDEN).end.leftovers == 3
@@ -334,12 +342,14 @@ REACH = f"head -c 1 ./full || head -c 1 {OTHER}; exit 0"
 
 @pytest.mark.parametrize("who", ["ordinary", "nobody"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_cannot_reach_what_is_hidden(way: str, who: str, open_folder: Path) -> None:
+def test_a_job_cannot_reach_what_is_hidden(
+    way: str, who: str, open_folder: Path, keeper: str | None
+) -> None:
     if not all(map(shutil.which, ("unshare", "nsenter", "umount", "mknod"))):
         pytest.skip("no util-linux here")
     script = f"{{ {WAYS[way].replace('REACH', REACH)}; }} 2>&1; {{ {REACH}; }} 2>&1"
     with (
-        Spawner(interpreter(open_folder, who)) as spawner,
+        Spawner(program=started(open_folder, who, keeper)) as spawner,
         Slot(spawner, open_folder) as slot,
     ):
         slot.run("sh", "-c", script, hidden=HIDDEN)
@@ -348,8 +358,10 @@ def test_a_job_cannot_reach_what_is_hidden(way: str, who: str, open_folder: Path
         assert b"\0" in slot.log.read_bytes(), "the test itself reaches nothing"
 
 
-def test_a_job_cannot_reach_it_through_another_strict_job(open_folder: Path) -> None:
-    with Spawner(interpreter(open_folder, "ordinary")) as spawner:
+def test_a_job_cannot_reach_it_through_another_strict_job(
+    open_folder: Path, keeper: str | None
+) -> None:
+    with Spawner(program=started(open_folder, "ordinary", keeper)) as spawner:
         folders = [open_folder / name for name in ("one", "two")]
         for folder in folders:
             folder.mkdir()
@@ -365,9 +377,10 @@ def test_a_job_cannot_reach_it_through_another_strict_job(open_folder: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root may do, root alone can show")
-def test_root_can_undo_it(open_folder: Path) -> None:
+def test_root_can_undo_it(open_folder: Path, keeper: str | None) -> None:
     """As the documentation says: against accidents, not against intent."""
-    with Spawner(interpreter(open_folder, "us")) as spawner, Slot(spawner, open_folder) as slot:
+    program = started(open_folder, "us", keeper)
+    with Spawner(program=program) as spawner, Slot(spawner, open_folder) as slot:
         said(slot, "sh", "-c", f"test ! -e {OTHER} && umount -l /dev && test -c {OTHER}")
         assert os.path.exists(OTHER)
 
@@ -406,7 +419,7 @@ def test_keepers_of_every_python_isolate(open_folder: Path) -> None:
         folder = open_folder / version
         folder.mkdir()
         with (
-            Spawner(interpreter(folder, "ordinary", program)) as spawner,
+            Spawner(program=started(folder, "ordinary", None, program)) as spawner,
             Slot(spawner, folder) as slot,
         ):
             assert said(slot, "sh", "-c", f"test ! -e {OTHER} && echo {version}") == f"{version}\n"
@@ -417,18 +430,17 @@ def test_keepers_of_every_python_isolate(open_folder: Path) -> None:
 
 
 def test_where_namespaces_are_forbidden_nothing_is_started_and_the_reason_told(
-    open_folder: Path,
+    open_folder: Path, keeper: str | None
 ) -> None:
-    if why := why_no_isolation(interpreter(open_folder, "ordinary")):
-        pytest.skip(why)
-    forbidden = interpreter(open_folder, "ordinary", options="--forbidden")
-    with Spawner(forbidden) as spawner, Slot(spawner, open_folder) as slot:
+    started(open_folder, "ordinary", keeper)
+    forbidden = started(open_folder, "ordinary", keeper, options="--forbidden")
+    with Spawner(program=forbidden) as spawner, Slot(spawner, open_folder) as slot:
         outcome = slot.run("sh", "-c", f"touch {open_folder}/ran", hidden=HIDDEN).end.outcome
         assert isinstance(outcome, NotStarted)
         assert outcome.error.startswith("strict isolation is not possible here: ")
         assert "user.max_user_namespaces is 0" in outcome.error
         assert not (open_folder / "ran").exists()
-        assert why_no_isolation(forbidden) == outcome.error
+        assert why_no_isolation([forbidden]) == outcome.error
         assert slot.run("true").end.outcome == Exited(0)
 
 
@@ -437,20 +449,35 @@ def test_where_namespaces_are_forbidden_nothing_is_started_and_the_reason_told(
     ("options", "word"),
     [("--filtered", "seccomp=unconfined"), ("--filtered --as-root", "--cap-add SYS_ADMIN")],
 )
-def test_a_containers_filter_is_named(options: str, word: str, open_folder: Path) -> None:
-    interpreter(open_folder, "ordinary")
-    found = interpreter(open_folder, "ordinary", options=f"--forbidden {options}")
-    why = str(why_no_isolation(found))
+def test_a_containers_filter_is_named(
+    options: str, word: str, open_folder: Path, keeper: str | None
+) -> None:
+    started(open_folder, "ordinary", keeper)
+    found = started(open_folder, "ordinary", keeper, options=f"--forbidden {options}")
+    why = str(why_no_isolation([found]))
     assert why.startswith("strict isolation is not possible here: ")
     assert word in why
+
+
+@pytest.mark.skipif(os.uname().machine not in UNSHARE, reason="another machine's numbers")
+@pytest.mark.parametrize("options", ["", "--filtered", "--filtered --as-root"])
+def test_both_kinds_of_keepers_name_the_same_reason(options: str, open_folder: Path) -> None:
+    if not PROGRAM.exists():
+        pytest.skip("the keepers' program was not built here (no C compiler)")
+    said = []
+    for keeper in (None, str(PROGRAM)):
+        started(open_folder, "ordinary", keeper)
+        found = started(open_folder, "ordinary", keeper, options=f"--forbidden {options}")
+        said.append(why_no_isolation([found]))
+    assert said[0] == said[1]
 
 
 def test_an_answer_is_always_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    assert "could not be tried" in str(why_no_isolation(str(broken)))
-    assert "could not be tried" in str(why_no_isolation(str(tmp_path / "absent")))
+    assert "could not be tried" in str(why_no_isolation([str(broken)]))
+    assert "could not be tried" in str(why_no_isolation([str(tmp_path / "absent")]))
 
 
 def test_only_what_lies_below_dev_can_be_hidden() -> None:

@@ -163,9 +163,10 @@ def expected(message: bytes) -> str:
     told += show(order.log) + show(order.cwd)
     codes = [str(code).encode() for code in order.success_codes]
     env = [b"%s=%s" % entry for entry in order.env_set.items()]
-    for many in (codes, order.outputs, order.argv, env, order.env_unset):
+    hidden = order.hidden or []
+    for many in (codes, order.outputs, order.argv, env, order.env_unset, hidden):
         told += f"[{len(many)}]" + "".join(map(show, many))
-    return start + told
+    return start + told + str(order.hidden is not None)
 
 
 def word(chance: random.Random) -> str:
@@ -203,6 +204,7 @@ def test_commands_are_read_as_python_reads_them(parser: Path, seed: int) -> None
             outputs=tuple(some),
             success_codes=frozenset({number % 256, 0}),
             timeout=chance.choice([None, 1.5]),
+            hidden=chance.choice([None, tuple(f"/dev/{one}" for one in some)]),
         )
         messages.append(launch_message(for_the_keeper(command), for_the_child(command)))
     messages += [os.fsencode(word(chance)) + b"\0" for _ in range(300)]

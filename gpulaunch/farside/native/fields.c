@@ -46,7 +46,6 @@ const char **next_list(struct fields *f, size_t *count) {
 bool parse_launch(struct fields f, struct launch *l) {
   struct fields *p = &l->fields;
   const char *text;
-  size_t nhidden;
   *l = (struct launch){.fields = f};
   l->id = next_field(p);
   l->end = next_field(p);
@@ -65,18 +64,19 @@ bool parse_launch(struct fields f, struct launch *l) {
   l->argv = next_list(p, &l->nargv);
   l->set = next_list(p, &l->nset);
   l->unset = next_list(p, &l->nunset);
-  bool isolated = next_flag(p);
-  const char **hidden = next_list(p, &nhidden);
-  bool whole = l->codes && l->outputs && l->argv && l->set && l->unset && hidden;
-  bool worker = *next_field(p), preloaded = *next_field(p);
-  free(hidden);
-  if (whole && l->nargv && !isolated && !worker && !preloaded && p->at == p->end) return true;
+  l->isolated = next_flag(p);
+  l->hidden = next_list(p, &l->nhidden);
+  bool whole = l->codes && l->outputs && l->argv && l->set && l->unset && l->hidden;
+  bool worker = *next_field(p);
+  next_field(p); /* how a job looks that goes on in an interpreter: here it is executed */
+  if (whole && l->nargv && !worker && p->at == p->end) return true;
   free_launch(l);
   return false;
 }
 
 void free_launch(struct launch *l) {
   free(l->codes), free(l->outputs), free(l->argv), free(l->set), free(l->unset);
+  free(l->hidden);
   free(l->fields.memory);
 }
 

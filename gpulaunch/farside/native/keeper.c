@@ -3,11 +3,12 @@
  *   supervisor --exec once--> spawner --fork--> guardian --fork--> monitor --fork, exec--> job
  *
  * The same processes, promises, messages and files as ../keeper has, whose introduction says who
- * adopts whom; workers, isolation and preload servers are that one's alone. It decides nothing, and
+ * adopts whom; workers and preload servers are that one's alone. It decides nothing, and
  * its words for people are that one's words.
  *
  *   keeper CONTROL               the spawner, with this socket
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
+ *   keeper try-isolation         exit with 0 if jobs can be isolated here
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -27,6 +28,11 @@ static void block_signals(void) { /* all but these: see keeper/kernel.py */
   sigfillset(&blocked);
   for (size_t i = 0; i < sizeof heard / sizeof *heard; i++) sigdelset(&blocked, heard[i]);
   sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static int try_isolation(void) { /* and tell on standard error why it is not possible here */
+  isolate(NULL, 0, STDERR_FILENO);
+  return 0;
 }
 
 static int self_test(const char *protocol) {
@@ -54,6 +60,7 @@ static int self_test(const char *protocol) {
 
 int main(int argc, char **argv) {
   if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
+  if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
   if (argc != 2) return UNKNOWN_PROTOCOL;
   int control = atoi(argv[1]);
   block_signals();

@@ -76,8 +76,9 @@ struct launch {
   long slot;                                     /* below zero: `end` is this attempt's own file */
   const char *timeout_text, *idle_timeout_text;  /* as the record has them */
   double timeout, idle_timeout, grace;           /* below zero: none */
-  const char **codes, **outputs, **argv, **set, **unset;
-  size_t ncodes, noutputs, nargv, nset, nunset;
+  const char **codes, **outputs, **argv, **set, **unset, **hidden;
+  size_t ncodes, noutputs, nargv, nset, nunset, nhidden;
+  bool isolated;
 };
 bool parse_launch(struct fields f, struct launch *l);
 void free_launch(struct launch *l);
@@ -90,6 +91,13 @@ void say_with(int fd, const char *message, const int *fds, int count);
 
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
 __attribute__((noreturn)) void become_job(const struct launch *l, int pipe);
+/* Tell, through the pipe, why this process cannot become the job, and exit. */
+__attribute__((format(printf, 2, 3), noreturn)) void refuse(int pipe, const char *format, ...);
+
+/* ── isolation.c ───────────────────────────────────────────────────────────────────────────────── */
+
+/* Hide these paths below /dev from this process and its descendants, or refuse. */
+void isolate(const char **paths, size_t count, int pipe);
 
 /* ── looks.c: what became of outputs, looked up by a helper ────────────────────────────────────── */
 

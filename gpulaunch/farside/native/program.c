@@ -13,8 +13,7 @@
 
 extern char **environ;
 
-__attribute__((format(printf, 2, 3), noreturn)) static void refuse(int pipe, const char *format,
-                                                                   ...) {
+void refuse(int pipe, const char *format, ...) {
   va_list list;
   va_start(list, format);
   vdprintf(pipe, format, list);
@@ -167,6 +166,7 @@ void become_job(const struct launch *l, int pipe) {
   settle_in(station.self);
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
   open_log(l->log, pipe);
+  if (l->isolated) isolate(l->hidden, l->nhidden, pipe);
   enter(l->cwd, pipe);
   execute(pipe, l->argv, environment_of(l));
 }
