@@ -1,4 +1,4 @@
-"""Which keepers watch over plain jobs on this machine, as `gpulaunch doctor` says it."""
+"""Which keepers watch over jobs on this machine, as `gpulaunch doctor` says it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ def finding() -> DoctorFinding:
     """Return the finding of `gpulaunch doctor` on the keepers, and why it is these."""
     choice = choose_keeper()
     if choice.reason == "works":
-        return DoctorFinding("ok", "plain jobs are kept by the compiled keepers")
+        return DoctorFinding("ok", "jobs are kept by the compiled keepers")
     if choice.reason == "unfit":
-        what = f"plain jobs are kept by Python's keepers: the compiled ones fail ({choice.problem})"
+        what = f"jobs are kept by Python's keepers: the compiled ones fail ({choice.problem})"
         return DoctorFinding("note", what, "they work as well, with more CPU time per job")
     why = {
         "asked": "GPULAUNCH_KEEPER asks for them",
         "absent": "gpulaunch was installed without the compiled ones (no C compiler, or the pure"
         " wheel)",
     }[choice.reason]
-    return DoctorFinding("ok", f"plain jobs are kept by Python's keepers: {why}")
+    return DoctorFinding("ok", f"jobs are kept by Python's keepers: {why}")

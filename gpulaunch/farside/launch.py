@@ -30,7 +30,7 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         child["env_unset"],
         _flag(hidden is not None),
         hidden or (),
-        _json(child.get("worker")),
+        _worker(child.get("worker")),
         _json(child.get("main")),
     )
 
@@ -60,12 +60,44 @@ def _json(value: object) -> str:
     return "" if value is None else json.dumps(value)
 
 
+def _worker(task: Mapping[str, Any] | None) -> list[str]:
+    """Return what keepers know of a worker's item, and the item, which only the worker reads."""
+    if task is None:
+        return []
+    limits = ("" if task[name] is None else str(task[name]) for name in ("items", "memory"))
+    loading = _seconds(task["load_timeout"])
+    return [coded_text(task["key"]), *limits, loading, json.dumps(task["item"])]
+
+
+class WorkerItem:
+    """What a worker is handed; the limits are those of `process/command.Task`.
+
+    `item`: a JSON object. `loading`: its worker is. `keep`: that has answered, and may take another
+    item.
+    """
+
+    def __init__(self, fields: list[bytes]) -> None:
+        self.key, items, memory, load_timeout, self.item = fields
+        self.items = int(items) if items else None
+        self.memory = int(memory) if memory else None
+        self.load_timeout = float(load_timeout) if load_timeout else None
+        self.loading = self.keep = False
+
+    def numbered(self, number: int, fresh: bool) -> bytes:
+        """Return the line that hands it to the worker; `fresh`: as the worker's first one."""
+        return b'{"item": %d, "fresh": %s, %s\n' % (
+            number,
+            b"true" if fresh else b"false",
+            self.item[1:],
+        )
+
+
 class LaunchOrder:
     """A command as keepers read it, once its first field is read; `message` is the whole of it.
 
     `success_codes` and `outputs`: what counts as a success. `oom_kills`: the file that counts them.
     `term_by`: who sends TERM to all processes here, if anybody does. `hidden`: None without
-    isolation. `task`: a worker's item. `main`: how a job looks that goes on without an exec.
+    isolation. `item`: a worker's. `main`: how a job looks that goes on without an exec.
     """
 
     def __init__(self, fields: MessageFields) -> None:
@@ -88,6 +120,6 @@ class LaunchOrder:
         self.env_unset = fields.many()
         isolated, hidden = fields.flag(), fields.many()
         self.hidden = hidden if isolated else None
-        task, main = fields.next(), fields.next()
-        self.task: dict[str, Any] | None = json.loads(task) if task else None
+        worker, main = fields.many(), fields.next()
+        self.item = WorkerItem(worker) if worker else None
         self.main: dict[str, Any] | None = json.loads(main) if main else None

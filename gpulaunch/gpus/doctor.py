@@ -33,7 +33,7 @@ def examine(
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
-    keepers plain jobs get.
+    keepers jobs get.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import IO, Any, TypeAlias
 
 from msgspec import Struct
@@ -136,8 +135,7 @@ Report: TypeAlias = (
 class Spawner:
     """One process, executed once, that forks keeper pairs. `environ` is what jobs start from.
 
-    `program`: the compiled keepers (`native.py`), which are for plain jobs; None: `python` runs
-    them.
+    `program`: the compiled keepers (`native.py`); None: `python` runs them.
     """
 
     def __init__(
@@ -385,8 +383,15 @@ def for_the_child(command: Command) -> dict[str, object]:
 
 
 def _task(command: Command, task: Task) -> dict[str, object]:
-    """Return a worker's item as `farside/serve` reads it, which decodes names of files as we do."""
-    return {**asdict(task), "log": command.log, "cwd": command.cwd}
+    """Return an item and its limits; `farside/serve` reads it, and decodes file names as we do."""
+    own = {"log": command.log, "cwd": command.cwd}
+    return {
+        "key": task.key,
+        "items": task.items,
+        "memory": task.memory,
+        "load_timeout": task.load_timeout,
+        "item": {**own, "env": dict(task.env), "values": dict(task.values)},
+    }
 
 
 def _main(main: Main) -> dict[str, object]:

@@ -105,11 +105,6 @@ class Command:
     task: Task | None = None
     main: Main | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is no worker's item, which Python's keepers alone can hand over."""
-        return self.task is None
-
     def __post_init__(self) -> None:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")

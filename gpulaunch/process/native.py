@@ -23,7 +23,7 @@ Reason: TypeAlias = Literal["works", "asked", "absent", "unfit"]
 
 
 class KeeperChoice(Struct, frozen=True):
-    """Which keepers plain jobs get: those of `program`, or, where it is None, Python's.
+    """Which keepers jobs get: those of `program`, or, where it is None, Python's.
 
     `reason`: it works; GPULAUNCH_KEEPER asks for Python's; it was not built; or its test failed,
     and `problem` is what it said.

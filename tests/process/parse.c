@@ -37,6 +37,7 @@ int main(void) {
       show_all(&t, l.codes, l.ncodes), show_all(&t, l.outputs, l.noutputs);
       show_all(&t, l.argv, l.nargv), show_all(&t, l.set, l.nset), show_all(&t, l.unset, l.nunset);
       show_all(&t, l.hidden, l.nhidden), putf(&t, l.isolated ? "True" : "False");
+      if (l.key) putf(&t, "%ld %lld", l.items, l.memory), show(&t, l.key), show(&t, l.item);
       free_launch(&l);
     } else {
       putf(&t, "none");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -55,16 +56,33 @@ def test_a_command_comes_as_it_was_sent() -> None:
     assert got.env_set == {b"A": b"b=c", b"B": b""}
     assert (got.env_unset, got.outputs) == ([b"C"], [os.fsencode(odd), b"/x/*"])
     assert (got.timeout, got.idle_timeout, got.grace) == (2.0, 0.5, 0.0)
-    assert (got.success_codes, got.hidden, got.task, got.main) == ([0, 3], None, None, None)
+    assert (got.success_codes, got.hidden, got.item, got.main) == ([0, 3], None, None, None)
 
 
 def test_what_a_command_lacks_is_told_from_what_is_empty() -> None:
     got = read(Command("a.1", ("true",), log="/l", end="/e", hidden=()))
     assert (got.slot, got.timeout, got.idle_timeout) == (None, None, None)
     assert got.hidden == []
-    item = read(Command("a.1", ("true",), log="/l", end="/e", task=Task("k", {"x": "ü"}))).task
+    item = read(Command("a.1", ("true",), log="/l", end="/e", task=Task("ü", {"x": "ü"}))).item
     assert item is not None
-    assert (item["key"], item["values"]) == ("k", {"x": "ü"})
+    assert (item.key, item.items, item.memory, item.load_timeout) == ("ü".encode(), *[None] * 3)
+    line = item.numbered(7, fresh=True)
+    assert line.endswith(b"}\n")
+    assert json.loads(line) == {
+        "item": 7,
+        "fresh": True,
+        "log": "/l",
+        "cwd": "/",
+        "env": {},
+        "values": {"x": "ü"},
+    }
+
+
+def test_a_workers_limits_come_as_they_were_sent() -> None:
+    task = Task("k", items=3, memory=2**40, load_timeout=0.5)
+    item = read(Command("a.1", ("true",), log="/l", end="/e", task=task)).item
+    assert item is not None
+    assert (item.items, item.memory, item.load_timeout) == (3, 2**40, 0.5)
 
 
 def test_a_stop_names_its_attempt_and_who_wants_it_in_any_script() -> None:

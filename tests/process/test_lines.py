@@ -28,12 +28,6 @@ print("bye")
 """
 
 
-@pytest.fixture(scope="module")
-def spawner() -> Iterator[Spawner]:
-    with Spawner() as spawner:
-        yield spawner
-
-
 class Bench(WorkerSlot):
     def __init__(self, spawner: Spawner, folder: Path) -> None:
         super().__init__(spawner, folder)

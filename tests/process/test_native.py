@@ -22,7 +22,7 @@ from gpulaunch.farside.launch import LaunchOrder, launch_message
 from gpulaunch.farside.wire import MessageFields, line_of_end, shown
 from gpulaunch.process import native
 from gpulaunch.process.client import Spawner, for_the_child, for_the_keeper
-from gpulaunch.process.command import Command
+from gpulaunch.process.command import Command, Task
 from tests.process.support import Slot, compiled
 
 SOURCES = native.PROGRAM.parent
@@ -88,7 +88,30 @@ ENDS: dict[str, Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("sh", "-c", "exit 4"),
         {"success_codes": frozenset({4}), "outputs": ("/no",)},
     ),
+    "item": lambda _: item("0 0 0 ", "1 0 0 "),
+    "item's code": lambda _: item("0 0 0 ", "1 3 0 "),
+    "item that spoils": lambda _: item("0 0 0 ", "1 0 1 "),
+    "item's error": lambda _: item("0 0 0 ", "1 0 0 no r\\351sum\\303\\251"),
+    "item's outputs": lambda _: item("0 0 0 ", "1 0 0 ", outputs=("/no", "/etc/hostname")),
+    "item that is late": lambda _: item("0 0 0 ", timeout=0.2),
+    "item that is silent": lambda _: item("0 0 0 ", idle_timeout=0.25),
+    "loading that is late": lambda _: item(load_timeout=0.2, timeout=9.0, idle_timeout=0.1),
+    "an answer cut short": lambda _: item("0 0 0 ", "1 0 0"),
+    "no answer": lambda _: item("0 0 0 ", after="exit 0"),
+    "no answer, and a code": lambda _: item("0 0 0 ", after="exit 5"),
+    "an answer of another item": lambda _: item("0 0 0 ", "2 0 0 "),
+    "loaded twice": lambda _: item("0 0 0 ", "0 0 0 "),
+    "no worker": lambda _: (("/no/such",), {"task": Task("k")}),
 }
+
+
+def item(
+    *answers: str, after: str = "sleep 9", load_timeout: float | None = None, **limits: Any
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """A worker whose answers are these, whatever it is handed."""
+    said = "".join(f"{answer}\\n" for answer in answers)
+    task = Task("k", load_timeout=load_timeout)
+    return ("bash", "-c", f"printf '{said}' >&3; {after}"), {"task": task, "grace": 0.1, **limits}
 
 
 def file_of(folder: Path, text: str, mode: int = 0o644) -> Path:
@@ -104,17 +127,19 @@ def link_of(folder: Path) -> Path:
     return path
 
 
-def end_of(program: str | None, folder: Path, case: str) -> bytes:
+def end_of(program: str | None, folder: Path, case: str) -> tuple[bytes, bool, str, bool]:
+    """The line in the end's file, and what the keepers report beside it."""
     shutil.rmtree(folder, ignore_errors=True)
     logs, data = folder / "logs", folder / "data"
     logs.mkdir(parents=True)
     data.mkdir()
     argv, limits = ENDS[case](data)
     with Spawner(program=program) as spawner, Slot(spawner, logs) as slot:
-        slot.run(*argv, **limits)
+        over = slot.run(*argv, **limits)
         line = line_of_end(slot.end_file.read_bytes())
     assert line is not None
-    return re.sub(rb'"(pid":\d+|(started|ended)":\[[^]]*\])', rb'"\2"', line)
+    line = re.sub(rb'"(pid":\d+|(started|ended)":\[[^]]*\])', rb'"\2"', line)
+    return line, over.kept, over.note, over.cpu is None
 
 
 @pytest.mark.parametrize("case", ENDS)
@@ -166,7 +191,11 @@ def expected(message: bytes) -> str:
     hidden = order.hidden or []
     for many in (codes, order.outputs, order.argv, env, order.env_unset, hidden):
         told += f"[{len(many)}]" + "".join(map(show, many))
-    return start + told + str(order.hidden is not None)
+    told += str(order.hidden is not None)
+    if order.item:
+        told += f"{order.item.items or -1} {order.item.memory or -1}"
+        told += show(order.item.key) + show(order.item.item)
+    return start + told
 
 
 def word(chance: random.Random) -> str:
@@ -204,6 +233,7 @@ def test_commands_are_read_as_python_reads_them(parser: Path, seed: int) -> None
             outputs=tuple(some),
             success_codes=frozenset({number % 256, 0}),
             timeout=chance.choice([None, 1.5]),
+            task=chance.choice([None, Task(word(chance), {"a": word(chance)}, items=number + 1)]),
             hidden=chance.choice([None, tuple(f"/dev/{one}" for one in some)]),
         )
         messages.append(launch_message(for_the_keeper(command), for_the_child(command)))
@@ -215,7 +245,10 @@ def test_commands_are_read_as_python_reads_them(parser: Path, seed: int) -> None
 def test_no_bytes_at_all_are_read_beyond_their_end(parser: Path, seed: int) -> None:
     """Under the sanitizers: what is read beside a message, or lost, ends the program."""
     chance = random.Random(seed)
-    command = Command("a.1", ("true", "x"), log="/l", end="/e", env_set={"A": "b"}, outputs=("/o",))
+    task = Task("k", {"a": "b"}, items=3)
+    command = Command(
+        "a.1", ("true", "x"), "/l", "/e", env_set={"A": "b"}, outputs=("/o",), task=task
+    )
     good = launch_message(for_the_keeper(command), for_the_child(command))
     messages = []
     for _ in range(3000):

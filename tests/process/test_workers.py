@@ -21,6 +21,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
+from gpulaunch.engines.strict import why_no_isolation
 from gpulaunch.farside.client import PROGRAM
 from gpulaunch.process.client import (
     AttemptOver,
@@ -49,12 +50,6 @@ FUNCTIONS = """
         print(model["seen"], item.what, os.environ["WHAT"], sys.stdin.read(), flush=True)
         exec(item.what)
 """
-
-
-@pytest.fixture(scope="module")
-def spawner() -> Iterator[Spawner]:
-    with Spawner() as spawner:
-        yield spawner
 
 
 class Bench(WorkerSlot):
@@ -397,8 +392,10 @@ def test_nothing_is_left_when_the_supervisor_goes(spawner: Spawner, tmp_path: Pa
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_nothing_is_left_when_a_keeper_is_killed(tmp_path: Path, victim: int) -> None:
-    with Spawner() as spawner, Bench(spawner, tmp_path) as bench:
+def test_nothing_is_left_when_a_keeper_is_killed(
+    tmp_path: Path, victim: int, keeper: str | None
+) -> None:
+    with Spawner(program=keeper) as spawner, Bench(spawner, tmp_path) as bench:
         bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
         os.kill(keepers_of(spawner)[victim], signal.SIGKILL)
         if victim == 0:
@@ -425,6 +422,16 @@ def test_a_worker_holds_the_leases_of_its_pair(spawner: Spawner, tmp_path: Path)
     os.close(read)
 
 
+def test_a_strict_worker_reads_its_items(bench: Bench) -> None:
+    if why := why_no_isolation():
+        pytest.skip(why)
+    for _ in range(2):
+        what = "print(os.path.exists('/dev/full'))"
+        ended = bench.do(what, hidden=("/dev/full",))
+        assert (ended.end.outcome, ended.kept) == (Exited(0), True)
+        assert bench.text(bench.number).endswith("\nFalse\n")
+
+
 def test_a_big_item_comes_through_whole(bench: Bench) -> None:
     padding = "x" * 300_000
     assert bench.do(f"print(len({padding!r}))").end.outcome == Exited(0)
@@ -439,11 +446,19 @@ def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
         "os.write(c.answers, {words!r})\n"
         "time.sleep(600 if {wait} else 0)"
     )
-    for words in (b"hello\n", b"[1]\n", b'{"item": 99, "exit": 0}\n', b"x" * 70_000):
+    invalid = (
+        b"hello\n",
+        b"1 0\n",
+        b"1 256 0 \n",
+        b"1 -1 0 \n",
+        b" 0 0 \n",
+        b"9" * 5000 + b" 0 0 \n",
+    )
+    for words in (*invalid, b"99 0 0 \n", b"x" * 70_000):
         ended = bench.do(what.format(words=words, wait=True))
         assert (ended.end.outcome, ended.kept) == (Signaled(signal.SIGKILL), False)
         assert "answer that is none" in ended.note
-    assert bench.do(what.format(words=b'{"loaded": 1}\n', wait=True)).kept is False
+    assert bench.do(what.format(words=b"0 0 0 \n", wait=True)).kept is False
 
 
 # ── One ahead ───────────────────────────────────────────────────────────────────────────────────

@@ -163,7 +163,6 @@ def test_a_keeper_that_is_gone_has_no_tree(slot: Slot, trees: Trees) -> None:
     assert spent_since(gone) is None
 
 
-@pytest.mark.parametrize("keeper", [None], ids=["python"])  # who alone keeps workers
 def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
     slot: Slot, trees: Trees, tmp_path: Path
 ) -> None:

@@ -73,7 +73,6 @@ class _Running(Struct):
     ports: tuple[PortLease, ...]
     server: PreloadServer | None = None
     stopped_by: EndCause | None = None
-    plain: bool = False
     behind: AttemptId | None = None
 
     @property
@@ -87,7 +86,7 @@ class _Running(Struct):
 
     @property
     def kind(self) -> PairKind:
-        return PairKind(_leases(self.launch), self.server, self.plain)
+        return PairKind(_leases(self.launch), self.server)
 
 
 class LocalAttempts:
@@ -182,15 +181,14 @@ class LocalAttempts:
             if worker:
                 pair = worker.pair
             else:
-                pair = self.pairs.take(PairKind(_leases(launch), server, command.is_plain))
+                pair = self.pairs.take(PairKind(_leases(launch), server))
                 stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
             pair.launch(command, message)
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
-            plain = command.is_plain
-            return _Running(launch, pair, place, tuple(ports), server, plain=plain)
+            return _Running(launch, pair, place, tuple(ports), server)
 
     def _begin_behind(self, launch: Launch, leader: _Running) -> _Running:
         """Hand the attempt to the keepers of the one before it, which is still running."""

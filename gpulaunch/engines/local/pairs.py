@@ -28,13 +28,11 @@ MAX_IDLE_WITHOUT_CARD = 4
 class PairKind(Struct, frozen=True):
     """What pairs have in common that can take each other's place.
 
-    `server`: the preload server that forked them; None for the run's spawner. `plain`: for
-    attempts that the compiled keepers can run.
+    `server`: the preload server that forked them; None for the run's spawner.
     """
 
     leases: tuple[str, ...]
     server: PreloadServer | None = None
-    plain: bool = False
 
 
 class Pairs:
@@ -54,9 +52,7 @@ class Pairs:
         self._cards = cards
         self._hear = hear
         self.preloads = Preloads(context, served, self._server_gone)
-        self._spawners: dict[str | None, Spawner] = {}  # by the compiled keepers' program, or none
-        self._program: str | None = None
-        self._chosen = False
+        self._spawner: Spawner | None = None
         self._forked = 0
         self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)
         self._leases: dict[Pair, tuple[str, ...]] = {}
@@ -107,22 +103,15 @@ class Pairs:
 
     def _fork_from(self, kind: PairKind, leases: list[int], alive: int, link: int | None) -> Pair:
         gives_back = bool(kind.leases)
-        for spawner in (kind.server, self._spawners.get(self._program_for(kind))):
+        for spawner in (kind.server, self._spawner):
             if spawner:
                 with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
                     return spawner.pair(leases, alive, link, gives_back)
-        if gone := self._spawners.pop(self._program_for(kind), None):
+        gone, self._spawner = self._spawner, None
+        if gone:
             gone.close()
-            self._chosen = False  # the program may have been replaced meanwhile
-        program = self._program_for(kind)
-        if program not in self._spawners:
-            self._spawners[program] = Spawner(program=program)
-        return self._spawners[program].pair(leases, alive, link, gives_back)
-
-    def _program_for(self, kind: PairKind) -> str | None:
-        if kind.plain and not self._chosen:
-            self._program, self._chosen = choose_keeper().program, True
-        return self._program if kind.plain else None
+        self._spawner = Spawner(program=choose_keeper().program)
+        return self._spawner.pair(leases, alive, link, gives_back)
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────
 
@@ -180,5 +169,5 @@ class Pairs:
             self.dismiss(pair)
         self._idle.clear()
         self.preloads.close()
-        for spawner in self._spawners.values():
-            spawner.close()
+        if self._spawner:
+            self._spawner.close()

@@ -7,13 +7,13 @@ import os
 import signal
 import time
 
-from ..launch import LaunchOrder
+from ..launch import LaunchOrder, WorkerItem
 from ..wire import NO_SPACE, Any, shown
 from .end import AttemptResult, EndFile
 from .kernel import has_ended, send_signal, spent_by_children
 from .looks import Looks
 from .start import FULL, ForkedChild, Station
-from .worker import WorkerItem, WorkerPipes
+from .worker import WorkerAnswer, WorkerPipes
 
 TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes reaches them all
 
@@ -57,7 +57,7 @@ class KeeperAttempt:
     def __init__(self, station: Station, launch: LaunchOrder) -> None:
         self.station = station
         self.launch = launch
-        self.item = None if launch.task is None else WorkerItem(launch.task)
+        self.item = launch.item
         self.spent = spent_by_children()
         self.result = AttemptResult()
         self.looks = Looks()
@@ -202,26 +202,23 @@ class KeeperAttempt:
         if item is None or worker is None:
             return
         worker.flush()
-        for word in worker.hear():
-            if word is not None and "loaded" in word and item.loading:
+        for answer in worker.hear():
+            if answer and answer.item == 0 and item.loading:
                 item.loading = False
                 self.phase.start_clock()
-            elif (
-                word is not None and word.get("item") == worker.count and self.result.status is None
-            ):
-                self.answered(item, worker, word)
+            elif answer and answer.item == worker.count and self.result.status is None:
+                self.answered(item, worker, answer)
             else:
                 self.result.note = "its worker gave an answer that is none, and was killed"
                 item.keep = False
                 send_signal(-worker.pid, signal.SIGKILL)
 
-    def answered(self, item: WorkerItem, worker: WorkerPipes, word: dict[str, object]) -> None:
-        code, result = word.get("exit", 0), self.result
-        code = code if isinstance(code, int) and 0 <= code < 256 else 1
-        result.error = str(word["error"]) if word.get("error") else None
-        result.status = code << 8
+    def answered(self, item: WorkerItem, worker: WorkerPipes, answer: WorkerAnswer) -> None:
+        result = self.result
+        result.error = answer.error or None
+        result.status = answer.code << 8
         result.answered = (time.monotonic(), time.time())
-        item.keep = not result.cause and not word.get("spoiled") and worker.may_stay()
+        item.keep = not result.cause and not answer.spoiled and worker.may_stay()
 
     # ── What follows from it ────────────────────────────────────────────────────────────────
 

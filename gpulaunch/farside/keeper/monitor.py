@@ -243,8 +243,8 @@ class Monitor:
         assert self.pending is not None
         if self.station.worker and not self.retirement:
             died = self.station.worker.has_died()  # between items: no attempt has failed by that
-            task = self.pending.task
-            if died or task is None or not self.station.worker.suits(task):
+            item = self.pending.item
+            if died or item is None or not self.station.worker.suits(item):
                 self.retire(now=died)
         if self.retirement:
             return

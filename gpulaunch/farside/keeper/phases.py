@@ -83,7 +83,7 @@ class Forking(Phase):
             worker = station.worker
             self.begin(ForkedChild(worker.pid))
             worker.grace = self.attempt.launch.grace
-            worker.hand(item.task, fresh=False)
+            worker.hand(item, fresh=False)
             self.attempt.send_started()
             return
         pipes: list[int] = []
@@ -103,8 +103,8 @@ class Forking(Phase):
             os.close(pipes[0])
             os.close(pipes[3])
             item.loading = True
-            station.worker = WorkerPipes(self.attempt.launch, item.task, child.pid, *pipes[1:3])
-            station.worker.hand(item.task, fresh=True)
+            station.worker = WorkerPipes(self.attempt.launch, item, child.pid, *pipes[1:3])
+            station.worker.hand(item, fresh=True)
         if host.at_fork is not None and not station.exec_only:
             child.ready_by = time.monotonic() + host.at_fork_limit
         running = self.begin(child)

@@ -192,14 +192,14 @@ def become_job(station: Station, parent: int, link: socket.socket, pipe: int) ->
         environment = dict(station.environment)
         with link:
             launch, pipes = await_launch(link)
+        stdio(launch.log)
+        if launch.hidden is not None:
+            isolate(launch.hidden)  # which opens the standard input anew: before a worker's
         if pipes:
             pipe = copy_high(pipe)
             answers = copy_high(pipes[1])
             os.dup2(pipes[0], 0)
             os.dup2(answers, 3)
-        stdio(launch.log)
-        if launch.hidden is not None:
-            isolate(launch.hidden)
         enter(launch.cwd)
         for name in launch.env_unset:
             environment.pop(name, None)
@@ -241,7 +241,7 @@ def await_launch(link: socket.socket) -> tuple[LaunchOrder, list[int]]:
         os._exit(127)
     message.next()
     launch = LaunchOrder(message)
-    if launch.task is not None and len(pipes) != 2:  # the kernel dropped some
+    if launch.item is not None and len(pipes) != 2:  # the kernel dropped some
         raise Refusal(os.strerror(errno.EMFILE))
     return launch, pipes
 

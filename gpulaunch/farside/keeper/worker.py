@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 
-from ..launch import LaunchOrder
+from ..launch import LaunchOrder, WorkerItem
 from ..proc import children_of
-from ..wire import Any
 from .kernel import children
 
+LONGEST_ANSWER = 65536  # bytes
 
-class WorkerItem:
-    """What a worker is handed; `keep`: it has answered, and may take another one."""
 
-    def __init__(self, task: dict[str, Any]) -> None:
-        self.task = task
-        self.load_timeout: float | None = self.task["load_timeout"]
-        self.loading = self.keep = False
+class WorkerAnswer:
+    """An answer to the item of this number, with an exit code, or an error; 0: it has loaded.
+
+    `spoiled`: the worker is not to be used again.
+    """
+
+    def __init__(self, item: int, code: int, spoiled: bool, error: str) -> None:
+        self.item = item
+        self.code = code
+        self.spoiled = spoiled
+        self.error = error
+
+    @classmethod
+    def read(cls, line: bytes) -> WorkerAnswer | None:
+        """Return the answer of a line, as `serve/pipes.py` writes it; None if it is none."""
+        words = line.split(b" ", 3)
+        if len(words) < 4 or not all(word.isdigit() and len(word) < 10 for word in words[:3]):
+            return None
+        item, code, spoiled = map(int, words[:3])
+        text = words[3].decode("utf-8", "replace")
+        return cls(item, code, spoiled != 0, text) if code < 256 else None
 
 
 class WorkerPipes:
     """A process that is handed one item after the other, and the pipes to it."""
 
     def __init__(
-        self, launch: LaunchOrder, task: dict[str, Any], pid: int, items: int, answers: int
+        self, launch: LaunchOrder, item: WorkerItem, pid: int, items: int, answers: int
     ) -> None:
         self.by = launch.id
         self.grace = launch.grace
-        self.key = task["key"]
-        self.most: int | None = task["items"]
-        self.memory: int | None = task["memory"]
+        self.key = item.key
+        self.most = item.items
+        self.memory = item.memory
         self.pid = pid
         self.items = items
         self.answers = answers
@@ -42,13 +56,13 @@ class WorkerPipes:
         os.set_blocking(items, False)
         os.set_blocking(answers, False)
 
-    def suits(self, task: dict[str, Any]) -> bool:
+    def suits(self, item: WorkerItem) -> bool:
         """Tell whether the worker may take this item; not if it has written something unasked."""
-        return task["key"] == self.key and not self.hear()
+        return item.key == self.key and not self.hear()
 
-    def hand(self, task: dict[str, Any], fresh: bool) -> None:
+    def hand(self, item: WorkerItem, fresh: bool) -> None:
         self.count += 1
-        self.outbox = json.dumps({**task, "item": self.count, "fresh": fresh}).encode() + b"\n"
+        self.outbox = item.numbered(self.count, fresh)
         self.flush()
 
     def flush(self) -> None:
@@ -60,10 +74,10 @@ class WorkerPipes:
         except OSError:
             self.outbox = b""  # the worker closed its input: it is about to end
 
-    def hear(self) -> list[dict[str, object] | None]:
+    def hear(self) -> list[WorkerAnswer | None]:
         """Return the worker's answers since the last call; None for each that is invalid."""
         try:
-            while len(self.words) < 65536:
+            while len(self.words) < LONGEST_ANSWER:
                 data = os.read(self.answers, 65536)
                 if not data:  # the worker closed its answers: it is about to end
                     self.silent = True
@@ -72,9 +86,9 @@ class WorkerPipes:
         except BlockingIOError:
             pass
         *lines, self.words = self.words.split(b"\n")
-        if len(self.words) >= 65536:
+        if len(self.words) >= LONGEST_ANSWER:
             lines, self.words = [*lines, b""], b""
-        return [_answer(line) for line in lines]
+        return [WorkerAnswer.read(line) for line in lines]
 
     def may_stay(self) -> bool:
         """Tell whether the worker may take another item, by its limits of items and of memory."""
@@ -98,14 +112,6 @@ class WorkerPipes:
     def close(self) -> None:
         self.close_input()
         os.close(self.answers)
-
-
-def _answer(line: bytes) -> dict[str, object] | None:
-    try:
-        word = json.loads(line.decode())
-    except ValueError:
-        return None
-    return word if isinstance(word, dict) else None
 
 
 def tree_memory(pid: int) -> int:

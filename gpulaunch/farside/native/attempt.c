@@ -3,7 +3,8 @@
  *   FORKING --> RUNNING --main ends--> SWEEPING --nothing left--> (CHECKING outputs) --> over
  *                  `--TERM, main ends--> TERMINATING --kill_at, or nothing left--^
  *
- * As ../keeper/phases.py, which says why each step is as it is. */
+ * A worker's answer ends the attempt as its main process's end would. As ../keeper/phases.py, which
+ * says why each step is as it is. */
 #define _GNU_SOURCE
 #include "keeper.h"
 
@@ -37,6 +38,8 @@ static struct {
   bool has_status, checked, main_was_killed, alone;
   int status, leftovers, end, exec_pipe;
   char *cause, *by, *error, *cut_cause, *cut_by; /* NULL: none */
+  const char *note;                              /* for people, of a worker; NULL: none */
+  bool loading, keep; /* of a worker's item: its worker is; that has answered, and stays */
   bool no_space;
   struct text words, answer; /* of the child, of the helper */
   char *missing[MISSING_MOST];
@@ -44,9 +47,10 @@ static struct {
   struct pids told, helpers; /* INVARIANT: a helper listed is not reaped, so its number is its own */
   pid_t helper;
   int helper_pipe;
-  double asked, fork_at, fork_pause, kill_at, silence_at, check_at, check_limit; /* < 0: never */
-  struct moment started;
-  double silent_since, looked_at;
+  double asked, fork_at, fork_pause, check_at, check_limit;
+  double term_at, kill_at, silence_at; /* below zero: never */
+  struct moment started, answered;     /* the second only of a worker's item */
+  double clock, silent_since, looked_at; /* clock: from when its time is counted */
   long long log_size, log_time;
   int64_t since; /* ns; an output that is older is not this attempt's */
   double spent;
@@ -57,6 +61,11 @@ bool attempt_on(void) { return a.on; }
 const char *attempt_id(void) { return a.l.id; }
 
 static struct moment moment(void) { return (struct moment){monotonic(), clock_now(CLOCK_REALTIME)}; }
+
+/* The seconds that it may take, or its worker's loading. */
+static double limit(void) {
+  return a.loading && a.l.load_timeout >= 0 ? a.l.load_timeout : a.l.timeout;
+}
 
 static void set_text(char **place, const char *text) {
   char *copy = copy_of(text);
@@ -145,9 +154,10 @@ static void put_missing(struct text *r) {
 }
 
 static void put_record(struct text *r) {
-  struct moment ended = moment();
+  struct moment ended = a.answered.mono > 0 ? a.answered : moment();
   const char *seconds = "";
-  if (a.cause && !strcmp(a.cause, "timeout")) seconds = a.l.timeout_text;
+  if (a.cause && !strcmp(a.cause, "timeout"))
+    seconds = a.loading && a.l.load_timeout >= 0 ? a.l.load_timeout_text : a.l.timeout_text;
   if (a.cause && !strcmp(a.cause, "idle_timeout")) seconds = a.l.idle_timeout_text;
   putf(r, "{\"attempt\":");
   put_string(r, a.l.id, ESCAPE, 2000);
@@ -205,7 +215,10 @@ static void finish(void) {
   }
   putf(&t, "{\"is\":\"ended\",\"end\":");
   put(&t, r.at, r.size);
-  putf(&t, ",\"kept\":false,\"note\":\"\",\"cpu\":%.6f}", spent_by_children() - a.spent);
+  putf(&t, ",\"kept\":%s,\"note\":", worker.pid ? "true" : "false");
+  put_string(&t, a.note ? a.note : "", ESCAPE, 0);
+  if (a.l.key) putf(&t, ",\"cpu\":null}");
+  else putf(&t, ",\"cpu\":%.6f}", spent_by_children() - a.spent);
   say(station.channel, &t);
   free(r.at), free(t.at);
   forget();
@@ -213,28 +226,71 @@ static void finish(void) {
 
 /* ── Start ─────────────────────────────────────────────────────────────────────────────────────── */
 
-static void start_process(void) {
-  int pipes[2];
+static void tell_started(void) {
+  struct text t = {0};
+  putf(&t, "{\"is\":\"started\",\"attempt\":");
+  put_string(&t, a.l.id, ESCAPE, 0);
+  putf(&t, ",\"pid\":%d,\"keeper\":%d,\"keeper_start\":%lld,\"spent\":%.6f}", (int)a.pid,
+       (int)station.self, station.start, a.spent);
+  say(station.channel, &t);
+  free(t.at);
+}
+
+/* Start the timeout and the idle timeout; a worker's loading has a limit of its own. */
+static void start_clock(double now) {
+  a.clock = a.silent_since = a.looked_at = now;
+  if (a.l.idle_timeout > 0 && !a.loading) a.silence_at = now + a.l.idle_timeout;
+}
+
+static void now_running(pid_t pid, int exec_pipe) {
+  a.pid = pid;
+  a.exec_pipe = exec_pipe;
+  a.phase = RUNNING;
+  a.started = moment();
+  start_clock(a.started.mono);
+}
+
+/* Fork the job, with a pipe for its exec's result and, for a worker, for items and answers. */
+static pid_t fork_job(int *exec_pipe) {
+  int pipes[3][2], count = a.l.key ? 3 : 1, n = 0;
   pid_t pid = -1;
-  a.fork_at = -1;
-  if (!pipe2(pipes, O_CLOEXEC | O_NONBLOCK)) {
-    pid = fork();
-    if (pid == 0) become_job(&a.l, pipes[1]);
-    close(pipes[1]);
-    if (pid < 0) close(pipes[0]);
+  while (n < count && !pipe2(pipes[n], n ? O_CLOEXEC : O_CLOEXEC | O_NONBLOCK)) n++;
+  if (n == count) pid = fork();
+  if (pid == 0) become_job(&a.l, pipes[0][1], n == 3 ? (int[]){pipes[1][0], pipes[2][1]} : NULL);
+  if (pid < 0) {
+    int why = errno;
+    while (n-- > 0) close(pipes[n][0]), close(pipes[n][1]);
+    errno = why;
+    return -1;
   }
+  close(pipes[0][1]);
+  *exec_pipe = pipes[0][0];
+  if (n == 3) {
+    close(pipes[1][0]), close(pipes[2][1]);
+    worker_begin(&a.l, pid, pipes[1][1], pipes[2][0]);
+  }
+  return pid;
+}
+
+static void start_process(void) { /* or hand its item to the worker that waits */
+  int exec_pipe;
+  a.fork_at = -1;
+  if (a.l.key && worker.pid) {
+    now_running(worker.pid, -1);
+    worker_hand(&a.l, false);
+    tell_started();
+    return;
+  }
+  pid_t pid = fork_job(&exec_pipe);
   if (pid < 0) { /* scarce: that is not the job's failure */
     if (!is_scarce(errno)) die("fork");
     a.fork_at = monotonic() + a.fork_pause;
     a.fork_pause = fmin(a.fork_pause * 2, 1.0);
     return;
   }
-  a.pid = pid;
-  a.exec_pipe = pipes[0];
-  a.phase = RUNNING;
-  a.started = moment();
-  a.silent_since = a.looked_at = a.started.mono;
-  if (a.l.idle_timeout > 0) a.silence_at = a.started.mono + a.l.idle_timeout;
+  a.loading = a.l.key;
+  if (a.l.key) worker_hand(&a.l, true);
+  now_running(pid, exec_pipe);
 }
 
 void attempt_begin(struct launch launch) {
@@ -247,7 +303,7 @@ void attempt_begin(struct launch launch) {
   a.on = true;
   a.l = launch;
   a.exec_pipe = a.helper_pipe = -1;
-  a.fork_at = a.kill_at = a.silence_at = -1;
+  a.fork_at = a.term_at = a.kill_at = a.silence_at = -1;
   a.fork_pause = 0.01;
   a.log_size = a.log_time = -1;
   a.spent = spent_by_children();
@@ -276,13 +332,7 @@ static void read_child(void) {
     set_text(&a.error, a.words.at + (a.no_space ? 1 : 0));
     return;
   }
-  struct text t = {0};
-  putf(&t, "{\"is\":\"started\",\"attempt\":");
-  put_string(&t, a.l.id, ESCAPE, 0);
-  putf(&t, ",\"pid\":%d,\"keeper\":%d,\"keeper_start\":%lld,\"spent\":%.6f}", (int)a.pid,
-       (int)station.self, station.start, a.spent);
-  say(station.channel, &t);
-  free(t.at);
+  tell_started();
 }
 
 /* ── Looks at the file system, by a helper: a look may hang, the keeper may not ────────────────── */
@@ -351,7 +401,12 @@ static void start_sweep(void) {
 
 static void conclude(void) {
   a.checked = true;
-  start_sweep(); /* of the helper */
+  if (a.keep) {
+    drop_helper();
+    finish();
+  } else {
+    start_sweep(); /* of the helper */
+  }
 }
 
 static void outputs_looked_for(double now) {
@@ -396,12 +451,51 @@ static void read_helper(void) {
 
 /* ── What happens meanwhile ────────────────────────────────────────────────────────────────────── */
 
+static void answered(const struct answer *answer) {
+  if (*answer->error) set_text(&a.error, answer->error);
+  a.status = (int)answer->code << 8;
+  a.has_status = true;
+  a.answered = moment();
+  a.keep = !a.cause && !answer->spoiled && worker_may_stay();
+}
+
+/* Handle the worker's answers; kill a worker that gives an invalid one. */
+static void hear_worker(void) {
+  struct answer answer;
+  enum heard heard;
+  if (!a.l.key || !worker.pid) return;
+  worker_flush();
+  while ((heard = worker_hear(&answer)) != NOTHING) {
+    if (heard == ANSWER && answer.item == 0 && a.loading) {
+      a.loading = false;
+      if (a.phase == RUNNING) start_clock(monotonic());
+    } else if (heard == ANSWER && answer.item == worker.count && !a.has_status) {
+      answered(&answer);
+    } else {
+      a.note = "its worker gave an answer that is none, and was killed";
+      a.keep = false;
+      kill(-worker.pid, SIGKILL);
+    }
+  }
+}
+
+static void main_reaped(pid_t pid, int status) {
+  hear_worker(); /* its last answer, which it gave before it died */
+  bool unanswered = worker_reaped(pid) && !a.has_status && !a.cause;
+  a.keep = false;
+  if (unanswered && !a.error && status == 0) {
+    status = 1 << 8;
+    a.note = "its worker ended, with status 0, before it answered";
+  }
+  if (!a.has_status) a.status = status, a.has_status = true;
+}
+
 static void reaped(pid_t pid, int status) {
   drop_pid(&a.told, pid);
   a.sweep.nap = 0.0005;
   if (pid == a.pid) {
     read_child();
-    if (!a.has_status) a.status = status, a.has_status = true;
+    main_reaped(pid, status);
   } else if (has_pid(&a.helpers, pid)) {
     drop_pid(&a.helpers, pid);
   } else if (a.has_status && !a.main_was_killed && WIFSIGNALED(status)) {
@@ -427,11 +521,13 @@ int attempt_pipes(int *fds) {
   int count = 0;
   if (a.exec_pipe >= 0) fds[count++] = a.exec_pipe;
   if (a.helper_pipe >= 0) fds[count++] = a.helper_pipe;
+  if (a.l.key && worker.pid && !worker.silent) fds[count++] = worker.answers;
   return count;
 }
 
 void attempt_look(void) {
   read_child();
+  hear_worker();
   reap(); /* before the helper: a job that has ended cannot be too silent */
   read_helper();
 }
@@ -472,11 +568,26 @@ static void advance_forking(double now) {
   else if (a.fork_at >= 0 && now >= a.fork_at) start_process();
 }
 
+/* A worker that stays is not swept; one that is to go has its input closed, and then as a stop. */
+static void item_is_over(double now) {
+  if (a.keep) {
+    check_or_finish();
+    return;
+  }
+  worker_close_input();
+  if (a.kill_at < 0) {
+    a.term_at = now + a.l.grace / 2;
+    a.kill_at = now + a.l.grace;
+  }
+  a.phase = TERMINATING;
+}
+
 static void advance_running(double now) {
-  if (a.has_status && a.cause) a.phase = TERMINATING;
+  if (a.has_status && a.l.key && worker.pid) item_is_over(now);
+  else if (a.has_status && a.cause) a.phase = TERMINATING;
   else if (a.has_status || (a.kill_at >= 0 && now >= a.kill_at)) start_sweep();
   else if (a.kill_at >= 0) return;
-  else if (a.l.timeout > 0 && now >= a.started.mono + a.l.timeout) attempt_stop("timeout", "", false);
+  else if (limit() > 0 && now >= a.clock + limit()) attempt_stop("timeout", "", false);
   else if (a.silence_at >= 0 && now >= a.silence_at && !a.helper)
     a.silence_at = ask(look_at_log) ? -1 : now + 1.0;
 }
@@ -488,6 +599,10 @@ static void advance_terminating(double now) {
   if (a.alone || now >= a.kill_at) {
     start_sweep();
     return;
+  }
+  if (a.term_at >= 0 && now >= a.term_at && worker.pid) {
+    a.term_at = -1;
+    terminate(worker.pid);
   }
   children(&found);
   for (size_t i = 0; i < found.count; i++) {
@@ -502,7 +617,7 @@ static void advance_terminating(double now) {
 
 static void advance_sweeping(void) {
   if (!a.alone) {
-    if (!a.has_status) {
+    if (!a.has_status || worker.pid) {
       a.main_was_killed = true;
       kill(-a.pid, SIGKILL);
     }
@@ -545,10 +660,10 @@ static double earliest(double one, double other) {
 }
 
 double attempt_deadline(void) {
-  double limit = a.l.timeout > 0 ? a.l.timeout : -1;
+  double most = limit() > 0 ? limit() : -1;
   if (a.phase == SWEEPING) return monotonic() + a.sweep.nap;
   if (a.phase == CHECKING) return fmin(a.check_at, a.check_limit);
-  if (a.phase == FORKING) return earliest(a.fork_at, limit < 0 ? -1 : a.asked + limit);
-  if (a.kill_at >= 0) return a.kill_at;
-  return earliest(a.silence_at, limit < 0 ? -1 : a.started.mono + limit);
+  if (a.phase == FORKING) return earliest(a.fork_at, most < 0 ? -1 : a.asked + most);
+  if (a.kill_at >= 0) return earliest(a.term_at, a.kill_at);
+  return earliest(a.silence_at, most < 0 ? -1 : a.clock + most);
 }

@@ -42,6 +42,22 @@ const char **next_list(struct fields *f, size_t *count) {
   return list;
 }
 
+static bool parse_worker(struct fields *p, struct launch *l) {
+  size_t count;
+  const char **list = next_list(p, &count);
+  if (count == 5) {
+    l->key = list[0];
+    l->items = *list[1] ? strtol(list[1], NULL, 10) : -1;
+    l->memory = *list[2] ? strtoll(list[2], NULL, 10) : -1;
+    l->load_timeout_text = list[3];
+    l->load_timeout = *list[3] ? strtod(list[3], NULL) : -1;
+    l->item = list[4];
+  }
+  bool whole = list && (!count || (count == 5 && *l->item == '{'));
+  free(list);
+  return whole;
+}
+
 /* Read a launch after its verb; false, and nothing is kept, if it is none for these keepers. */
 bool parse_launch(struct fields f, struct launch *l) {
   struct fields *p = &l->fields;
@@ -67,9 +83,9 @@ bool parse_launch(struct fields f, struct launch *l) {
   l->isolated = next_flag(p);
   l->hidden = next_list(p, &l->nhidden);
   bool whole = l->codes && l->outputs && l->argv && l->set && l->unset && l->hidden;
-  bool worker = *next_field(p);
+  whole = parse_worker(p, l) && whole;
   next_field(p); /* how a job looks that goes on in an interpreter: here it is executed */
-  if (whole && l->nargv && !worker && p->at == p->end) return true;
+  if (whole && l->nargv && p->at == p->end) return true;
   free_launch(l);
   return false;
 }

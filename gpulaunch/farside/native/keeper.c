@@ -1,10 +1,10 @@
-/* The processes between the supervisor and a plain job, as one static program.
+/* The processes between the supervisor and a job, as one static program.
  *
  *   supervisor --exec once--> spawner --fork--> guardian --fork--> monitor --fork, exec--> job
  *
  * The same processes, promises, messages and files as ../keeper has, whose introduction says who
- * adopts whom; workers and preload servers are that one's alone. It decides nothing, and
- * its words for people are that one's words.
+ * adopts whom. Preload servers, which are in the jobs' own interpreter, have those keepers. It
+ * decides nothing, and its words for people are that one's words.
  *
  *   keeper CONTROL               the spawner, with this socket
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define PROTOCOL "1" /* as in ../wire.py, with these three */
+#define PROTOCOL "2" /* as in ../wire.py, with these three */
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
@@ -79,6 +79,11 @@ struct launch {
   const char **codes, **outputs, **argv, **set, **unset, **hidden;
   size_t ncodes, noutputs, nargv, nset, nunset, nhidden;
   bool isolated;
+  const char *key, *item;        /* of a worker; NULL: the job is none */
+  long items;                    /* this and the next two below zero: no limit */
+  long long memory;              /* bytes */
+  double load_timeout;
+  const char *load_timeout_text; /* as the record has it */
 };
 bool parse_launch(struct fields f, struct launch *l);
 void free_launch(struct launch *l);
@@ -90,7 +95,8 @@ void say_with(int fd, const char *message, const int *fds, int count);
 /* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
 
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
-__attribute__((noreturn)) void become_job(const struct launch *l, int pipe);
+/* `items`: what a worker reads and answers to; NULL: the job is none. */
+__attribute__((noreturn)) void become_job(const struct launch *l, int pipe, const int *items);
 /* Tell, through the pipe, why this process cannot become the job, and exit. */
 __attribute__((format(printf, 2, 3), noreturn)) void refuse(int pipe, const char *format, ...);
 
@@ -125,14 +131,50 @@ struct station { /* the monitor's own */
 };
 extern struct station station;
 
+extern struct worker {
+  pid_t pid;           /* 0: there is none */
+  char *by, *key;      /* by: the attempt with which it was started */
+  double grace;        /* that of its last item */
+  long most;           /* items; this and the next below zero: no limit */
+  long long memory;    /* bytes */
+  int items, answers;  /* pipes */
+  unsigned long count; /* of items that it was handed */
+  bool silent;         /* it closed its answers */
+} worker;
+
 bool attempt_on(void);
 const char *attempt_id(void);
 void attempt_begin(struct launch launch);
 void attempt_stop(const char *reason, const char *by, bool now);
-int attempt_pipes(int *fds); /* two at most */
+int attempt_pipes(int *fds); /* three at most */
 void attempt_look(void);
 void attempt_advance(void);
 double attempt_deadline(void); /* below zero: none */
+
+/* ── worker.c, retire.c: a process that is handed item after item, and its end ─────────────────── */
+
+enum heard { NOTHING, INVALID, ANSWER };
+struct answer {
+  unsigned long item, code; /* item 0: the worker has loaded */
+  bool spoiled;             /* it is not to be used again */
+  const char *error;
+};
+void worker_begin(const struct launch *l, pid_t pid, int items, int answers);
+void worker_hand(const struct launch *l, bool fresh);
+void worker_flush(void);
+bool worker_has_more(void); /* to be written */
+enum heard worker_hear(struct answer *answer);
+bool worker_suits(const struct launch *l);
+bool worker_may_stay(void);
+bool worker_has_died(void);
+void worker_close_input(void);
+bool worker_reaped(pid_t pid);
+
+bool retiring(void);
+/* End the idle worker; `asked`: report that it is gone, at once if there is none. */
+void retire(bool now, bool asked);
+void retire_advance(double now);
+double retire_deadline(void);
 
 /* ── monitor.c, spawner.c ──────────────────────────────────────────────────────────────────────── */
 

@@ -20,6 +20,14 @@ static bool hears, leaving; /* hears: it reads what the supervisor says */
 static pid_t supervisor;    /* 0: it is not looked at */
 static double look_at = -1; /* below zero: not now */
 static int found_stopped;
+static struct {
+  bool on;
+  struct launch launch;
+} pending, ahead; /* waits for a worker to be gone; what the worker goes on with after the attempt */
+static struct {
+  char *reason, *by; /* NULL: none */
+  bool now;
+} early; /* a stop of the pending attempt */
 
 /* Leave, and read no more: what the supervisor sends from here on is never begun. */
 static void leave(void) {
@@ -27,10 +35,11 @@ static void leave(void) {
   hears = false;
   leaving = true;
   look_at = -1;
+  if (worker.pid) retire(false, false);
 }
 
 static void look_at_supervisor(double now) {
-  if (attempt_on() || leaving) {
+  if (attempt_on() || retiring() || pending.on || leaving) {
     look_at = -1;
     found_stopped = 0;
   } else if (look_at < 0) {
@@ -42,15 +51,79 @@ static void look_at_supervisor(double now) {
   }
 }
 
+/* Stop the running attempt, or the one that waits for a worker to be gone. */
+static void stop(const char *reason, const char *by, bool now) {
+  if (attempt_on()) {
+    attempt_stop(reason, by, now);
+  } else if (pending.on) {
+    free(early.reason), free(early.by);
+    early.reason = copy_of(reason);
+    early.by = copy_of(by);
+    early.now = now;
+  }
+}
+
 static void supervisor_is_gone(void) {
   leaving = true;
   hears = false; /* the socket stays open: it says that this keeper lives */
-  if (attempt_on()) attempt_stop("interrupted", SUPERVISOR_GONE, false);
+  stop("interrupted", SUPERVISOR_GONE, false);
 }
+
+/* ── Workers: a process that stays from one attempt to the next ────────────────────────────────── */
+
+/* Start the pending attempt; first end a worker that cannot take it. */
+static void begin(void) {
+  if (worker.pid && !retiring()) {
+    bool died = worker_has_died(); /* between items: no attempt has failed by that */
+    if (died || !worker_suits(&pending.launch)) retire(died, false);
+  }
+  if (retiring()) return;
+  pending.on = false;
+  attempt_begin(pending.launch); /* which owns the message's memory */
+  if (!early.reason) return;
+  if (attempt_on()) attempt_stop(early.reason, early.by, early.now);
+  free(early.reason), free(early.by);
+  early.reason = early.by = NULL;
+}
+
+/* Tell the supervisor that what was to follow never begins here. */
+static void decline(void) {
+  struct text t = {0};
+  putf(&t, "{\"is\":\"unbegun\",\"attempt\":");
+  put_string(&t, ahead.launch.id, ESCAPE, 0);
+  putf(&t, "}");
+  say(station.channel, &t);
+  free(t.at);
+  free_launch(&ahead.launch);
+  ahead.on = false;
+}
+
+/* Begin what is to follow, if the worker stays. */
+static void go_on(void) {
+  if (!ahead.on) return;
+  if (leaving || retiring() || !worker.pid) {
+    decline();
+    return;
+  }
+  pending = ahead;
+  ahead.on = false;
+  begin();
+}
+
+/* Between attempts: reap or end the worker; start the pending attempt once it is gone. */
+static void mind_worker(void) {
+  if (worker.pid && !retiring()) {
+    if (leaving) retire(false, false);
+    else if (worker_has_died()) retire(true, false);
+  }
+  if (retiring()) retire_advance(monotonic());
+  if (pending.on && !retiring()) begin();
+}
+
+/* ── What it is told ───────────────────────────────────────────────────────────────────────────── */
 
 static void listen_to_supervisor(void) {
   struct fields f;
-  struct launch launch;
   int fds[MAX_FDS], count;
   if (!receive(station.channel, &f, fds, &count)) {
     supervisor_is_gone();
@@ -60,20 +133,32 @@ static void listen_to_supervisor(void) {
   const char *verb = next_field(&f);
   if (!strcmp(verb, "launch")) {
     errno = EPROTO;
-    if (attempt_on() || !parse_launch(f, &launch)) die("a launch that is none");
-    attempt_begin(launch); /* which owns the message's memory */
+    if (attempt_on() || pending.on || !parse_launch(f, &pending.launch)) die("a launch");
+    pending.on = true;
+    begin();
+    return;
+  }
+  if (!strcmp(verb, "behind")) {
+    errno = EPROTO;
+    if (ahead.on || !parse_launch(f, &ahead.launch)) die("a launch behind another");
+    ahead.on = true;
+    if (!attempt_on()) go_on();
     return;
   }
   if (!strcmp(verb, "stop")) {
     const char *attempt = next_field(&f), *reason = next_field(&f), *by = next_field(&f);
     bool now = next_flag(&f);
-    if (attempt_on() && !strcmp(attempt, attempt_id())) attempt_stop(reason, by, now);
+    const char *here = attempt_on() ? attempt_id() : pending.on ? pending.launch.id : NULL;
+    if (here && !strcmp(attempt, here)) stop(reason, by, now);
+    else if (ahead.on && !strcmp(attempt, ahead.launch.id)) decline();
+  } else if (!strcmp(verb, "back")) {
+    if (ahead.on && !strcmp(next_field(&f), ahead.launch.id)) decline();
   } else if (!strcmp(verb, "end")) {
     leaving = true;
   } else if (!strcmp(verb, "lend")) {
     say_with(station.channel, "{\"is\":\"lent\"}", station.leases, station.nleases);
   } else if (!strcmp(verb, "retire")) {
-    say_with(station.channel, "{\"is\":\"worker_gone\"}", NULL, 0); /* there is none */
+    if (!attempt_on()) retire(next_flag(&f), true);
   }
   free(f.memory);
 }
@@ -83,13 +168,15 @@ static int milliseconds_to(double at) {
 }
 
 static void serve(void) {
-  while (attempt_on() || !leaving) {
-    int more[2], count = attempt_on() ? attempt_pipes(more) : 0;
-    struct pollfd fds[5] = {{ends, POLLIN, 0},
+  while (attempt_on() || worker.pid || pending.on || !leaving) {
+    int more[3], count = attempt_on() ? attempt_pipes(more) : 0;
+    struct pollfd fds[7] = {{ends, POLLIN, 0},
                             {watch, POLLIN, 0},
                             {hears ? station.channel : -1, POLLIN, 0}};
     for (int i = 0; i < count; i++) fds[3 + i] = (struct pollfd){more[i], POLLIN, 0};
-    double at = attempt_on() ? attempt_deadline() : look_at;
+    if (attempt_on() && worker_has_more())
+      fds[3 + count++] = (struct pollfd){worker.items, POLLOUT, 0};
+    double at = attempt_on() ? attempt_deadline() : retiring() ? retire_deadline() : look_at;
     if (poll(fds, (nfds_t)(3 + count), milliseconds_to(at)) < 0) {
       if (errno != EINTR) die("poll");
       continue;
@@ -104,6 +191,8 @@ static void serve(void) {
       leaving = true;
     }
     if (attempt_on()) attempt_advance();
+    if (!attempt_on()) go_on();
+    if (!attempt_on()) mind_worker();
     if (supervisor) look_at_supervisor(monotonic());
   }
 }

@@ -162,11 +162,20 @@ static void enter(const char *cwd, int pipe) {
   refuse(pipe, "the working directory %s cannot be entered: %s", cwd, strerror(errno));
 }
 
-void become_job(const struct launch *l, int pipe) {
+/* Connect a worker to its items and, by descriptor 3, its answers; return where the pipe is then. */
+static int connect_worker(const int *items, int pipe) {
+  int high = copy_high(pipe), answers = copy_high(items[1]);
+  if (high < 0 || answers < 0 || dup2(items[0], 0) < 0 || dup2(answers, 3) < 0)
+    refuse(pipe, "%s", strerror(errno));
+  return high;
+}
+
+void become_job(const struct launch *l, int pipe, const int *items) {
   settle_in(station.self);
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
   open_log(l->log, pipe);
-  if (l->isolated) isolate(l->hidden, l->nhidden, pipe);
+  if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
+  if (items) pipe = connect_worker(items, pipe);
   enter(l->cwd, pipe);
   execute(pipe, l->argv, environment_of(l));
 }

@@ -6,12 +6,13 @@
 It owns the worker's descriptors: which log they write to, and where items come from. It never
 decides when the worker ends, how long an item may take, or what an end means: its keeper does.
 
-    keeper ──{"item": 7, "log": ..., "env": ..., "values": {...}}──▶ descriptor 0
-           ◀──{"loaded": 12.5}, {"item": 7, "exit": 0}────────────── descriptor 3
+    keeper ──{"item": 7, "fresh": false, "log": ..., "values": {...}}──▶ descriptor 0
+           ◀──"7 0 0 "────────────────────────────────────────────────── descriptor 3
 
 Both descriptors are moved to high numbers before anything else is imported: a function that reads
-standard input or closes it finds /dev/null. An answer with `spoiled` says that the process is not
-to be used again; one with `error`, that the item could not be begun.
+standard input or closes it finds /dev/null. An answer is a line: the item's number (0 says that the
+worker has loaded), its exit code, 1 where the process is not to be used again, else 0, and the
+error where the item could not be begun.
 
 A program's items and answers look like this; what it prints goes into the item's log.
 

@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
-from .pipes import ItemPipes, open_log
+from .pipes import LOADED, ItemPipes, open_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Calls:
                 self.begin(task)
             except OSError as error:
                 text = f"cannot begin: {error.strerror}: {error.filename}"
-                self.channel.answer(item=task["item"], error=text)
+                self.channel.answer(task["item"], error=text)
                 continue
             code = self.load() if task["fresh"] else 0
             if not self.spoiled:
@@ -74,7 +73,7 @@ class Calls:
             if os.getpid() != self.pid:
                 return code  # a child that the item forked has come back through here
             flush()
-            self.channel.answer(item=task["item"], exit=code, spoiled=self.spoiled)
+            self.channel.answer(task["item"], code, self.spoiled)
         return 0
 
     def begin(self, task: dict[str, Any]) -> None:
@@ -89,7 +88,6 @@ class Calls:
         os.chdir(task["cwd"])
 
     def load(self) -> int:
-        begun = time.monotonic()
         code = self.guarded(self.load_all, {})
         if os.getpid() == self.pid:
             flush()
@@ -98,7 +96,7 @@ class Calls:
                 print("worker: the loading ended the program", file=sys.stderr)
                 code = 1
             self.spoiled = self.spoiled or code != 0
-            self.channel.answer(loaded=time.monotonic() - begun)
+            self.channel.answer(LOADED)
         return code
 
     def load_all(self, _: dict[str, Any]) -> int:

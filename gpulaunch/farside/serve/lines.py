@@ -9,7 +9,11 @@ import os
 import select
 import signal
 
-from .pipes import ANSWERS, ItemPipes, open_log
+from .pipes import ANSWERS, LOADED, ItemPipes, open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 LONGEST_ANSWER = 65536
 READS = 64  # of 64 KiB in a row at most: more than a pipe holds, and output never delays answers
@@ -89,14 +93,14 @@ class Lines:
             return
         self.item = task["item"]
         if task["fresh"]:
-            self.channel.answer(loaded=0.0)
+            self.channel.answer(LOADED)
         else:
             try:
                 log = open_log(task["log"])
             except OSError as error:
                 self.item = None
                 text = f"cannot create its log {task['log']}: {error.strerror}"
-                self.channel.answer(item=task["item"], error=text)
+                self.channel.answer(task["item"], error=text)
                 return
             os.dup2(log, self.log)
             os.close(log)
@@ -170,10 +174,10 @@ class Lines:
             self.refuse(line, "no item was being worked on")
         self.pump()
         # With more words after its answer, a program is out of step with its items: replace it.
-        self.channel.answer(item=self.item, exit=code, spoiled=bool(self.words))
+        self.channel.answer(self.item, code, spoiled=bool(self.words))
         self.item = None
 
-    def refuse(self, line: bytes, why: str = "") -> None:
+    def refuse(self, line: bytes, why: str = "") -> NoReturn:
         """Log why, kill the program and exit: after such an answer its item is uncertain."""
         self.pump()
         shown = line[:200].decode("utf-8", "backslashreplace")

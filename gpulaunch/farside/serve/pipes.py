@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ANSWERS = 3
+LOADED = 0  # in the place of an item's number: the worker has loaded
 HIGH = 64
 
 
@@ -43,10 +44,11 @@ class ItemPipes:
         item: dict[str, Any] = json.loads(line.decode())
         return item
 
-    def answer(self, **what: object) -> None:
+    def answer(self, item: int, code: int = 0, spoiled: bool = False, error: str = "") -> None:
         """Send an answer to the keeper; exit if the keeper is gone."""
+        words = error.replace("\n", " ").encode("utf-8", "surrogateescape")
         try:
-            os.write(self.answers, json.dumps(what).encode() + b"\n")
+            os.write(self.answers, b"%d %d %d %s\n" % (item, code, spoiled, words))
         except OSError:
             os._exit(0)
 
