@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.process import native
 from tests.cli.launcher import Launcher
 from tests.durations import Durations, recorded
 from tests.gpus.fake import FakeDriver, own_leases
+from tests.process.support import compiled
 
 # The commands that tests start keep their compiled modules: compiling is half of such a start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -52,6 +54,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def launcher(tmp_path: Path) -> Launcher:
     """gpulaunch in an empty directory."""
     return Launcher(tmp_path)
+
+
+@pytest.fixture(params=["python", "native"])
+def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The keepers' program, as `Spawner` takes it, in turns; also for processes started here."""
+    monkeypatch.setenv("GPULAUNCH_KEEPER", request.param)
+    if request.param == "python":
+        return None
+    if os.environ.get("GPULAUNCH_TEST_SANITIZE"):
+        monkeypatch.setattr(native, "PROGRAM", request.getfixturevalue("sanitized"))
+    if not native.PROGRAM.exists():
+        pytest.skip("the keepers' program was not built here (no C compiler)")
+    choice = native.choose_keeper()
+    assert choice.program, choice
+    return choice.program
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The keepers' program, which ends with words on standard error when it errs."""
+    folder = native.PROGRAM.parent
+    return compiled(tmp_path_factory.mktemp("sanitized") / "keeper", sorted(folder.glob("*.c")))
 
 
 @pytest.fixture

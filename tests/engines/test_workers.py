@@ -39,6 +39,7 @@ from tests.helpers import wait_until
 from tests.process.support import children_of
 
 __all__ = ["bench", "make"]
+pytestmark = pytest.mark.usefixtures("keeper")  # of both kinds
 
 PROGRAM = """
 import os, sys, time

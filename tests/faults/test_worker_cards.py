@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import GIB, FakeDriver
+
+pytestmark = pytest.mark.usefixtures("keeper")  # of both kinds
 
 FOLD = """
     import atexit, os, shutil, sys

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -8,31 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process import native
 from gpulaunch.process.client import Spawner
-from tests.process.support import Slot, compiled
-
-
-@pytest.fixture(params=["python", "native"])
-def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """The keepers' program, as `Spawner` takes it, in turns; also for processes started here."""
-    monkeypatch.setenv("GPULAUNCH_KEEPER", request.param)
-    if request.param == "python":
-        return None
-    if os.environ.get("GPULAUNCH_TEST_SANITIZE"):
-        monkeypatch.setattr(native, "PROGRAM", request.getfixturevalue("sanitized"))
-    if not native.PROGRAM.exists():
-        pytest.skip("the keepers' program was not built here (no C compiler)")
-    choice = native.choose_keeper()
-    assert choice.program, choice
-    return choice.program
-
-
-@pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The keepers' program, which ends with words on standard error when it errs."""
-    folder = native.PROGRAM.parent
-    return compiled(tmp_path_factory.mktemp("sanitized") / "keeper", sorted(folder.glob("*.c")))
+from tests.process.support import Slot
 
 
 @pytest.fixture
