@@ -95,9 +95,11 @@ def show_logs(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
     attempts = _attempts(wanted, ledger)
     if len(attempts) == 1:
         path = wanted.run.log(attempts[0].id)
+        silent = _is_silent(wanted, attempts[0])
         try:
-            _print(path, wanted.raw, lines)
-            silent = not path.stat().st_size
+            if not silent:
+                _print(path, wanted.raw, lines)
+                silent = not path.stat().st_size
         except OSError as error:
             raise UsageError(_unreadable(path, error)) from None
         if silent:
@@ -108,7 +110,8 @@ def show_logs(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
         _write(f"==> {visible(attempt.id.job)} ({state}) <==\n".encode())
         path = wanted.run.log(attempt.id)
         try:
-            _print(path, wanted.raw, LAST_LINES if lines is None else lines)
+            if not _is_silent(wanted, attempt):
+                _print(path, wanted.raw, LAST_LINES if lines is None else lines)
         except OSError as error:
             say(_unreadable(path, error))
 
@@ -122,12 +125,22 @@ def _unreadable(path: Path, error: OSError) -> str:
 def _attempts(wanted: LogSelection, ledger: Ledger) -> list[AttemptRecord]:
     jobs = ledger.jobs.values() if wanted.names is None else map(ledger.jobs.get, wanted.names)
     chosen = [_attempt(job, wanted.attempt) for job in jobs if job and job.attempts]
-    have = [attempt for attempt in chosen if attempt and wanted.run.log(attempt.id).exists()]
+    have = [
+        attempt
+        for attempt in chosen
+        if attempt and (wanted.run.log(attempt.id).exists() or _is_silent(wanted, attempt))
+    ]
     if not have:
         which = f"attempt {wanted.attempt} of " if wanted.attempt else ""
         jobs_ = "any job" if wanted.names is None else ", ".join(wanted.names)
         raise UsageError(f"there is no log of {which}{jobs_} in {wanted.run.path}")
     return have
+
+
+def _is_silent(wanted: LogSelection, attempt: AttemptRecord) -> bool:
+    """Tell whether the attempt succeeded without a word: its cluster's node keeps no log then."""
+    on_node = bool(attempt.node) and attempt.state == "succeeded"
+    return on_node and not wanted.run.log(attempt.id).exists()
 
 
 def _attempt(job: JobRecord, number: int | None) -> AttemptRecord | None:

@@ -21,7 +21,7 @@ from tests.benchmarks import machine, shown
 RESULTS = Path(__file__).with_name("results.json")
 SECTIONS = (
     "overhead", "cpu", "scale", "startup", "order", "shortcuts", "preload", "worker", "executor",
-    "igfold",
+    "igfold", "slurm",
 )  # fmt: skip
 
 

@@ -170,6 +170,23 @@ def _executor(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield f"GpuExecutor: {name}", told, f"ProcessPoolExecutor {theirs:.3f} ms"
 
 
+def _slurm(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if "tasks" not in figures:
+        return
+    count, each = figures["tasks"], figures["task_seconds"]
+    yield (
+        f"{count:,} tasks of {each:g} s on a Slurm cluster, {figures['at_once']} at once",
+        f"{figures['gpulaunch_seconds']:.0f} s ({figures['over_array_ratio']:.2f} ×),"
+        f" {figures['sbatch_calls']} calls of sbatch",
+        f"a bare array {figures['array_seconds']:.0f} s",
+    )
+    yield (
+        "a task's own cost on its node",
+        f"{figures['node_ms']:.1f} ms, CPU {figures['node_cpu_ms']:.1f} ms",
+        "beside a bare batch script",
+    )
+
+
 def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]:
     """A section of which only its ratios are shown."""
 
@@ -196,6 +213,7 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "worker": _worker,
     "executor": _executor,
     "igfold": _other("IgFold"),
+    "slurm": _slurm,
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch.core.model import AttemptId, Outcome
-from gpulaunch.engines.slurm import batches
+from gpulaunch.engines.slurm import batches, launch_files, script
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.process.archive import FOLDER, archived
@@ -81,6 +81,12 @@ class Node:
             stderr=subprocess.STDOUT,
             preexec_fn=goes_along(),
         )
+
+    def batch_command(self) -> list[str]:
+        """The batch script and its argument, as a launcher hands them to Slurm."""
+        launch_files.lay_out(self.run)
+        script.lay_out(self.run)
+        return [str(self.run.batch_script), BATCH]
 
     def change_program(self, name: str, *changes: tuple[str, str]) -> None:
         """Replace text in a module of its program; without changes, leave the module out."""

@@ -94,6 +94,22 @@ def test_slurm_is_told_success_only_of_what_the_job_file_calls_one(
     assert node.outcome(attempt) == outcome
 
 
+@pytest.mark.parametrize(
+    ("script", "kept"), [("exit 0", False), ("exit 3", True), ("echo x", True), ("echo >&2", True)]
+)
+def test_a_success_without_a_word_leaves_no_log(node: Node, script: str, kept: bool) -> None:
+    attempt = node.ticket("sh", "-c", script)
+    node.serve()
+    assert node.run.log(attempt).exists() == kept
+
+
+def test_what_stands_in_the_place_of_an_empty_log_is_left_alone(node: Node) -> None:
+    log = node.run.log(AttemptId("job", 1))
+    attempt = node.ticket("sh", "-c", f"rm '{log}' && mkfifo '{log}'")
+    assert node.serve()[0] == 0
+    assert node.run.log(attempt).is_fifo()
+
+
 def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
     absent = node.ticket("/no/program", job="absent")
     nowhere = node.ticket("true", job="nowhere", cwd="/no/directory")

@@ -52,6 +52,23 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_file_that_is_left_is_empty(on_slurm: Launcher) -> None:
+    jobs = 'jobs: [{name: "mute-{{n}}", matrix: {n: [1, 2, 3]}, gpus: 0, run: ["true"]}]'
+    assert run(on_slurm, jobs).status == 0
+    left = [path for path in (on_slurm.path / "gpulaunch-runs").rglob("*") if path.is_file()]
+    assert [path for path in left if not path.stat().st_size] == []
+    one = on_slurm("logs", "mute-1")
+    assert (one.status, one.out) == (0, "")
+    assert "mute-1.1.log is empty" in one.err
+    every = on_slurm("logs")
+    assert (every.status, every.err, every.out.count("==> mute-")) == (0, "", 3)
+    none = on_slurm("logs", "mute-1", "--attempt", "2")
+    assert (none.status, "there is no log" in none.err) == (2, True)
+
+
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
 
 # Takes the files of its cards for itself alone: a second job on one of them at once fails.

@@ -231,13 +231,55 @@ def test_what_comes_one_by_one_is_gathered_while_slurm_has_plenty(site: Site) ->
     assert [size for size, _ in site.calls] == [250]
 
 
-def test_what_is_gathered_waits_for_a_bounded_time_and_not_where_slurm_has_little(
-    site: Site,
-) -> None:
+def test_what_is_gathered_waits_for_a_bounded_time(site: Site) -> None:
     site.behind(1000, "--qos=a")
-    handed_over(site, add(site, 3, "--qos=a"), submission.MAX_GATHER_DELAY + 1.0)
-    site.behind(submission.MANY_WAITING - 1, "--qos=b")
-    handed_over(site, add(site, 1, "--qos=b"), 1.0)
+    handed_over(site, add(site, 3, "--qos=a"), 11.0)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 4])
+def test_where_slurm_has_little_or_nothing_a_single_one_is_handed_over_at_once(
+    site: Site, behind: int
+) -> None:
+    site.behind(1000, "--qos=other")
+    site.behind(behind, "--qos=a")
+    handed_over(site, add(site, 1, "--qos=a"), 2 * GATHER_DELAY)
+
+
+def test_behind_a_few_a_single_one_waits_for_a_moment(site: Site) -> None:
+    site.behind(20, "--qos=a")
+    began = site.loop.now
+    handed_over(site, add(site, 1, "--qos=a"))
+    assert 1.0 < site.loop.now - began < 2.5
+
+
+@pytest.mark.parametrize("rate", [10, 50, 500])
+def test_a_long_list_of_short_tasks_takes_few_calls(site: Site, rate: int) -> None:
+    """Of 2,000 tasks 1,000 are in Slurm's hands; for each that is over another goes."""
+    tasks = [AttemptId(f"j{number}", 1) for number in range(2000)]
+    for attempt in tasks[:1000]:
+        add_one(site, attempt, "--qos=a")
+    handed_over(site, tasks[:1000])
+    left, later, began = list(tasks), tasks[1000:], site.loop.now
+
+    def ends() -> None:
+        """As a look a second finds them."""
+        for attempt in left[:rate]:
+            if attempt in site.ids:
+                del site.state.attempts[attempt]
+                left.remove(attempt)
+                site.state.room_made(("--qos=a",))
+                site.does()
+                for new in later[:1]:
+                    add_one(site, new, "--qos=a")
+                del later[:1]
+        if left:
+            site.loop.call_after("ends", 1.0, ends)
+
+    ends()
+    while left:
+        site.loop.turn()
+    assert len(site.calls) <= 14  # and the probe's
+    assert site.loop.now - began < 1.1 * len(tasks) / rate + 10.0, "the queue ran dry"
 
 
 # ── The probe ───────────────────────────────────────────────────────────────────────────────────

@@ -89,7 +89,7 @@ done
 for python in {pythons}; do
     if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then
         if [ "$1" = {probe} ]; then
-            : >"$run/slurm/seen"
+            uname -n >"$run/slurm/seen"
             exit
         fi
         exec "$python" -I -S "$program" node "$run" "$1"

@@ -36,10 +36,10 @@ from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays
 from gpulaunch.engines.slurm.state import GATHER_DELAY, SlurmState
 
-MANY_WAITING, GATHERED_SHARE, MAX_GATHER_DELAY = 64, 4, 10.0
-"""With so many attempts waiting in Slurm, new ones are gathered until they are one part in
-GATHERED_SHARE of these, for MAX_GATHER_DELAY seconds at most: Slurm's queue does not run dry, and
-sbatch is called seldom."""
+GATHERED_SHARE, PATIENCE_EACH, MAX_GATHER_DELAY = 4, 0.1, 10.0
+"""While attempts of a lane wait in Slurm, new ones are gathered until they are one part in
+GATHERED_SHARE of these, for PATIENCE_EACH seconds for each of these and MAX_GATHER_DELAY seconds at
+most: Slurm's queue does not run dry, and sbatch is called seldom."""
 MAX_ARRAY_TASKS = 1000
 """Tasks in one array, where the cluster allows as many."""
 SUBMIT_RETRY_DELAY, OUTAGE_RETRY_DELAY = 1.0, 5.0
@@ -259,19 +259,24 @@ def _done(state: SlurmState, batch: Batch) -> None:
 
 
 def gather_what_is_ripe(state: SlurmState) -> None:
-    """Make batches now, or once more attempts have come or MAX_GATHER_DELAY seconds have passed."""
+    """Make batches now, or once more attempts have come or some seconds have passed.
+
+    At once where little of a lane waits in Slurm.
+    """
     box = state.outbox
-    late = box.fresh_since + MAX_GATHER_DELAY - state.now
     lanes = Counter(terms.lane for terms, _ in box.fresh.values())
-    if late <= 0 or any(_is_wanted_now(state, lane, count) for lane, count in lanes.items()):
-        gather(state)
-    else:
+    delay = min((_patience(state, lane, count) for lane, count in lanes.items()), default=0.0)
+    if (late := box.fresh_since + delay - state.now) > 0:
         state.wake("gather", late)
+    else:
+        gather(state)
 
 
-def _is_wanted_now(state: SlurmState, lane: Lane, count: int) -> bool:
+def _patience(state: SlurmState, lane: Lane, count: int) -> float:
+    """Return the seconds for which so many new attempts of the lane may be kept back."""
     behind = len(state.which(lambda h: h.id and not h.begun and h.slurm.lane == lane))
-    return behind < MANY_WAITING or count * GATHERED_SHARE >= behind
+    enough = count * GATHERED_SHARE >= behind
+    return 0.0 if enough else min(behind * PATIENCE_EACH, MAX_GATHER_DELAY)
 
 
 def gather(state: SlurmState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -168,6 +169,14 @@ class NodeAttempt:
             sync(os.path.dirname(self.end_file))
         except OSError as problem:
             say(f"{shown(self.end_file)} may be lost ({problem.strerror}): {json.dumps(end)}")
+
+
+def forget_silence(log: bytes) -> None:
+    """Remove the log of a success that wrote nothing: a file less on a shared file system."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(log)
+        if stat.S_ISREG(found.st_mode) and not found.st_size:
+            os.unlink(log)
 
 
 def taken_before(path: bytes) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from ..client import PairLink, command, new_pair, spawn
 from ..shared import claim, look_anew
-from ..wire import NO_SPACE, Any, coded, own_environment, raw_all, shown
-from .attempt import NodeAttempt, await_json, name_of_ours, say, taken_before
+from ..wire import NO_SPACE, Any, coded, own_environment, raw, raw_all, shown
+from .attempt import NodeAttempt, await_json, forget_silence, name_of_ours, say, taken_before
 from .grant import Grant, Problem, filled, memory_counter
 from .signals import StopSignals, held_back
 from .status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNEXPLAINED, UNFIT, exit_status
@@ -102,7 +102,10 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
         end = keepers.await_end(attempt, asked)
     if end is not None:
         attempt.make_durable(end)
-        return exit_status(end, ticket["keeper"]["success_codes"])
+        status = exit_status(end, ticket["keeper"]["success_codes"])
+        if status == 0:
+            forget_silence(raw(ticket["child"]["log"]))
+        return status
     if not os.path.lexists(attempt.end_file):  # a keeper makes this file first of all
         raise Problem(f"its keepers did not start on node {grant.node}")
     say(f"{attempt.id}: its keepers were killed; how it ended nobody saw")
