@@ -20,7 +20,12 @@ from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import End
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, new_pair, spawn
-from gpulaunch.farside.launch import behind_message, launch_message, retire_message
+from gpulaunch.farside.launch import (
+    behind_message,
+    foreseen_message,
+    launch_message,
+    retire_message,
+)
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
@@ -225,6 +230,7 @@ class Pair:
         self._link = PairLink(ours)
         self._runs: Command | None = None
         self._follows: Command | None = None
+        self._foreseen: Command | None = None
 
     @property
     def attempt(self) -> str | None:
@@ -243,6 +249,25 @@ class Pair:
             raise RuntimeError(f"{self.attempt} runs here, {command.attempt} cannot")
         self._runs = command
         self._link.tell(message_of(command) if message is None else message)
+
+    def foresee(self, command: Command, message: bytes) -> None:
+        """Have the idle pair get ready for this command, which begins with `go`, or never."""
+        if self._runs is not None or self._foreseen is not None:
+            raise RuntimeError(f"{self.attempt} is here, {command.attempt} cannot be prepared")
+        self._foreseen = command
+        self._link.tell(foreseen_message(message))
+
+    def go(self) -> None:
+        """Start the foreseen attempt; reported as after `launch`."""
+        if self._foreseen is None:
+            raise RuntimeError("nothing is foreseen here")
+        self._runs, self._foreseen = self._foreseen, None
+        self._link.tell(packed("go"))
+
+    def unforesee(self) -> None:
+        """Have the pair forget the foreseen command: it is idle, as before."""
+        self._foreseen = None
+        self._link.tell(packed("unforeseen"))
 
     def launch_behind(self, command: Command) -> None:
         """Have the worker go on with this attempt as soon as the one that runs has ended.
@@ -345,7 +370,7 @@ class Pair:
         yield Gone(self._forget())
 
     def _forget(self) -> str | None:
-        attempt, self._runs, self._follows = self.attempt, None, None
+        attempt, self._runs, self._follows, self._foreseen = self.attempt, None, None, None
         return attempt
 
 

@@ -87,7 +87,9 @@ def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]
 def environment(keeper: str = "") -> dict[str, str]:
     """Ours, with this repository's package first; with keepers of that kind."""
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path} | ({"GPULAUNCH_KEEPER": keeper} if keeper else {})
+    environ = {**os.environ, "PYTHONPATH": path}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each command would compile its modules anew
+    return environ | ({"GPULAUNCH_KEEPER": keeper} if keeper else {})
 
 
 KEEPERS = {"python": "keepers in Python", "native": "keepers in C"}

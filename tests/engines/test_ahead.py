@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpulaunch.core.events import Ended, Launch
+from gpulaunch.core.events import Ended, Launch, Release
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
@@ -28,9 +28,11 @@ from gpulaunch.core.template import Slot, Template
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.local import attempts
 from gpulaunch.engines.local.ahead import PreparedAhead
+from gpulaunch.engines.local.pairs import PairKind
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import PortPool
+from gpulaunch.process.client import Pair
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndSlots
 from tests.engines.bench import Bench, fresh_pool, run_directory, sh
@@ -123,6 +125,51 @@ def test_what_is_never_launched_leaves_nothing(bench: Bench) -> None:
     assert not list((bench.run.path / "out").iterdir())
 
 
+def pairs_of(bench: Bench) -> set[Pair]:
+    return set(bench.engine._attempts.pairs._leases)
+
+
+def test_the_pair_that_was_told_of_the_launch_runs_it(bench: Bench) -> None:
+    said(bench, launch_of(bench))
+    (pair,) = pairs_of(bench)
+    second = launch_of(bench, number=2)
+    bench.engine.foresee(second)
+    bench.engine.carry_out(second)
+    assert pair.attempt == "a.2"
+    assert bench.expect(Ended).end.outcome == Exited(0)
+
+
+def test_a_pair_that_was_told_of_another_launch_runs_this_one(bench: Bench) -> None:
+    said(bench, launch_of(bench))
+    (pair,) = pairs_of(bench)
+    bench.engine.foresee(launch_of(bench, number=2))
+    third = launch_of(bench, number=3)
+    bench.engine.carry_out(third)
+    assert pair.attempt == "a.3"
+    assert bench.expect(Ended).end.outcome == Exited(0)
+    assert Path(bench.run.log_file(third.attempt)).read_text().split()[:3] == ["0", "3", "one"]
+
+
+def test_a_card_that_is_given_back_takes_its_pair_with_it(bench: Bench) -> None:
+    said(bench, launch_of(bench))
+    second = launch_of(bench, number=2)
+    bench.engine.foresee(second)
+    bench.engine.carry_out(Release(bench.gpus[0].uuid))
+    assert not pairs_of(bench)
+    assert bench.engine._attempts.ahead.take(second) is None
+
+
+def test_a_launch_goes_elsewhere_where_its_pair_has_gone(bench: Bench) -> None:
+    said(bench, launch_of(bench))
+    (pair,) = pairs_of(bench)
+    second = launch_of(bench, number=2)
+    bench.engine.foresee(second)
+    pair.end()
+    while pairs_of(bench):
+        bench.loop.turn()
+    assert said(bench, second)[:3] == ["0", "2", "one"]
+
+
 def test_files_are_read_and_looked_for_at_the_launch(bench: Bench, tmp_path: Path) -> None:
     words, place = tmp_path / "words", tmp_path / "there"
     words.write_text("WORD=old\n")
@@ -167,16 +214,42 @@ def test_a_job_with_a_port_of_its_own_gets_it(bench: Bench) -> None:
 # ── Which is kept ───────────────────────────────────────────────────────────────────────────────
 
 
-class Shelf:
-    """PreparedAhead without an engine; `made` holds what was prepared, in order."""
+class IdlePair:
+    """A pair of keepers that may know what is foreseen."""
 
     def __init__(self) -> None:
+        self.foreseen: Command | None = None
+
+    def foresee(self, command: Command, message: bytes) -> None:
+        assert self.foreseen is None
+        self.foreseen = command
+
+    def unforesee(self) -> None:
+        assert self.foreseen is not None
+        self.foreseen = None
+
+
+class Shelf:
+    """PreparedAhead without an engine; `made` holds what was prepared, in order.
+
+    `idle`: its pairs without an attempt, which know at most one that is foreseen.
+    """
+
+    def __init__(self, pairs: int = 1) -> None:
+        self.idle = [IdlePair() for _ in range(pairs)]
         self.slots = EndSlots("/run/ends")
         self.ports = PortPool()
         self.ports.keep(cast(Any, SimpleNamespace(port=port)) for port in (1, 2, 3, 4))
         self.made: list[Launch] = []
         self.broken = False
-        self.ahead = PreparedAhead(self.ports, self.slots, self.make)
+        self.ahead = PreparedAhead(cast(Any, self), self.ports, self.slots, self.make)
+
+    def take_idle(self, kind: PairKind) -> IdlePair | None:
+        return self.idle.pop() if self.idle else None
+
+    def keep(self, pair: IdlePair, kind: PairKind) -> None:
+        assert pair.foreseen is None
+        self.idle.append(pair)
 
     def make(
         self, launch: Launch, ports: Sequence[PortLease]
@@ -201,14 +274,15 @@ launches = st.builds(
     ),
     st.sampled_from(JOBS), st.integers(1, 2), st.sampled_from(GPUS), st.booleans(),
 )  # fmt: skip
-steps = st.tuples(st.sampled_from(["foresee", "nothing", "break", "launch"]), launches)
+kinds = ["foresee", "nothing", "break", "launch", "release", "leave"]
+steps = st.tuples(st.sampled_from(kinds), launches)
 
 
-@given(st.lists(steps, max_size=30))
+@given(st.integers(0, 2), st.lists(steps, max_size=30))
 def test_of_any_history_only_the_very_launch_is_taken_and_nothing_is_lost(
-    history: list[tuple[str, Launch]],
+    pairs: int, history: list[tuple[str, Launch]]
 ) -> None:
-    shelf = Shelf()
+    shelf = Shelf(pairs)
     kept: Launch | None = None
     for what, launch in history:
         match what:
@@ -219,6 +293,11 @@ def test_of_any_history_only_the_very_launch_is_taken_and_nothing_is_lost(
                 if ready is not None:
                     assert (ready.launch, ready.message) == (launch, repr(launch).encode())
                     assert shelf.slots.of(str(launch.attempt)) in range(2)
+                    if ready.pair is not None:
+                        there = cast(Any, ready.pair)
+                        assert there.foreseen is ready.command
+                        there.foreseen = None  # it goes, and ends
+                        shelf.idle.append(there)
                     shelf.ports.keep(ready.ports)
                     shelf.slots.give_back(str(launch.attempt))
                 kept = None
@@ -230,6 +309,17 @@ def test_of_any_history_only_the_very_launch_is_taken_and_nothing_is_lost(
             case "nothing":
                 shelf.ahead.foresee(None)
                 kept = None
+            case "release":
+                (gpu,) = launch.gpus
+                shelf.ahead.drop_on(gpu.uuid)
+                kept = None if kept is not None and gpu in kept.gpus else kept
+            case "leave":
+                ready = shelf.ahead._ready
+                if ready is not None and ready.pair is not None:
+                    shelf.ahead.forget(ready.pair)
+                    pairs -= 1
+        told = shelf.ahead._ready is not None and shelf.ahead._ready.pair is not None
+        assert len(shelf.idle) == pairs - told
         assert shelf.kept() == 4 - (kept is not None)
         assert len(shelf.slots._taken) == (kept is not None)
     shelf.ahead.drop()

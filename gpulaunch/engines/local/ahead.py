@@ -1,10 +1,11 @@
 """The launch that probably comes next, prepared while others run.
 
-    foresee ─▶ ready (in memory alone) ─┬▶ take: for exactly that launch
-                                        └▶ dropped, for any other
+    foresee ─▶ ready, with an idle pair that is told of it ─┬▶ take: for exactly that launch
+                                                            └▶ dropped, for any other
 
 INVARIANT: what was prepared is used only where preparing anew would give the same. So it is kept
 for one attempt of one job on the same cards, and never for a job for which more is read or made.
+Nothing of the job is run, and nothing is made on disk, before it is taken and told to go.
 """
 
 from __future__ import annotations
@@ -13,26 +14,34 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import Job
 from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.prepare import ports_for
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import PortPool
+from gpulaunch.process.client import Pair
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndSlots
 
 
 class PreparedAttempt(Struct, frozen=True):
-    """An attempt that is ready to be sent to keepers: `message` is its command, encoded."""
+    """An attempt that is ready to be sent to keepers: `message` is its command, encoded.
+
+    `pair`: the one of `kind` that has it already; None: there was no idle one, or it has left.
+    """
 
     launch: Launch
     place: AttemptPlace
     command: Command
     message: bytes
     ports: tuple[PortLease, ...]
+    kind: PairKind
+    pair: Pair | None = None
 
 
 Make = Callable[[Launch, Sequence[PortLease]], tuple[AttemptPlace, Command, bytes]]
@@ -41,7 +50,8 @@ Make = Callable[[Launch, Sequence[PortLease]], tuple[AttemptPlace, Command, byte
 class PreparedAhead:
     """Keeps one launch that is ready. `make` prepares it, and touches nothing outside."""
 
-    def __init__(self, ports: PortPool, slots: EndSlots, make: Make) -> None:
+    def __init__(self, pairs: Pairs, ports: PortPool, slots: EndSlots, make: Make) -> None:
+        self._pairs = pairs
         self._ports = ports
         self._slots = slots
         self._make = make
@@ -61,12 +71,15 @@ class PreparedAhead:
             try:
                 for _ in range(ports_for(launch.job)):
                     ports.append(self._ports.take())
-                self._ready = PreparedAttempt(
-                    launch, *self._make(launch, ports), ports=tuple(ports)
-                )
+                place, command, message = self._make(launch, ports)
             except (OSError, GpulaunchError):
                 return  # the launch itself meets with that, and says so
             stack.pop_all()
+        kind = PairKind(tuple(gpu.uuid for gpu in launch.gpus))
+        pair = self._pairs.take_idle(kind)
+        if pair is not None:
+            pair.foresee(command, message)
+        self._ready = PreparedAttempt(launch, place, command, message, tuple(ports), kind, pair)
 
     def take(self, launch: Launch) -> PreparedAttempt | None:
         """Return what was prepared for exactly this launch; its ports are the caller's then."""
@@ -80,9 +93,23 @@ class PreparedAhead:
     def drop(self) -> None:
         """Give back what is kept."""
         ready, self._ready = self._ready, None
-        if ready is not None:
-            self._slots.give_back(str(ready.launch.attempt))
-            self._ports.keep(ready.ports)
+        if ready is None:
+            return
+        self._slots.give_back(str(ready.launch.attempt))
+        self._ports.keep(ready.ports)
+        if ready.pair is not None:
+            ready.pair.unforesee()
+            self._pairs.keep(ready.pair, ready.kind)
+
+    def drop_on(self, gpu: str) -> None:
+        """Give back what is kept for this card, whose lease is given back."""
+        if self._ready is not None and gpu in self._ready.kind.leases:
+            self.drop()
+
+    def forget(self, pair: Pair) -> None:
+        """Use a pair no more that has left, or is gone."""
+        if self._ready is not None and self._ready.pair is pair:
+            self._ready = replace(self._ready, pair=None)
 
 
 def _same(one: Launch, other: Launch) -> bool:

@@ -107,7 +107,7 @@ class LocalAttempts:
         self._postponed = PostponedLaunches(context, self.launch)
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
         self._ports = PortPool()
-        self.ahead = PreparedAhead(self._ports, slots, self._prepared)
+        self.ahead = PreparedAhead(self.pairs, self._ports, slots, self._prepared)
         self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
@@ -152,6 +152,11 @@ class LocalAttempts:
         kept = launch.worker in self._workers
         self._in_order.post(Ended(launch.attempt, End(outcome), kept=kept))
 
+    def give_back(self, gpu: str) -> None:
+        """Close the idle pairs that hold the lease of a card which is about to be given back."""
+        self.ahead.drop_on(gpu)
+        self.pairs.give_back(gpu)
+
     def cards_settled(self) -> None:
         """Launch the attempts that waited to know whether the run still has their card's lease."""
         self._postponed.resume("lease")
@@ -167,6 +172,8 @@ class LocalAttempts:
             ready = self.ahead.take(launch)
             if ready:
                 stack.callback(self._ports.give_back, ready.ports)
+                if ready.pair:
+                    stack.callback(self.pairs.dismiss, ready.pair)
                 make_room(launch, self._context.run, self._outs)
                 place, server, command = ready.place, None, ready.command
                 ports, message = list(ready.ports), ready.message
@@ -178,13 +185,16 @@ class LocalAttempts:
                 place = self._place(launch, ports)
                 command = prepare(launch, place, self._context, self._outs, self._slots)
                 server, command = self.pairs.preloads.served(launch.job, command)
-            if worker:
-                pair = worker.pair
-            else:
+            foreseen = ready.pair if ready else None
+            pair = worker.pair if worker else foreseen
+            if pair is None:
                 pair = self.pairs.take(PairKind(_leases(launch), server))
                 stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
-            pair.launch(command, message)
+            if foreseen:
+                pair.go()
+            else:
+                pair.launch(command, message)
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
@@ -245,13 +255,13 @@ class LocalAttempts:
         """Close all pairs. The keepers end what runs, as they do when the supervisor is killed."""
         self._context.loop.catch_up()
         self._postponed.clear()
+        self.ahead.drop()
         self.pairs.close()
         self._workers.close()
         for running in self._running.values():
             self._services.end(running.attempt)
             self._ports.give_back(running.ports)
         self._running.clear()
-        self.ahead.drop()
         self._ports.close()
         self._outs.close()
 
@@ -355,6 +365,7 @@ class LocalAttempts:
         The pair was idle while this launcher was stopped, and takes nothing in any more.
         """
         self.pairs.forget(pair)
+        self.ahead.forget(pair)
         for running in self._all_on(pair):
             launch = running.launch
             self._over(running)
@@ -373,6 +384,7 @@ class LocalAttempts:
         self._context.loop.unwatch(pair.fileno())
         pair.close()
         self.pairs.forget(pair)
+        self.ahead.forget(pair)
         for worker in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
             self._context.post(WorkerEnded(worker))

@@ -87,7 +87,7 @@ class Local(LeaseUser):
         return self._attempts.on_cards
 
     def let_go(self, gpu: str) -> None:
-        self._attempts.pairs.give_back(gpu)
+        self._attempts.give_back(gpu)
 
     def borrow(self, gpu: str) -> bool:
         return self._attempts.pairs.borrow(gpu)

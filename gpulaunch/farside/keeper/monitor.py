@@ -98,6 +98,7 @@ class Monitor:
         self.retirement: Retirement | None = None
         self.pending: LaunchOrder | None = None
         self.ahead: LaunchOrder | None = None
+        self.foreseen: LaunchOrder | None = None  # what may be launched next on an idle pair
         self.early_stop: tuple[str, str, bool] | None = None
         station.spare_at = time.monotonic() + SPARE_AFTER
         self.leaving = False
@@ -213,6 +214,13 @@ class Monitor:
             self.ahead = LaunchOrder(message)
             if not self.attempt:
                 self.go_on()
+        elif verb == b"foreseen":
+            self.foreseen = LaunchOrder(message)
+        elif verb == b"go":
+            self.pending, self.foreseen = self.foreseen, None
+            self.begin()
+        elif verb == b"unforeseen":
+            self.foreseen = None
         elif verb == b"back":
             if self.ahead and self.ahead.id == message.text():
                 self.decline()

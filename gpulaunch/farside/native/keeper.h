@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define PROTOCOL "2" /* as in ../wire.py, with these three */
+#define PROTOCOL "3" /* as in ../wire.py, with these three */
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
@@ -95,8 +95,10 @@ void say_with(int fd, const char *message, const int *fds, int count);
 /* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
 
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
-/* `items`: what a worker reads and answers to; NULL: the job is none. */
-__attribute__((noreturn)) void become_job(const struct launch *l, int pipe, const int *items);
+/* `go`: a pipe from which a byte is awaited before anything of the job is done; below zero: none.
+ * `items`: what a worker reads and answers to; NULL: the job is none. */
+__attribute__((noreturn)) void become_job(const struct launch *l, int pipe, int go,
+                                          const int *items);
 /* Tell, through the pipe, why this process cannot become the job, and exit. */
 __attribute__((format(printf, 2, 3), noreturn)) void refuse(int pipe, const char *format, ...);
 
@@ -145,6 +147,9 @@ extern struct worker {
 bool attempt_on(void);
 const char *attempt_id(void);
 void attempt_begin(struct launch launch);
+/* Fork a child for a launch that may come next, and have it wait for `attempt_begin`; end it. */
+void attempt_foresee(const struct launch *l);
+void attempt_unforesee(void);
 void attempt_stop(const char *reason, const char *by, bool now);
 int attempt_pipes(int *fds); /* three at most */
 void attempt_look(void);

@@ -23,7 +23,8 @@ static int found_stopped;
 static struct {
   bool on;
   struct launch launch;
-} pending, ahead; /* waits for a worker to be gone; what the worker goes on with after the attempt */
+} pending, ahead, foreseen; /* waits for a worker to be gone; what the worker goes on with after the
+                               attempt; what may be launched next on an idle pair */
 static struct {
   char *reason, *by; /* NULL: none */
   bool now;
@@ -120,6 +121,13 @@ static void mind_worker(void) {
   if (pending.on && !retiring()) begin();
 }
 
+static void forget_foreseen(void) {
+  if (!foreseen.on) return;
+  attempt_unforesee();
+  free_launch(&foreseen.launch);
+  foreseen.on = false;
+}
+
 /* ── What it is told ───────────────────────────────────────────────────────────────────────────── */
 
 static void listen_to_supervisor(void) {
@@ -138,6 +146,15 @@ static void listen_to_supervisor(void) {
     begin();
     return;
   }
+  if (!strcmp(verb, "foreseen")) {
+    errno = EPROTO;
+    if (attempt_on() || worker.pid || pending.on || foreseen.on ||
+        !parse_launch(f, &foreseen.launch))
+      die("a launch that is foreseen");
+    foreseen.on = true;
+    attempt_foresee(&foreseen.launch);
+    return;
+  }
   if (!strcmp(verb, "behind")) {
     errno = EPROTO;
     if (ahead.on || !parse_launch(f, &ahead.launch)) die("a launch behind another");
@@ -153,6 +170,14 @@ static void listen_to_supervisor(void) {
     else if (ahead.on && !strcmp(attempt, ahead.launch.id)) decline();
   } else if (!strcmp(verb, "back")) {
     if (ahead.on && !strcmp(next_field(&f), ahead.launch.id)) decline();
+  } else if (!strcmp(verb, "go")) {
+    errno = EPROTO;
+    if (!foreseen.on) die("nothing is foreseen");
+    pending = foreseen;
+    foreseen.on = false;
+    begin();
+  } else if (!strcmp(verb, "unforeseen")) {
+    forget_foreseen();
   } else if (!strcmp(verb, "end")) {
     leaving = true;
   } else if (!strcmp(verb, "lend")) {

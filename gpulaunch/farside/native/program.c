@@ -170,12 +170,15 @@ static int connect_worker(const int *items, int pipe) {
   return high;
 }
 
-void become_job(const struct launch *l, int pipe, const int *items) {
+void become_job(const struct launch *l, int pipe, int go, const int *items) {
+  char byte;
   settle_in(station.self);
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
+  const char **environment = environment_of(l);
+  if (go >= 0 && read(go, &byte, 1) != 1) _exit(0); /* the launch never came */
   open_log(l->log, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);
   enter(l->cwd, pipe);
-  execute(pipe, l->argv, environment_of(l));
+  execute(pipe, l->argv, environment);
 }
