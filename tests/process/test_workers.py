@@ -34,7 +34,7 @@ from gpulaunch.process.client import (
 from gpulaunch.process.command import Task
 from gpulaunch.process.ends import read_end
 from tests.helpers import held_by, wait_until
-from tests.process.support import WorkerSlot, keepers_of
+from tests.process.support import WorkerSlot, children_of, keepers_of
 
 FUNCTIONS = """
     import atexit, ctypes, os, signal, subprocess, sys, time
@@ -131,6 +131,33 @@ def test_a_worker_that_ignores_everything_is_killed_after_its_grace(bench: Bench
     bench.pair.retire()
     bench.expect(WorkerReaped)
     assert bench.alive == []
+
+
+STAYS = "import threading; threading.Thread(target=time.sleep, args=(600,)).start()"
+
+
+@pytest.mark.parametrize("items", [None, 1], ids=["retired", "its last item"])
+def test_a_worker_that_stays_has_a_term_in_its_grace(bench: Bench, items: int | None) -> None:
+    says = "signal.signal(signal.SIGTERM, lambda *_: (print('told', flush=True), os._exit(0)))"
+    assert bench.do(f"{says}\n{STAYS}", grace=3.0, items=items).kept is (items is None)
+    if items is None:
+        bench.pair.retire()
+        bench.expect(WorkerReaped)
+    assert bench.text(1).endswith("told\n")
+
+
+def test_an_attempt_that_waits_for_a_worker_to_go_can_be_stopped(bench: Bench) -> None:
+    bench.do(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {STAYS}", grace=0.5)
+    bench.launch("sleep", "600")
+    bench.pair.stop("cancelled")
+    assert isinstance(bench.expect(AttemptOver).end.outcome, Cancelled)
+
+
+def test_what_a_killed_worker_had_started_is_not_said_to_be_left_behind(bench: Bench) -> None:
+    child = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    ignores = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {STAYS}"
+    ended = bench.do(f"{child}; {ignores}", items=1, grace=0.2)
+    assert (ended.end.outcome, ended.end.leftovers, bench.alive) == (Exited(0), 0, [])
 
 
 def test_to_retire_now_waits_for_no_grace(bench: Bench) -> None:
@@ -461,6 +488,24 @@ def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
     assert bench.do(what.format(words=b"0 0 0 \n", wait=True)).kept is False
 
 
+def test_a_worker_that_says_something_between_items_gets_none_any_more(bench: Bench) -> None:
+    go, said = bench.folder / "go", bench.folder / "said"
+    what = (
+        "import gc\n"
+        "c = next(o for o in gc.get_objects() if type(o).__name__ == 'ItemPipes')\n"
+        "c.answer(1)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.001)\n"
+        "c.answer(1)\n"
+        f"open({str(said)!r}, 'w').close()\n"
+        "time.sleep(600)"
+    )
+    assert bench.do(what, grace=0.2).kept
+    go.touch()
+    wait_until(said.exists)
+    assert bench.do().end.outcome == Exited(0)
+    assert bench.text(2).startswith("loading\n1 ")
+
+
 # ── One ahead ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -497,6 +542,21 @@ def test_it_never_begins_where_the_worker_does_not_stay(bench: Bench, more: dict
     assert not bench.log.exists()
     assert bench.do().end.outcome == Exited(0)
     assert bench.text(3).startswith("loading\n1 ")
+
+
+def test_it_never_begins_where_the_guardian_is_gone(bench: Bench) -> None:
+    waits, file = waits_for(bench, "go")
+    bench.item(waits)
+    bench.expect(ProgramStarted)
+    bench.item(behind=True)
+    guardian, monitor = keepers_of(bench.spawner)
+    os.kill(guardian, signal.SIGKILL)
+    wait_until(lambda: monitor in children_of(bench.spawner.pid))
+    file.touch()
+    assert bench.expect(AttemptOver).end.outcome == Exited(0)
+    assert bench.expect(Unbegun) == Unbegun("job.2")
+    bench.expect(Gone)
+    assert bench.alive == []
 
 
 @pytest.mark.parametrize("how", ["taken back", "stopped"])
