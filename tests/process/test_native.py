@@ -22,7 +22,7 @@ from gpulaunch.farside.launch import LaunchOrder, launch_message
 from gpulaunch.farside.wire import MessageFields, line_of_end, shown
 from gpulaunch.process import native
 from gpulaunch.process.client import Spawner, for_the_child, for_the_keeper
-from gpulaunch.process.command import Command, Task
+from gpulaunch.process.command import Command, Main, Task
 from tests.process.support import Slot, compiled
 
 SOURCES = native.PROGRAM.parent
@@ -88,6 +88,7 @@ ENDS: dict[str, Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("sh", "-c", "exit 4"),
         {"success_codes": frozenset({4}), "outputs": ("/no",)},
     ),
+    "a server that is gone": lambda _: (("true",), {"main": Main(("python",))}),
     "item": lambda _: item("0 0 0 ", "1 0 0 "),
     "item's code": lambda _: item("0 0 0 ", "1 3 0 "),
     "item that spoils": lambda _: item("0 0 0 ", "1 0 1 "),
