@@ -1,6 +1,6 @@
 """`GpuExecutor`: a `concurrent.futures.Executor` whose workers each hold one card.
 
-    executor (what people call) ─▶ work (items, the one lock) ◀─ worker_handle (a thread per worker)
+    executor (what people call) ─▶ work (items, claims) ◀─ worker_handle (a thread per worker)
         │                             ▲                              │ channel: transfer's pickles
         └─ starts ─▶ manager: crew ───┘                              ▼
              │ core.run, engines.local.cards: which cards      worker (the process)

@@ -1,25 +1,30 @@
-"""Messages between the executor and one worker, over a stream socket, strictly in turn.
+"""Messages between the executor and one worker: a stream, and a line of small items.
 
-    executor ── hello, item, item, end of file ──▶ worker ── ready, result, result, ... ──▶
+    executor ── hello, large items ──▶ stream ──▶ worker ── stream ── ready, result, result, ... ──▶
+    executor ── item, item, end of file ──▶ line ──▶ worker
 
-A message is a kind, a pickle, and the buffers that the pickle leaves out (protocol 5). A buffer
-goes from the sender's memory into the kernel, and from there into the memory in which the receiver
-uses it; it is copied nowhere else. Knows nothing of what is in a pickle.
+A message is a kind, a pickle, and the buffers that the pickle leaves out (protocol 5). A large
+buffer goes from the sender's memory into the kernel, and from there into the memory in which the
+receiver uses it; it is copied nowhere else. Knows nothing of what is in a pickle.
+
+The line is a socket of packets, one for each item. The kernel gives a packet to one reader alone,
+the worker or the executor, which so takes an item back or learns that the worker has begun it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import itertools
 import mmap
 import socket
 import struct
 import termios
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-HELLO, ITEM = b"H", b"C"
+HELLO, ITEM, LARGE_ITEM = b"H", b"C", b"L"
 READY, UNREADY, RESULT, ERROR = b"K", b"U", b"R", b"E"
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -28,6 +33,10 @@ _HEAD = struct.Struct("!cQI")
 _SIZE = struct.Struct("!Q")
 LARGE = 1 << 20
 """Bytes from which received memory is mapped; below, that costs more than filling it with zeros."""
+PACKET = 1 << 14
+"""Bytes of a message up to which it is one packet on the line."""
+_AHEAD = 1 << 14
+"""Bytes that one system call reads of the stream, beyond what is asked for."""
 _PARTS = 512
 """Buffers for one system call: the kernel takes 1,024 at most."""
 
@@ -42,36 +51,25 @@ class ChannelMessage:
 
 
 class WorkerChannel:
-    """One end of the channel. Both ends block; shutting the socket down wakes a blocked one."""
+    """One end of the stream. Both ends block; shutting the socket down wakes a blocked one."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
+        self._room = memoryview(bytearray(_AHEAD))
+        self._read = self._room[:0]
 
     def send(self, message: ChannelMessage) -> None:
         """Send a message. Raises OSError when the other end is gone."""
-        parts = [memoryview(message.pickle).cast("B")]
-        parts += [memoryview(buffer).cast("B") for buffer in message.buffers]
-        head = _HEAD.pack(message.kind, parts[0].nbytes, len(parts) - 1)
-        sizes = b"".join(_SIZE.pack(part.nbytes) for part in parts[1:])
-        self._send_all(itertools.chain([memoryview(head + sizes)], parts))
+        self._send_all(_parts(message))
+
+    @property
+    def received(self) -> bool:
+        """Whether the next message, or a part of it, is here already."""
+        return self._read.nbytes > 0
 
     def receive(self) -> ChannelMessage | None:
         """Return the next message; None at the end of file, also in the middle of a message."""
-        head = self._exactly(_HEAD.size)
-        if head is None:
-            return None
-        kind, size, count = _HEAD.unpack(head)
-        sizes = self._exactly(count * _SIZE.size)
-        pickle = self._exactly(size) if sizes is not None else None
-        if sizes is None or pickle is None:
-            return None
-        buffers = []
-        for (length,) in _SIZE.iter_unpack(sizes):
-            buffer = self._exactly(length)
-            if buffer is None:
-                return None
-            buffers.append(buffer)
-        return ChannelMessage(kind, pickle, buffers)  # type: ignore[arg-type]
+        return _message(self._exactly)
 
     @property
     def unread(self) -> bool:
@@ -99,17 +97,152 @@ class WorkerChannel:
                 waiting[0] = waiting[0][sent:]
 
     def _exactly(self, size: int) -> bytearray | mmap.mmap | None:
+        """Return so many bytes in memory of their own; None where the stream ends before."""
         memory = _memory(size)
         view = memoryview(memory)
-        while view.nbytes:
+        while True:
+            part = min(view.nbytes, self._read.nbytes)
+            view[:part] = self._read[:part]
+            view, self._read = view[part:], self._read[part:]
+            if not view.nbytes:
+                return memory
             try:
-                count = self.link.recv_into(view, 0, socket.MSG_WAITALL)
+                if view.nbytes < _AHEAD:
+                    count = self.link.recv_into(self._room)
+                    self._read = self._room[:count]
+                else:
+                    count = self.link.recv_into(view, 0, socket.MSG_WAITALL)
+                    view = view[count:]
             except ConnectionError:
                 count = 0
             if not count:
                 return None
-            view = view[count:]
-        return memory
+
+
+class ItemLine:
+    """The executor's end of the line, and its own copy of the worker's end."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lost: list[bytes] = []
+
+    def put(self, message: ChannelMessage, wait: bool = True) -> bool:
+        """Send a message as one packet; False where it is too large.
+
+        False as well where it cannot be sent at once and `wait` is False; else raises OSError.
+        """
+        parts = list(_parts(message))
+        if len(parts) > _PARTS or sum(part.nbytes for part in parts) > PACKET:
+            return False
+        flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
+        try:
+            self._ours.sendmsg(parts, [], flags)
+        except OSError as error:
+            if wait and error.errno != errno.EMSGSIZE:  # a system with smaller buffers than usual
+                raise
+            return False
+        return True
+
+    def take_back(self, back: int) -> bool:
+        """Take one of the packets back, the last for 1; False where the worker has it.
+
+        The others go to the worker nevertheless, in their order.
+        """
+        packets = self._drain()
+        found = back <= len(packets)
+        if found:
+            del packets[-back]
+        while packets:
+            try:
+                self._ours.send(packets[0], socket.MSG_NOSIGNAL)
+            except OSError:  # it is shut: the worker can read no more
+                break
+            del packets[0]
+        self._lost = packets
+        return found
+
+    def unread(self) -> bool:
+        """Take all back; return whether there was a packet that the worker did not read."""
+        return bool(self._drain())
+
+    def _drain(self) -> list[bytes]:
+        packets: list[bytes] = []
+        with suppress(OSError):  # it is empty
+            while packet := self.theirs.recv(PACKET, socket.MSG_DONTWAIT):
+                packets.append(packet)
+        packets += self._lost
+        return packets
+
+    def shut(self) -> None:
+        """Let the worker read the end of file, after what is in the line."""
+        with suppress(OSError):
+            self._ours.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._ours.close()
+        self.theirs.close()
+
+
+class ItemSource:
+    """The worker's side: items from the line, and those that are too large for it."""
+
+    def __init__(self, line: socket.socket, channel: WorkerChannel) -> None:
+        self._line = line
+        self._channel = channel
+        self._room = memoryview(bytearray(PACKET))
+
+    def receive(self) -> ChannelMessage | None:
+        """Return the next item; None at the end of file. Raises OSError."""
+        packet = self._room[: self._take()]
+
+        def exactly(size: int) -> bytearray | None:
+            nonlocal packet
+            part, packet = packet[:size], packet[size:]
+            return bytearray(part) if part.nbytes == size else None
+
+        message = _message(exactly)
+        return self._channel.receive() if message and message.kind == LARGE_ITEM else message
+
+    def _take(self) -> int:
+        """Wait for a packet, take it, and return its size; 0 at the end of file.
+
+        INVARIANT: what is taken was waited for in another call. A process that is killed while it
+        waits may still finish the call: it would have taken an item that it never begins.
+        """
+        while True:
+            with suppress(BlockingIOError):
+                return self._line.recv_into(self._room, 0, socket.MSG_DONTWAIT)
+            if not self._line.recv(1, socket.MSG_PEEK):
+                return 0
+
+
+def _parts(message: ChannelMessage) -> Iterator[memoryview]:
+    """Yield the message's bytes: head, sizes of the buffers, pickle, buffers."""
+    buffers = [memoryview(buffer).cast("B") for buffer in message.buffers]
+    pickle = memoryview(message.pickle).cast("B")
+    head = _HEAD.pack(message.kind, pickle.nbytes, len(buffers))
+    yield memoryview(head + b"".join(_SIZE.pack(buffer.nbytes) for buffer in buffers))
+    yield pickle
+    yield from buffers
+
+
+def _message(exactly: Callable[[int], bytearray | mmap.mmap | None]) -> ChannelMessage | None:
+    """Return the message that `exactly` reads, in memory of its own; None where it ends early."""
+    head = exactly(_HEAD.size)
+    if head is None:
+        return None
+    kind, size, count = _HEAD.unpack(head)
+    sizes = exactly(count * _SIZE.size)
+    pickle = exactly(size) if sizes is not None else None
+    if sizes is None or pickle is None:
+        return None
+    buffers = []
+    for (length,) in _SIZE.iter_unpack(sizes):
+        buffer = exactly(length)
+        if buffer is None:
+            return None
+        buffers.append(buffer)
+    return ChannelMessage(kind, pickle, buffers)  # type: ignore[arg-type]
 
 
 def _memory(size: int) -> bytearray | mmap.mmap:

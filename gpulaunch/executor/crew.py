@@ -128,8 +128,8 @@ class Crew(LeaseUser):
         for slot in self._slots.values():
             slot.pair.close()
             slot.port.close()
-            slot.worker.channel.close()
             slot.worker.theirs.close()
+            slot.worker.close()
             slot.worker.streams.close()
         self._cards.close_in_child()
         self._starter.close_in_child()

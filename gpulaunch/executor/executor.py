@@ -28,11 +28,11 @@ from gpulaunch.engines.pool import CardPool, SelectionError, open_pool
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
+from gpulaunch.executor.claim import WorkItem
 from gpulaunch.executor.crew import launching
 from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.manager import Manager, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
-from gpulaunch.executor.work import WorkItem
 from gpulaunch.executor.worker_handle import WorkerPlan
 from gpulaunch.gpus.visible import MASK, ORDER
 

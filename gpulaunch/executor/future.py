@@ -22,11 +22,12 @@ import operator
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import starmap
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpulaunch.core.model import Gpu
 
@@ -97,15 +98,59 @@ class Event(threading.Event):
 # ── What `concurrent.futures.wait` and `as_completed` do with a future ──────────────────────────
 
 
+class Place(Protocol):
+    """Where an item waits that is sent to a worker and has not begun."""
+
+    def recall(self, future: GpuFuture[Any], tell: Callable[[bool], object]) -> None:
+        """Take the future's item back, and tell whether that was so. Only changes its state."""
+
+
 class GpuFuture(Future[T]):
-    """A `concurrent.futures.Future`; `gpu` is the card on which its item runs or ran, else None."""
+    """A `concurrent.futures.Future`; `gpu` is the card on which its item runs or ran, else None.
+
+    `place` is set while the item is ahead at a worker: to the base class, the future runs then.
+    """
 
     gpu: Gpu | None = None
+    place: Place | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self._condition = _FuturesCondition()
         self._waiters = _Waiters()
+
+    def cancel(self) -> bool:
+        """Cancel the call, also one that is ahead at a worker; False where it has begun."""
+        while not super().cancel():
+            place = self.place
+            if place is None or not _recalled(self, place):
+                return super().cancel()  # it may have been taken back meanwhile
+        return True
+
+    def running(self) -> bool:
+        return self.place is None and super().running()
+
+
+def _recalled(future: GpuFuture[Any], place: Place) -> bool:
+    """Take the future's item back from where it is ahead; return whether that was so.
+
+    Not in the main thread, where an interrupt between two calls would lose the item.
+    """
+    told: list[bool] = []
+    over = _thread.allocate_lock()
+    over.acquire()
+
+    def tell(found: bool) -> None:
+        told.append(found)
+        over.release()
+
+    if in_main_thread():
+        with suppress(RuntimeError):  # an interpreter that exits starts no thread any more
+            _thread.start_new_thread(place.recall, (future, tell))
+            _acquired(over, None)
+            return told[0]
+    place.recall(future, tell)
+    return told[0]
 
 
 class _Waiters(list[Any]):

@@ -1,63 +1,51 @@
 """The items that wait, and the workers that wait for items: shared by callers, threads and manager.
 
-Owns the one lock. INVARIANT: no caller's code runs under it: futures are changed, and so their
-callbacks run, outside of it. Starts nothing and knows nothing of processes.
+    put ─▶ items ─▶ take ─▶ a worker runs it ─▶ over, next
+             │  ▲                                   ▲
+             │  └─ put back: its worker died        │ begun
+             └─▶ take_ahead ─▶ ahead at a worker ───┘
+                                    └─▶ taken back: by a free worker's take, by cancel, by a death
+
+Owns the lock of it all; a claim has its own, taken last. INVARIANT: no caller's code runs under
+them: futures are changed, and so their callbacks run, outside. Starts nothing and knows nothing of
+processes.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
+from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.errors import BrokenGpuExecutorError
-from gpulaunch.executor.future import GpuFuture
+
+AHEAD = 4
+"""Items that a worker has ahead, at most."""
+PATIENCE = 0.05
+"""Seconds that an item waits ahead at one worker while others begin items that came later."""
 
 _CLOSED = "cannot schedule new futures after shutdown"
-
-
-@dataclass(slots=True, eq=False)
-class WorkItem:
-    """One call and its future. `passed_on`: how many workers died without having begun it."""
-
-    future: GpuFuture[Any]
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    passed_on: int = 0
-
-    def begin(self) -> bool:
-        """Set the future to running; return False where it was cancelled."""
-        return bool(self.passed_on) or self.future.set_running_or_notify_cancel()
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """One worker's claim to items. `void`: it gets no more of them.
-
-    `ready`: it has asked for a first item; `idle`: it waits for one.
-    """
-
-    void: bool = False
-    ready: bool = False
-    idle: bool = False
 
 
 class Work:
     """The items in the order in which they came. `call` wakes the manager, from any thread.
 
-    `most`: workers at most.
+    `most`: workers at most. `clock`: the time, in seconds.
     """
 
-    def __init__(self, most: int, call: Callable[[], None]) -> None:
+    def __init__(
+        self, most: int, call: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._call = call
+        self._clock = clock
         self._lock = threading.RLock()  # a signal handler may call a method its thread is in
         self._news = threading.Condition(self._lock)
         self._items: deque[WorkItem] = deque()
         self._dropped: list[WorkItem] = []
-        self._claims: set[Claim] = set()
+        self._cancelling = False
+        self._claims: dict[Claim, None] = {}
         self.most = most
         self._asked = 0
         self._closed = False
@@ -95,7 +83,7 @@ class Work:
                 kept = deque(item for item in self._items if item.passed_on)
                 dropped = [item for item in self._items if not item.passed_on]
                 # In one statement: without a call in between, no Ctrl-C can come in between.
-                self._items, self._dropped = kept, self._dropped + dropped
+                self._items, self._dropped, self._cancelling = kept, self._dropped + dropped, True
             self._news.notify_all()
         self._call()
 
@@ -128,17 +116,91 @@ class Work:
         with self._lock:
             self.readied += not claim.ready
             claim.ready = claim.idle = True
-            while not (self._items or self._closed or claim.void):
+            while (item := self._first(claim)) is None and not claim.void:
+                # An item that another worker is about to get ahead may be wanted here after all.
+                if self._closed and not any(other.taking for other in self._claims):
+                    break
                 self._news.wait()
             claim.idle = False
-            if claim.void or not self._items:
+            if item is None:
                 claim.void = True
                 if self._items:
                     self._news.notify()  # this thread was woken for an item that it does not take
                 return None
+            call = self._asked > self._short()
+        if call:
+            self._call()
+        return item
+
+    def _first(self, claim: Claim) -> WorkItem | None:
+        """Return the item that this worker is to run, now in hand."""
+        if claim.void:
+            return None
+        item = self._from_another(claim, PATIENCE if self._items else 0)
+        if item is None and self._items:
             item = self._items.popleft()
             self._in_hand += 1
-            call = self._asked > self._short()
+        return item
+
+    def _from_another(self, claim: Claim, since: float) -> WorkItem | None:
+        """Take back, and return, what is ahead at another worker for so many seconds; the first."""
+        # Lists, as items that have begun or are cancelled leave without this lock.
+        ahead = [(item, at) for at in self._claims if at is not claim for item in list(at.ahead)]
+        if ahead:
+            late = self._clock() - since
+            for item, at in sorted(ahead, key=lambda pair: pair[0].since):
+                if item.since <= late and at.take_back(item):
+                    return item
+        return None
+
+    def take_ahead(self, claim: Claim) -> WorkItem | None:
+        """Return an item for a worker that runs one, to be sent ahead; None: there is none.
+
+        No item that a free worker could begin is one. It may be taken back at once.
+        """
+        with self._lock:
+            if len(claim.ahead) >= AHEAD or not self._spare(claim):
+                return None
+            item = self._from_another(claim, PATIENCE)
+            if item is None:
+                if self._items[0].passed_on or self._items[0].message:
+                    return None
+                item = self._items.popleft()
+                self._in_hand += 1
+            claim.taking = True
+        began = item.begin()
+        with self._lock:
+            sent = began and self._spare(claim)
+            if sent:
+                claim.get_ahead(item, self._clock())
+                claim.taking = False
+        if not sent:
+            self._not_ahead(claim, item, began)
+        return claim.unsent
+
+    def _not_ahead(self, claim: Claim, item: WorkItem, began: bool) -> None:
+        """Put the item back after all, unless it was cancelled: then `began` is False."""
+        if began:
+            item.wait_again()
+            self.readmit(item)
+        else:
+            self.over()
+        with self._lock:
+            claim.taking = False
+            self._news.notify_all()
+
+    def _spare(self, claim: Claim) -> bool:
+        """Tell whether the worker may get an item ahead: as there are more than for free ones."""
+        idle = sum(other.idle and not other.void for other in self._claims)
+        waiting = len(self._items) + claim.taking
+        return waiting > idle and not (claim.void or self._cancelling or self._broken)
+
+    def next(self, claim: Claim) -> WorkItem | None:
+        """Count the item that the worker ran as over; return the one that it has begun since."""
+        with self._lock:
+            self._in_hand -= 1
+            item = claim.begun()
+            call = self._closed or self._asked > self._short()
         if call:
             self._call()
         return item
@@ -154,20 +216,44 @@ class Work:
     def put_back(self, item: WorkItem) -> bool:
         """Put back, as the first, an item that a dead worker had not begun; False after `fail`."""
         with self._lock:
-            self._in_hand -= 1
             if self._broken:
+                self._in_hand -= 1
                 return False
             item.passed_on += 1
-            self._items.appendleft(item)
-            self._news.notify()
+            self._put_first(item)
         self._call()
         return True
+
+    def readmit(self, item: WorkItem) -> None:
+        """Put an item back that was ahead and was taken back: as if it had never been taken."""
+        with self._lock:
+            broken = self._broken
+            if broken:
+                self._in_hand -= 1
+            else:
+                self._put_first(item)
+        self._call()
+        if broken and item.begin():
+            item.future.set_exception(broken)
+
+    def _put_first(self, item: WorkItem) -> None:
+        self._in_hand -= 1
+        if self._cancelling and not item.passed_on:
+            self._dropped.append(item)
+        else:
+            self._items.appendleft(item)
+            self._news.notify()
 
     # ── The manager ─────────────────────────────────────────────────────────────────────────────
 
     def drop(self) -> None:
-        """Cancel the items that `close` took out. Only in the manager's thread, without Ctrl-C."""
+        """Cancel what waits and `close` was to cancel. In the manager's thread alone: no Ctrl-C."""
         with self._lock:
+            if self._cancelling:
+                for claim in self._claims:
+                    ahead = [item for item in list(claim.ahead) if claim.take_back(item)]
+                    self._in_hand -= len(ahead)
+                    self._dropped.extend(ahead)
             dropped, self._dropped = self._dropped, []
         for item in dropped:
             if item.future.cancel():
@@ -175,7 +261,7 @@ class Work:
 
     def enter(self, claim: Claim) -> None:
         with self._lock:
-            self._claims.add(claim)
+            self._claims[claim] = None
 
     def void(self, claim: Claim) -> None:
         """Give this worker no more items, as it is gone or about to go."""
@@ -186,7 +272,7 @@ class Work:
     def leave(self, claim: Claim) -> None:
         """Remove a worker, so that another may be started in its place."""
         with self._lock:
-            self._claims.discard(claim)
+            self._claims.pop(claim, None)
 
     def balance(self, asked: int, halted: bool = False) -> int:
         """Return how many more workers (negative: fewer) to ask for, and count them as asked for.
@@ -214,4 +300,5 @@ class Work:
         """Return how many more workers would find an item, beside those idle or starting."""
         soon = sum(not t.void and (t.idle or not t.ready) for t in self._claims)
         room = self.most - len(self._claims)
-        return max(0, min(len(self._items) - soon, room))
+        waiting = len(self._items) + sum(t.taking + len(t.ahead) for t in self._claims)
+        return max(0, min(waiting - soon, room))

@@ -1,7 +1,7 @@
 """The worker's process: takes items from the executor and returns results, in its own interpreter.
 
-It serves one channel, a socket that it inherited, until the end of file. It prints nothing of its
-own, and never looks at cards: its environment names them.
+It serves a channel, a socket that it inherited, and the line of items that came by it, until their
+end of file. It prints nothing of its own, and never looks at cards: its environment names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import types
 from contextlib import suppress
 from typing import NoReturn
 
-from gpulaunch.executor.channel import ERROR, READY, RESULT, UNREADY, ChannelMessage, WorkerChannel
+from gpulaunch.executor.channel import (
+    ERROR,
+    READY,
+    RESULT,
+    UNREADY,
+    ChannelMessage,
+    ItemSource,
+    WorkerChannel,
+)
 
 # Before `sys.path` is set, only modules are imported that no file in the directory can replace.
 START = "import sys; sys.path[:] = sys.argv[2:]; from gpulaunch.executor.worker import main; main()"
@@ -24,12 +32,12 @@ GONE = 70
 
 
 def main() -> None:
-    with _adopt(int(sys.argv[1])) as link:
-        _take_streams(link)
-        _work(WorkerChannel(link))
+    with _adopt(int(sys.argv[1])) as link, _take_streams(link) as line:
+        channel = WorkerChannel(link)
+        _work(channel, ItemSource(line, channel))
 
 
-def _work(channel: WorkerChannel) -> None:
+def _work(channel: WorkerChannel, items: ItemSource) -> None:
     from gpulaunch.executor import transfer
 
     hello = channel.receive()
@@ -46,13 +54,13 @@ def _work(channel: WorkerChannel) -> None:
         return
     del hello, initializer, initargs
     _send(channel, ChannelMessage(READY))
-    _serve(channel)
+    _serve(channel, items)
 
 
-def _serve(channel: WorkerChannel) -> None:
+def _serve(channel: WorkerChannel, items: ItemSource) -> None:
     from gpulaunch.executor import transfer
 
-    while (item := channel.receive()) is not None:
+    while (item := items.receive()) is not None:
         try:
             function, args, kwargs = transfer.value_of(item)
             del item
@@ -97,14 +105,19 @@ def _adopt(inode: int) -> socket.socket:
     raise OSError(f"expected the executor's socket (inode {inode}) among the open files: not there")
 
 
-def _take_streams(link: socket.socket) -> None:
-    """Receive and install the executor's standard output and a pipe to its standard error."""
-    _, fds, _, _ = socket.recv_fds(link, 1, 2)
+def _take_streams(link: socket.socket) -> socket.socket:
+    """Receive and install the executor's standard output and a pipe to its standard error.
+
+    Return the line, which comes with them.
+    """
+    _, (*fds, line), _, _ = socket.recv_fds(link, 1, 3)
+    os.set_inheritable(line, False)
     for number, fd in zip((1, 2), fds, strict=True):
         os.dup2(fd, number)
         os.close(fd)
     if not faulthandler.is_enabled():
         faulthandler.enable(2)
+    return socket.socket(fileno=line)
 
 
 def _send(channel: WorkerChannel, message: ChannelMessage) -> None:

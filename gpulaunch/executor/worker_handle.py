@@ -1,9 +1,9 @@
 """The executor's side of one worker: its process, its channel, and the thread that serves it.
 
-    thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ result ─▶ future) ...
+    thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ send one ahead ─▶ result ─▶ future) ...
     manager: began ─▶ ... ─▶ ended (nothing of the process is left; the thread is woken)
 
-The thread alone reads and writes the channel. Only the manager speaks to keepers.
+The thread alone reads and writes the channel, and sends items. Only the manager speaks to keepers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,17 @@ from gpulaunch.core.model import (
     status_of,
 )
 from gpulaunch.executor import transfer
-from gpulaunch.executor.channel import ITEM, READY, RESULT, UNREADY, ChannelMessage, WorkerChannel
+from gpulaunch.executor.channel import (
+    ITEM,
+    LARGE_ITEM,
+    READY,
+    RESULT,
+    UNREADY,
+    ChannelMessage,
+    ItemLine,
+    WorkerChannel,
+)
+from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.errors import (
     BrokenGpuExecutorError,
     RemoteError,
@@ -36,7 +47,7 @@ from gpulaunch.executor.errors import (
     WorkerDiedError,
 )
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import Claim, Work, WorkItem
+from gpulaunch.executor.work import Work
 from gpulaunch.wording import signal_name
 
 TAIL = 4096
@@ -80,9 +91,12 @@ class Streams:
                     data = data[os.write(2, data) :]
         return False
 
-    def hand_over(self, link: socket.socket) -> None:
-        """Send the streams to the worker, and close our copies: else the pipe would never end."""
-        socket.send_fds(link, [b"F"], [self._out, self._write])
+    def hand_over(self, link: socket.socket, line: socket.socket) -> None:
+        """Send the streams to the worker, and close our copies: else the pipe would never end.
+
+        `line`: the worker's end of the line, which goes with them.
+        """
+        socket.send_fds(link, [b"F"], [self._out, self._write, line.fileno()])
         self._drop()
 
     def close(self) -> None:
@@ -143,7 +157,6 @@ class WorkerHandle:
     plan: WorkerPlan
     work: Work
     tell: Callable[[WorkerHandle, UnreadyError | None], None]
-    claim: Claim = field(default_factory=Claim)
     ended: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
     unbegun: bool = False
@@ -153,10 +166,17 @@ class WorkerHandle:
     def __post_init__(self) -> None:
         self.streams = Streams(self.plan.streams)
         try:
-            ours, self.theirs = socket.socketpair()
+            self.line = ItemLine()
         except BaseException:
             self.streams.close()
             raise
+        try:
+            ours, self.theirs = socket.socketpair()
+        except BaseException:
+            self.streams.close()
+            self.line.close()
+            raise
+        self.claim = Claim(self.line, self.work.readmit)
         self.channel = WorkerChannel(ours)
         self.thread = threading.Thread(
             target=self._serve, name=f"gpulaunch-{self.attempt}", daemon=True
@@ -185,10 +205,16 @@ class WorkerHandle:
     def discard(self) -> None:
         """Close all of a worker that was never launched."""
         self.theirs.close()
-        self.channel.close()
+        self.close()
         self.streams.close()
 
+    def close(self) -> None:
+        self.claim.ahead.clear()
+        self.channel.close()
+        self.line.close()
+
     def _shut(self, how: int) -> None:
+        self.line.shut()
         with contextlib.suppress(OSError):
             self.channel.link.shutdown(how)
 
@@ -198,22 +224,17 @@ class WorkerHandle:
         unready: UnreadyError | None = None
         try:
             unready = self._greet()
-            done = 0
-            while unready is None and done != self.plan.most_items:
-                item = self.work.take(self.claim)
-                if item is None or not self._run(item):
-                    break
-                done += 1
-                del item
+            if unready is None:
+                self._serve_items()
         finally:
             self.claim.void = True
             self.tell(self, unready)
             self.ended.wait()
-            self.channel.close()
+            self.close()
 
     def _greet(self) -> UnreadyError | None:
         try:
-            self.streams.hand_over(self.channel.link)
+            self.streams.hand_over(self.channel.link, self.line.theirs)
         except OSError:
             self._shut(socket.SHUT_RDWR)
         self._send(self.plan.hello)
@@ -226,35 +247,77 @@ class WorkerHandle:
         self.ended.wait()
         return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
 
-    def _run(self, item: WorkItem) -> bool:
-        """Send the item and settle its future; return whether the worker can take another one."""
-        future = item.future
-        future.gpu = self.gpu
+    def _serve_items(self) -> None:
+        """Run items until there is none for this worker any more, or it is gone."""
+        left = self.plan.most_items or sys.maxsize
+        running: WorkItem | None = None
+        while running or left:
+            if running is None:
+                running = self.work.take(self.claim)
+                if running is None:
+                    return
+                if not self._begin(running):
+                    running = None
+                    continue
+            left -= 1
+            if not self.channel.received:  # else results that have come are told first
+                self._send_ahead(left)
+            answer = self._receive()
+            if answer is None:
+                self._lose(running)
+                return
+            future = running.future
+            running = self.work.next(self.claim)
+            if running:
+                running.future.gpu = self.gpu
+            _settle(future, answer)
+            del future, answer  # nothing of an item is kept while the worker waits for one
+
+    def _begin(self, item: WorkItem) -> bool:
+        """Send the item; False where it cannot be, as its future has been told then."""
+        item.future.gpu = self.gpu
         try:
-            message = transfer.message(
-                ITEM, (item.function, item.args, item.kwargs), to_worker=True
-            )
+            message = item.message or _message_of(item)
         except BaseException as error:
             self.work.over()
-            future.set_exception(error)
-            return True
-        self._send(message)
-        del message
-        answer = self._receive()
-        if answer is None:
-            self._lose(item)
+            item.future.set_exception(error)
             return False
-        self.work.over()
-        _settle(future, answer)
+        try:
+            if not self.line.put(message):
+                self.line.put(ChannelMessage(LARGE_ITEM))
+                self._send(message)
+        except OSError:
+            self._break_off()
         return True
+
+    def _send_ahead(self, most: int) -> None:
+        """Send the items that the worker runs next, where there are some and they are small.
+
+        `most`: how many it may have at most.
+        """
+        while len(self.claim.ahead) < most and (item := self.work.take_ahead(self.claim)):
+            try:
+                message = _message_of(item)
+            except BaseException as error:
+                if self.claim.take_back(item):
+                    self.work.over()
+                    if item.begin():
+                        item.future.set_exception(error)
+                continue
+            if not self.claim.send(item, message):
+                item.message = message
+                self.work.readmit(item)
 
     def _send(self, message: ChannelMessage) -> None:
         """Send a message. Where that fails, `_receive` finds the channel shut."""
         try:
             self.channel.send(message)
         except (OSError, MemoryError):
-            self.unbegun = True
-            self._shut(socket.SHUT_RDWR)
+            self._break_off()
+
+    def _break_off(self) -> None:
+        self.unbegun = True
+        self._shut(socket.SHUT_RDWR)
 
     def _receive(self) -> ChannelMessage | None:
         """Return the worker's next message; None: none will come any more."""
@@ -266,9 +329,19 @@ class WorkerHandle:
             return None
 
     def _lose(self, item: WorkItem) -> None:
-        """Put the item of a dead worker back if it was never begun; else let its future fail."""
+        """Put the items of a dead worker back that it had not begun; let the others' futures fail.
+
+        It has begun some that were ahead only where its result of the one before never came.
+        """
         self.ended.wait()
-        if not self.unbegun or item.passed_on >= PASSED_ON:
+        for waiting in reversed(list(self.claim.ahead)):
+            if self.claim.take_back(waiting):
+                self.work.readmit(waiting)
+        while begun := self.claim.begun():
+            self.work.over()
+            begun.future.set_exception(self._death())
+        unbegun = self.line.unread() or self.unbegun
+        if not unbegun or item.passed_on >= PASSED_ON:
             self.work.over()
         elif self.work.put_back(item):
             return
@@ -315,6 +388,11 @@ class UnreadyError(Exception):
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
         super().__init__(text)
         self.__cause__ = cause
+
+
+def _message_of(item: WorkItem) -> ChannelMessage:
+    """Return the item as it is sent. Raises whatever pickling it raises."""
+    return transfer.message(ITEM, (item.function, item.args, item.kwargs), to_worker=True)
 
 
 def _settle(future: GpuFuture[Any], answer: ChannelMessage) -> None:

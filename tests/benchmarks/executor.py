@@ -1,7 +1,8 @@
 """GpuExecutor beside ProcessPoolExecutor: time per item, and throughput of large arrays.
 
-Both have one worker (pretend card, spawned process); rounds alternate between them. `ratio` is
-GpuExecutor's time over the other's: below 1 is faster. The arrays need numpy.
+Both have one worker (pretend card, spawned process), and take turns. `ratio` is GpuExecutor's time
+over the other's in the same round, `cpu_ratio` the same of both processes' processor time, which
+others on the machine disturb less; medians, below 1 is faster. The arrays need numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
 
 from gpulaunch import GpuExecutor
 from tests.executor.work import double, echo
@@ -23,7 +25,7 @@ MEGABYTES = 100
 
 
 def measure(quick: bool) -> dict[str, object]:
-    rounds = 1 if quick else 9
+    rounds = 1 if quick else 15
     ways = {
         "items one by one": one_by_one,
         "items of a map": all_at_once,
@@ -34,9 +36,11 @@ def measure(quick: bool) -> dict[str, object]:
         absent["arrays"] = "numpy is not installed"
     else:
         ways[f"{MEGABYTES} MB array there and back"] = arrays
-    ms = {name: compared(way, rounds) for name, way in ways.items()}
-    ratio = {name: round(found["gpu"] / found["processes"], 2) for name, found in ms.items()}
-    return {"ms": ms, "ratio": ratio, "absent": absent}
+    found = {name: compared(way, rounds) for name, way in ways.items()}
+    kinds = ("ms", "ratio", "cpu_ratio")
+    return {kind: {name: one[kind] for name, one in found.items()} for kind in kinds} | {
+        "absent": absent
+    }
 
 
 def one_by_one(executor: Executor) -> float:
@@ -72,18 +76,36 @@ def arrays(executor: Executor) -> float:
     return time.perf_counter() - begun
 
 
-def compared(way: Callable[[Executor], float], rounds: int) -> dict[str, float]:
-    """The medians, in milliseconds."""
+def compared(way: Callable[[Executor], float], rounds: int) -> dict[str, Any]:
+    """The medians: of the time in milliseconds, and of the ratios."""
     context = multiprocessing.get_context("spawn")
-    found: dict[str, list[float]] = {"gpu": [], "processes": []}
+    wall: dict[str, list[float]] = {"gpu": [], "processes": []}
+    cpu: dict[str, list[float]] = {"gpu": [], "processes": []}
     with GpuExecutor(simulate=1) as gpu, ProcessPoolExecutor(1, mp_context=context) as processes:
         executors = {"gpu": gpu, "processes": processes}
         for executor in executors.values():
-            executor.submit(double, 1).result()
+            way(executor)
         for _ in range(rounds):
-            for name, executor in executors.items():
-                found[name].append(way(executor))
-    return {name: round(1000 * statistics.median(values), 4) for name, values in found.items()}
+            for name in reversed(executors):
+                before = _cpu(executors[name])
+                wall[name].append(way(executors[name]))
+                cpu[name].append(_cpu(executors[name]) - before)
+            executors = {name: executors[name] for name in reversed(executors)}
+    return {
+        "ms": {name: round(1000 * statistics.median(took), 4) for name, took in wall.items()},
+        "ratio": _ratio(wall),
+        "cpu_ratio": _ratio(cpu),
+    }
+
+
+def _cpu(executor: Executor) -> float:
+    """Seconds of processor time that this process and the worker have taken."""
+    return executor.submit(time.process_time).result() + time.process_time()
+
+
+def _ratio(found: dict[str, list[float]]) -> float:
+    pairs = zip(found["gpu"], found["processes"], strict=True)
+    return round(statistics.median(ours / theirs for ours, theirs in pairs), 2)
 
 
 if __name__ == "__main__":

@@ -274,6 +274,46 @@ def test_a_signals_handler_may_shut_down_the_executor_that_its_thread_is_in(
     assert (out, err, status) == ("fine\n", "", 0)
 
 
+CANCELLED = """
+import gc, os, signal, sys
+from concurrent import futures
+from gpulaunch import GpuExecutor
+from tests.executor import work
+from tests.executor.aim import Aim
+from tests.helpers import wait_until
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()
+aim, directory = Aim(sys.argv[1]), sys.argv[2]
+number, interrupted = 1, True
+with GpuExecutor(simulate=1) as executor:
+    executor.submit(work.double, 4).result()
+    while interrupted:
+        here, go = (os.path.join(directory, f"{name}-{number}") for name in ("here", "go"))
+        running = executor.submit(work.appear_and_wait, here, go)
+        sent = [executor.submit(work.double, n) for n in range(3)]
+        wait_until(lambda: all(future.place for future in sent), 60)
+        interrupted = False
+        try:
+            aim.at(number)
+            sent[1].cancel()
+            aim.count()
+        except KeyboardInterrupt:
+            interrupted = True
+        open(go, "w").close()
+        done, left = futures.wait([running, *sent], 60)
+        assert not left, (number, left)
+        assert sent[0].result() == 0 and sent[2].result() == 4
+        assert sent[1].cancelled() or interrupted and sent[1].result() == 2
+        number += int(sys.argv[3])
+print("fine" if number > 100 else number)
+"""
+
+
+def test_an_interrupted_cancel_loses_no_item(library: Path, tmp_path: Path) -> None:
+    out, err, status = script.run(tmp_path / "script.py", CANCELLED, library, tmp_path, 3)
+    assert (out, err, status) == ("fine\n", "", 0)
+
+
 def test_workers_are_gone_when_an_interrupted_shutdown_is_followed_by_an_end(
     tmp_path: Path,
 ) -> None:

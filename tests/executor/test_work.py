@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from typing import TypeAlias
+
 import pytest
 
+from gpulaunch.executor.channel import PACKET, ChannelMessage, ItemLine
+from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.errors import BrokenGpuExecutorError
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import Claim, Work, WorkItem
+from gpulaunch.executor.work import AHEAD, PATIENCE, Work
 
 
 def item() -> WorkItem:
@@ -116,3 +123,249 @@ def test_what_cannot_be_done_fails_and_so_does_what_comes(work: Work) -> None:
     with pytest.raises(BrokenGpuExecutorError, match="no more"):
         work.put(item())
     assert work.done
+
+
+# ── Ahead ───────────────────────────────────────────────────────────────────────────────────────
+
+
+Lined: TypeAlias = tuple[Work, Callable[[], Claim]]
+
+
+class Time:
+    """A clock that stands still until it is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def lined(clock: Time) -> Iterator[Lined]:
+    """A line of items, and what enters a worker that runs one, with nobody behind its socket."""
+    work = Work(3, lambda: None, clock)
+    claims: list[Claim] = []
+
+    def running() -> Claim:
+        claim = Claim(ItemLine(), work.readmit)
+        claims.append(claim)
+        work.enter(claim)
+        work.put(item())
+        assert work.take(claim)
+        return claim
+
+    yield work, running
+    for claim in claims:
+        assert claim.line
+        claim.line.close()
+
+
+def sent(work: Work, claim: Claim, count: int) -> list[WorkItem]:
+    """So many items that are ahead at the worker."""
+    found = []
+    for n in range(count):
+        work.put(item())
+        one = work.take_ahead(claim)
+        assert one is not None
+        assert claim.send(one, ChannelMessage(b"C", b"%d" % n))
+        found.append(one)
+    return found
+
+
+def read(claim: Claim) -> bytes:
+    """What the worker reads next."""
+    assert claim.line
+    return claim.line.theirs.recv(100, socket.MSG_DONTWAIT)[-1:]
+
+
+def test_an_item_goes_ahead_where_no_worker_is_free(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    assert work.take_ahead(claim) is None, "there is none"
+    items = sent(work, claim, AHEAD)
+    assert [one.future.running() for one in items] == [False] * AHEAD
+    work.put(item())
+    assert work.take_ahead(claim) is None, "it has as many as it may have"
+    assert work.next(claim) is items[0]
+    assert items[0].future.running()
+    assert work.take_ahead(claim) is not None
+
+
+def test_what_a_free_worker_could_begin_goes_ahead_nowhere(lined: Lined) -> None:
+    work, running = lined
+    claim, free = running(), entered(work)
+    free.ready = free.idle = True
+    work.put(item())
+    assert work.take_ahead(claim) is None
+    work.put(item())
+    assert work.take_ahead(claim) is not None
+
+
+def test_what_goes_ahead_makes_way_for_a_worker_that_is_free_by_then(lined: Lined) -> None:
+    work, running = lined
+    claim, free = running(), entered(work)
+    free.ready = True
+
+    class Future(GpuFuture[int]):
+        def set_running_or_notify_cancel(self) -> bool:
+            free.idle = True
+            return super().set_running_or_notify_cancel()
+
+    one = WorkItem(Future(), abs, (1,), {})
+    work.put(one)
+    assert work.take_ahead(claim) is None
+    assert not claim.ahead
+    assert work.take(free) is one
+
+
+def test_as_many_workers_are_asked_for_as_items_wait_ahead_as_well(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    assert work.balance(0) == 0
+    items = sent(work, claim, 2)
+    assert work.balance(0) == 2
+    for _ in items:
+        work.next(claim)
+    assert work.balance(2) == -2
+
+
+@pytest.mark.parametrize("unsent", [False, True])
+def test_a_worker_without_an_item_gets_one_that_is_ahead(lined: Lined, unsent: bool) -> None:
+    work, running = lined
+    claim = running()
+    first, second = sent(work, claim, 2)
+    if unsent:
+        work.put(item())
+        third = work.take_ahead(claim)
+        assert third
+    free = entered(work)
+    assert work.take(free) is first, "the one that waits for longest"
+    assert first.future.running()
+    work.close()
+    assert work.take(free) is second
+    if unsent:
+        assert work.take(free) is third
+        assert claim.send(third, ChannelMessage(b"C")), "and nothing is sent"
+    with pytest.raises(BlockingIOError):
+        read(claim)
+    assert work.take(free) is None
+
+
+def test_what_its_worker_has_read_is_not_to_be_had(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    first, second, third = sent(work, claim, 3)
+    assert read(claim) == b"0"
+    assert not claim.take_back(first)
+    assert not first.future.cancel()
+    assert claim.take_back(second)
+    assert read(claim) == b"2", "the others stay, in their order"
+    assert not claim.take_back(third)
+    assert not claim.take_back(second)
+
+
+def test_what_comes_later_does_not_keep_what_is_ahead_waiting_for_long(
+    lined: Lined, clock: Time
+) -> None:
+    work, running = lined
+    claim, other = running(), running()
+    first, second = sent(work, claim, 2)
+    later = [item() for _ in range(4)]
+    for one in later:
+        work.put(one)
+    assert work.take_ahead(other) is later[0]
+    clock.now = PATIENCE
+    assert work.take_ahead(other) is first, "for one that runs another"
+    assert work.take(entered(work)) is second, "and for one that runs none"
+    assert work.take(entered(work)) is later[1]
+
+
+@pytest.mark.parametrize("unsent", [False, True])
+def test_what_is_ahead_can_be_cancelled(lined: Lined, unsent: bool) -> None:
+    work, running = lined
+    claim = running()
+    first, second = sent(work, claim, 2)
+    if unsent:
+        work.put(item())
+        last = work.take_ahead(claim)
+        assert last
+        assert last.future.cancel()
+    assert first.future.cancel()
+    assert first.future.cancelled()
+    assert first.future.cancel(), "again"
+    assert read(claim) == b"1"
+    assert work.next(claim) is second
+    assert not second.future.cancel()
+    work.close()
+    assert work.take(claim) is None
+    wait([first.future], 60)
+
+
+def test_what_is_ahead_is_cancelled_with_all_that_waits(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    first, second, third = sent(work, claim, 3)
+    assert read(claim) == b"0"
+    work.close(cancel=True)
+    work.drop()
+    assert (second.future.cancelled(), third.future.cancelled()) == (True, True)
+    assert work.next(claim) is first
+    assert work.next(claim) is None
+    assert work.done
+
+
+def test_what_is_put_back_from_ahead_fails_and_is_cancelled_with_the_others(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    first, second = sent(work, claim, 2)
+    assert claim.take_back(second)
+    work.close(cancel=True)
+    work.readmit(second)
+    work.drop()
+    assert second.future.cancelled()
+    assert first.future.cancelled()
+    assert work.next(claim) is None
+    assert work.done
+
+
+def test_what_is_put_back_after_a_failure_fails(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    (only,) = sent(work, claim, 1)
+    work.fail(BrokenGpuExecutorError("no more"))
+    assert not only.future.done()
+    assert claim.take_back(only)
+    work.readmit(only)
+    assert isinstance(only.future.exception(0), BrokenGpuExecutorError)
+
+
+def test_a_large_item_does_not_go_ahead(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    large, small = item(), item()
+    work.put(large)
+    work.put(small)
+    assert work.take_ahead(claim) is large
+    message = ChannelMessage(b"C", bytes(PACKET))
+    assert not claim.send(large, message)
+    large.message = message
+    work.readmit(large)
+    assert work.take_ahead(claim) is None, "nothing overtakes it"
+    assert work.next(claim) is None
+    assert work.take(claim) is large
+
+
+def test_what_is_lost_on_the_way_back_into_a_line_that_is_shut_was_not_read(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    first, second = sent(work, claim, 2)
+    assert claim.line
+    claim.line.shut()
+    assert claim.take_back(second)
+    assert claim.take_back(first)
+    assert not claim.line.unread()

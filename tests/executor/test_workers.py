@@ -155,6 +155,107 @@ def test_an_initializers_exception_is_the_cause() -> None:
         assert "in refuse_to_begin" in str(error.__cause__.__cause__)
 
 
+# ── Ahead: items that a worker has before it has begun them ─────────────────────────────────────
+
+
+def ahead(futures: list[GpuFuture[Any]]) -> bool:
+    return all(future.place for future in futures)
+
+
+def test_those_who_kill_their_workers_cost_nobody_else(executor: GpuExecutor) -> None:
+    sent: list[Future[Any]] = [executor.submit(work.kill_me) for _ in range(6)]
+    others = [executor.submit(work.double, n) for n in range(3)]
+    assert [death(future).signal for future in sent] == [signal.SIGKILL] * 6
+    assert [future.result(60) for future in others] == [0, 2, 4]
+
+
+def test_what_is_ahead_at_a_worker_that_dies_is_begun_by_another(
+    executor: GpuExecutor, tmp_path: Path
+) -> None:
+    here = str(tmp_path / "here")
+    before = executor.submit(work.pid).result(60)
+    running = executor.submit(work.appear_and_wait, here, "/never")
+    waiting = [executor.submit(work.pid) for _ in range(3)]
+    blocked = [executor.submit(work.double, n) for n in range(9)]
+    work.wait_for(here)
+    wait_until(lambda: ahead(waiting), 60)
+    os.kill(before, signal.SIGKILL)
+    assert death(running).signal == signal.SIGKILL
+    assert {future.result(60) for future in waiting} == {executor.submit(work.pid).result(60)}
+    assert [future.result(60) for future in blocked] == [2 * n for n in range(9)]
+
+
+def test_what_is_ahead_does_not_run_once_it_is_cancelled(
+    executor: GpuExecutor, tmp_path: Path
+) -> None:
+    here, go = str(tmp_path / "here"), tmp_path / "go"
+    executor.submit(work.double, 1).result(60)
+    running = executor.submit(work.appear_and_wait, here, str(go))
+    names = [str(tmp_path / f"ran-{n}") for n in range(3)]
+    waiting = [executor.submit(work.appear_and_wait, name, str(go)) for name in names]
+    wait_until(lambda: ahead(waiting), 60)
+    work.wait_for(here)
+    assert [future.running() for future in [running, *waiting]] == [True, False, False, False]
+    assert waiting[1].gpu is None
+    assert waiting[1].cancel()
+    other = threading.Thread(target=waiting[2].cancel)
+    other.start()
+    other.join()
+    assert not running.cancel()
+    go.touch()
+    assert waiting[0].result(60) == names[0]
+    wait(waiting, 60)
+    assert [os.path.exists(name) for name in names] == [True, False, False]
+    assert waiting[2].cancelled()
+
+
+def test_what_is_ahead_is_cancelled_at_shutdown(tmp_path: Path) -> None:
+    here, go = str(tmp_path / "here"), tmp_path / "go"
+    executor = GpuExecutor(simulate=1)
+    running = executor.submit(work.appear_and_wait, here, str(go))
+    waiting = [executor.submit(work.double, n) for n in range(8)]
+    wait_until(lambda: ahead(waiting[:2]), 60)
+    work.wait_for(here)
+    executor.shutdown(wait=False, cancel_futures=True)
+    wait(waiting, 60)
+    assert all(future.cancelled() for future in waiting)
+    go.touch()
+    executor.shutdown()
+    assert running.result(0) == here
+
+
+def test_no_worker_is_idle_while_another_has_items_ahead(tmp_path: Path) -> None:
+    here, go, never = (str(tmp_path / name) for name in ("here", "go", "never"))
+    with GpuExecutor(simulate=2) as executor:
+        both = [executor.submit(work.appear_and_wait, here + end, go) for end in "ab"]
+        wait_until(lambda: all(future.running() for future in both), 60)
+        long = executor.submit(work.appear_and_wait, here, never)
+        short = [executor.submit(work.double, n) for n in range(200)]
+        Path(go).touch()
+        assert [future.result(60) for future in short] == [2 * n for n in range(200)]
+        assert long.running()
+        Path(never).touch()
+
+
+def test_a_worker_gets_no_more_ahead_than_it_is_to_run() -> None:
+    with GpuExecutor(simulate=1, max_tasks_per_child=3) as executor:
+        found = list(executor.map(work.count_here, range(8)))
+    assert found == [1, 2, 3, 1, 2, 3, 1, 2]
+
+
+def test_large_and_small_items_keep_their_order(executor: GpuExecutor) -> None:
+    sizes = [1, 100_000, 2, 3, 20_000, 5_000, 4_000_000, 1]
+    found = list(executor.map(work.echo, [bytes(size) for size in sizes]))
+    assert [len(one) for one in found] == sizes
+
+
+def test_an_item_ahead_that_does_not_pickle_fails_alone(executor: GpuExecutor) -> None:
+    values = [1, threading.Lock(), 2, threading.Lock(), 3]
+    sent = [executor.submit(work.echo, value) for value in values]
+    errors = [future.exception(60) for future in sent]
+    assert [error is None for error in errors] == [True, False, True, False, True]
+
+
 # ── What comes back ─────────────────────────────────────────────────────────────────────────────
 
 
