@@ -39,6 +39,7 @@ from gpulaunch.core.retry import RetryContext
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import UNKNOWN, Node
 
+_SUCCEEDED = retry.Settle("succeeded")
 BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 """Ends that nobody asked for: only these may have a recognised failure as their cause."""
 
@@ -124,11 +125,14 @@ def _decide(
     state: State, live: ActiveAttempt, outcome: Outcome, record: JobRecord, seen: Failure | None
 ) -> retry.Decision:
     job = live.node.job if live.node is not None else Job(record.name, ())
+    misplaced = live.misplaced if state.config.pinned else None
+    if isinstance(outcome, Exited) and not misplaced and retry.failure_of(outcome, job) is None:
+        return _SUCCEEDED
     ground = _ground(state, live, record, seen)
     lost = _lost_before(live, record)
     decision = retry.decide(outcome, job, record.charged, lost, seen, ground)
-    if state.config.pinned and live.misplaced and live.stopping != "cancelled":
-        return retry.failed(outcome, job, record.charged, live.misplaced, ground)
+    if misplaced and live.stopping != "cancelled":
+        return retry.failed(outcome, job, record.charged, misplaced, ground)
     if live.stopping == "stopped":
         return retry.Settle("succeeded")
     if live.stopping == "cancelled" and not _succeeded(decision):

@@ -33,6 +33,8 @@ ENDS_FIRST: tuple[JobState, ...] = (*get_args(JobState)[2:], "running", "waiting
 BURST, QUEUED = 3, "queued"
 DRAINING = 2.0
 """Seconds for a card's memory to drain before a line reports that it has not."""
+_CALM = (f.AttemptLaunched, f.AttemptStarted, f.AttemptQueued, f.ServiceReady, f.GpuChanged)
+"""Facts that no line of a quiet formatter is made of."""
 _OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
 _UNUSABLE: dict[GpuState, str] = {
     "elsewhere": "in use by another launcher",
@@ -57,9 +59,13 @@ class EventLine(Struct, frozen=True):
 
 
 class LineFormatter:
-    """Turns one run's facts into lines. `tell` comes after the ledger has applied the fact."""
+    """Turns one run's facts into lines. `tell` comes after the ledger has applied the fact.
 
-    def __init__(self) -> None:
+    `quiet`: only those of jobs that failed for good, and of notes on the run.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._cards: dict[str, GpuState] = {}
         self._draining: dict[str, float] = {}
         self._ended: dict[str, AttemptId] = {}
@@ -68,8 +74,23 @@ class LineFormatter:
         self._before = 0
 
     def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[EventLine]:
+        if self._quiet and self._is_calm(fact):
+            return []
+        return self._shown(self._tell(fact, at, ledger))
+
+    def _is_calm(self, fact: f.Fact) -> bool:
+        """Tell whether a quiet formatter has no line for the fact, as for most that a job has."""
+        if isinstance(fact, f.JobSettled) and fact.state == "succeeded":
+            self._ended.pop(fact.name, None)
+            return True
+        return isinstance(fact, _CALM)
+
+    def _shown(self, lines: list[EventLine]) -> list[EventLine]:
+        return [line for line in lines if line.tone == "bad" or line.loud or not self._quiet]
+
+    def _tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[EventLine]:
         if isinstance(fact, f.AttemptLaunched) and not self._planning:
-            return []  # a job has several facts, and this one is never told
+            return []  # each job has several facts, and this one is never told
         lines: list[EventLine] = []
         line = self._line(fact, at, ledger)
         bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (
@@ -77,7 +98,7 @@ class LineFormatter:
         )
         goes_on = bursty and line and self._burst and _alike(line, self._burst[0])
         if (line or self._planning) and not goes_on:
-            lines += self.flush()
+            lines += self._flush()
         if self._planning and isinstance(fact, _OPENING):
             self._before = ledger.counts["succeeded"]
         elif self._planning:
@@ -91,6 +112,9 @@ class LineFormatter:
 
     def flush(self) -> list[EventLine]:
         """Return the lines that were held back to be folded with more of their kind."""
+        return self._shown(self._flush())
+
+    def _flush(self) -> list[EventLine]:
         burst, self._burst = self._burst, []
         if len(burst) <= BURST:
             return burst
@@ -108,7 +132,7 @@ class LineFormatter:
         for gpu in cards:
             del self._draining[gpu]
         text = "waits for the memory of its last job to be given back"
-        return [_line(now, "calm", "card", _card(gpu, ledger), text) for gpu in cards]
+        return self._shown([_line(now, "calm", "card", _card(gpu, ledger), text) for gpu in cards])
 
     @property
     def waits_at(self) -> float | None:

@@ -26,7 +26,7 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         [str(code) for code in keeper.get("success_codes", [0])],
         child["outputs"],
         child["argv"],
-        [f"{name}={value}" for name, value in child["env_set"].items()],
+        list(map("=".join, child["env_set"].items())),
         child["env_unset"],
         _flag(hidden is not None),
         hidden or (),

@@ -12,14 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import tzinfo
 from typing import TextIO
 
-from gpulaunch.core.facts import (
-    AttemptLaunched,
-    AttemptQueued,
-    AttemptStarted,
-    Fact,
-    GpuChanged,
-    ServiceReady,
-)
+from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
@@ -34,8 +27,6 @@ BLOCKED = 0.5
 PIECE = 1024
 """Characters of one write: at most the 4096 bytes that a ready pipe takes without blocking."""
 
-_CALM = (AttemptLaunched, AttemptStarted, AttemptQueued, ServiceReady, GpuChanged)
-"""Facts of which a quiet view says nothing; most that a job has are of these."""
 _COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "36", "start": "2"}
 
 
@@ -46,14 +37,12 @@ class LineView:
         self, stream: TextIO, color: bool = False, quiet: bool = False, zone: tzinfo | None = None
     ) -> None:
         self._stream = SafeStream(stream)
-        self._color, self._quiet, self._zone = color, quiet, zone
-        self._teller = LineFormatter()
+        self._color, self._zone = color, zone
+        self._teller = LineFormatter(quiet)
         self._flush_at: float | None = None
         self._unwritten: deque[str] = deque()
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
-        if self._quiet and isinstance(fact, _CALM):
-            return
         self._take(self._teller.tell(fact, at, ledger))
         self._flush_at = at.mono + HELD if self._teller.holding else None
         self._write()
@@ -79,8 +68,7 @@ class LineView:
         self._write(wait=True)
 
     def _take(self, lines: Iterable[EventLine]) -> None:
-        shown = (line for line in lines if line.tone == "bad" or line.loud or not self._quiet)
-        self._unwritten.extend(f"{self._text(line)}\n" for line in shown)
+        self._unwritten.extend(f"{self._text(line)}\n" for line in lines)
 
     def _write(self, wait: bool = False) -> None:
         """Write what the reader takes now: a stalled one (`| less`) must not delay jobs."""

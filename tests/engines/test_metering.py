@@ -28,10 +28,10 @@ from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from tests.engines.fakes import lone_context
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import goes_along, wait_until
-from tests.process.conftest import keeper, spawner
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["keeper", "spawner"]
+__all__ = ["spawner"]
 
 A, B = AttemptId("a", 1), AttemptId("b", 1)
 

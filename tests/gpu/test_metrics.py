@@ -23,10 +23,10 @@ from gpulaunch.sampler.driver import CardSampler
 from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
 from tests.engines.fakes import lone_context
 from tests.helpers import wait_until
-from tests.process.conftest import keeper, spawner
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["keeper", "spawner"]
+__all__ = ["spawner"]
 
 pytestmark = pytest.mark.gpu
 

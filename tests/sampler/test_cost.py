@@ -26,10 +26,10 @@ from gpulaunch.sampler.keeper import keeper_of
 from gpulaunch.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
-from tests.process.conftest import keeper, spawner
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["keeper", "spawner"]
+__all__ = ["spawner"]
 
 CARDS, PROCESSES = 8, 5
 LOOKS = 3

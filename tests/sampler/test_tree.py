@@ -15,10 +15,10 @@ from gpulaunch.process.command import Task
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
 from tests.helpers import wait_until
-from tests.process.conftest import keeper, nasty, slot, spawner
+from tests.process.conftest import nasty, slot, spawner
 from tests.process.support import Slot, keepers_of, marked, token
 
-__all__ = ["keeper", "nasty", "slot", "spawner"]
+__all__ = ["nasty", "slot", "spawner"]
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 

@@ -47,7 +47,6 @@ from gpulaunch.process import client
 from gpulaunch.process.client import Pair
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndSlots, text_of
-from gpulaunch.process.preloading import PreloadServer
 
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
@@ -71,7 +70,7 @@ class _Running(Struct):
     pair: Pair
     place: AttemptPlace
     ports: tuple[PortLease, ...]
-    server: PreloadServer | None = None
+    kind: PairKind
     stopped_by: EndCause | None = None
     behind: AttemptId | None = None
 
@@ -83,10 +82,6 @@ class _Running(Struct):
     def worker(self) -> AttemptId:
         """The attempt with which this one's worker was started, or would be if it has one."""
         return self.launch.worker or self.launch.attempt
-
-    @property
-    def kind(self) -> PairKind:
-        return PairKind(_leases(self.launch), self.server)
 
 
 class LocalAttempts:
@@ -111,6 +106,7 @@ class LocalAttempts:
         self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
+        self._on_pair: dict[Pair, list[_Running]] = {}
         self._declined: set[AttemptId] = set()
         self._in_order = PostInOrder(context.post)
         self._outs = OutputDirs()
@@ -126,7 +122,8 @@ class LocalAttempts:
     def launch(self, launch: Launch) -> None:
         """Start the attempt; where that fails, postpone the launch or post the attempt's end."""
         try:
-            self._running[launch.attempt] = self._begin(launch)
+            running = self._running[launch.attempt] = self._begin(launch)
+            self._on_pair.setdefault(running.pair, []).append(running)
         except ServerImporting:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "server")
@@ -185,10 +182,11 @@ class LocalAttempts:
                 place = self._place(launch, ports)
                 command = prepare(launch, place, self._context, self._outs, self._slots)
                 server, command = self.pairs.preloads.served(launch.job, command)
+            kind = PairKind(_leases(launch), server)
             foreseen = ready.pair if ready else None
             pair = worker.pair if worker else foreseen
             if pair is None:
-                pair = self.pairs.take(PairKind(_leases(launch), server))
+                pair = self.pairs.take(kind)
                 stack.callback(self.pairs.dismiss, pair)
             self._diagnosis.begin(launch.attempt)
             if foreseen:
@@ -198,14 +196,14 @@ class LocalAttempts:
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
-            return _Running(launch, pair, place, tuple(ports), server)
+            return _Running(launch, pair, place, tuple(ports), kind)
 
     def _begin_behind(self, launch: Launch, leader: _Running) -> _Running:
         """Hand the attempt to the keepers of the one before it, which is still running."""
         place = self._place(launch, leader.ports)
         command = prepare(launch, place, self._context, self._outs, self._slots)
         leader.pair.launch_behind(command)
-        return _Running(launch, leader.pair, place, (), behind=leader.attempt)
+        return _Running(launch, leader.pair, place, (), leader.kind, behind=leader.attempt)
 
     def _prepared(
         self, launch: Launch, ports: Sequence[PortLease]
@@ -262,6 +260,7 @@ class LocalAttempts:
             self._services.end(running.attempt)
             self._ports.give_back(running.ports)
         self._running.clear()
+        self._on_pair.clear()
         self._ports.close()
         self._outs.close()
 
@@ -274,9 +273,9 @@ class LocalAttempts:
                     self._started(self._on(pair), report)
                 case client.StartedCold(why=why, for_good=for_good):
                     running = self._on(pair)
-                    if running.server:
+                    if running.kind.server:
                         job = running.launch.job
-                        self.pairs.preloads.began_cold(job, running.server, why, for_good)
+                        self.pairs.preloads.began_cold(job, running.kind.server, why, for_good)
                 case client.AttemptOver():
                     self._ended(report, self._on(pair))
                 case client.Unbegun(attempt):
@@ -297,7 +296,7 @@ class LocalAttempts:
                     self._pair_gone(pair)
 
     def _on(self, pair: Pair) -> _Running:
-        return self._all_on(pair)[0]
+        return self._on_pair[pair][0]
 
     def _started(self, running: _Running, started: client.ProgramStarted) -> None:
         launch = running.launch
@@ -311,7 +310,7 @@ class LocalAttempts:
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
         self._over(running, report.kept, report.cpu)
-        follower = self._behind(launch.attempt)
+        follower = next(iter(self._all_on(running.pair)), None)
         if report.kept and follower:
             self._diagnosis.begin(follower.attempt)
             follower.behind, follower.ports = None, running.ports
@@ -321,7 +320,7 @@ class LocalAttempts:
             self._workers.put(running.worker, worker)
         elif not follower:  # else the pair is kept once it has given that one back
             self.pairs.keep(running.pair, running.kind)
-            if launch.gpus and _was_short(report.end):
+            if launch.gpus and _was_short(report.end) and self.pairs.idle(running.kind) < 2:
                 self._context.loop.call_after(
                     f"pair:{launch.gpus[0].uuid}",
                     NEXT_PAIR_DELAY,
@@ -338,9 +337,6 @@ class LocalAttempts:
         free = {} if report.kept else self._cards.memory_back(_leases(launch))
         ended = Ended(launch.attempt, report.end, report.kept, free)
         self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post)
-
-    def _behind(self, attempt: AttemptId) -> _Running | None:
-        return next((one for one in self._running.values() if one.behind == attempt), None)
 
     def _unbegun(self, pair: Pair, attempt: str) -> None:
         """Post the end of an attempt that was behind another; keep the pair where that is over."""
@@ -397,12 +393,16 @@ class LocalAttempts:
             self._in_order.post(Ended(running.attempt, End(outcome)))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
-        return [running for running in self._running.values() if running.pair is pair]
+        """Return the attempt that runs on the pair, then one that is behind it."""
+        return list(self._on_pair.get(pair, ()))
 
     def _over(self, running: _Running, kept: bool = False, cpu: float | None = None) -> None:
         attempt = running.attempt
         self._metering.end(attempt, kept, cpu)
         del self._running[attempt]
+        self._on_pair[running.pair].remove(running)
+        if not self._on_pair[running.pair]:
+            del self._on_pair[running.pair]
         self._services.end(attempt)
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))

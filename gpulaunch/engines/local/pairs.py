@@ -64,6 +64,10 @@ class Pairs:
         """Return an idle pair of this kind, or a new one. Raises OSError, GpulaunchError."""
         return self.take_idle(kind) or self._fork(kind)
 
+    def idle(self, kind: PairKind) -> int:
+        """Return how many pairs of this kind are idle."""
+        return len(self._idle[kind])
+
     def take_idle(self, kind: PairKind) -> Pair | None:
         """Return the pair of this kind that is idle for longest, None where there is none."""
         # Python's keepers have the next child forked a while after an attempt has ended.
