@@ -289,9 +289,11 @@ with GpuExecutor(simulate=1) as executor:
     executor.submit(work.double, 4).result()
     while interrupted:
         here, go = (os.path.join(directory, f"{name}-{number}") for name in ("here", "go"))
-        running = executor.submit(work.appear_and_wait, here, go)
+        gate = executor.submit(work.wait_for, here)
+        running = executor.submit(work.wait_for, go)
         sent = [executor.submit(work.double, n) for n in range(3)]
-        wait_until(lambda: all(future.place for future in sent), 60)
+        open(here, "w").close()
+        wait_until(lambda: running.running() and all(future.place for future in sent), 60)
         interrupted = False
         try:
             aim.at(number)
@@ -300,7 +302,7 @@ with GpuExecutor(simulate=1) as executor:
         except KeyboardInterrupt:
             interrupted = True
         open(go, "w").close()
-        done, left = futures.wait([running, *sent], 60)
+        done, left = futures.wait([gate, running, *sent], 60)
         assert not left, (number, left)
         assert sent[0].result() == 0 and sent[2].result() == 4
         assert sent[1].cancelled() or interrupted and sent[1].result() == 2

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future, wait
 from pathlib import Path
@@ -158,8 +158,19 @@ def test_an_initializers_exception_is_the_cause() -> None:
 # ── Ahead: items that a worker has before it has begun them ─────────────────────────────────────
 
 
-def ahead(futures: list[GpuFuture[Any]]) -> bool:
-    return all(future.place for future in futures)
+def sent_ahead(
+    executor: GpuExecutor, gate: Path, first: Sequence[Any], others: Sequence[Sequence[Any]]
+) -> tuple[GpuFuture[Any], list[GpuFuture[Any]]]:
+    """The futures of these calls; `first` runs, and the others, four at most, are ahead then.
+
+    They are submitted while their worker is held up by another item: else it may find none to take.
+    """
+    executor.submit(work.wait_for, str(gate))
+    running = executor.submit(*first)
+    waiting = [executor.submit(*call) for call in others]
+    gate.touch()
+    wait_until(lambda: running.running() and all(future.place for future in waiting), 60)
+    return running, waiting
 
 
 def test_those_who_kill_their_workers_cost_nobody_else(executor: GpuExecutor) -> None:
@@ -174,11 +185,11 @@ def test_what_is_ahead_at_a_worker_that_dies_is_begun_by_another(
 ) -> None:
     here = str(tmp_path / "here")
     before = executor.submit(work.pid).result(60)
-    running = executor.submit(work.appear_and_wait, here, "/never")
-    waiting = [executor.submit(work.pid) for _ in range(3)]
+    running, waiting = sent_ahead(
+        executor, tmp_path / "gate", (work.appear_and_wait, here, "/never"), [(work.pid,)] * 3
+    )
     blocked = [executor.submit(work.double, n) for n in range(9)]
     work.wait_for(here)
-    wait_until(lambda: ahead(waiting), 60)
     os.kill(before, signal.SIGKILL)
     assert death(running).signal == signal.SIGKILL
     assert {future.result(60) for future in waiting} == {executor.submit(work.pid).result(60)}
@@ -189,11 +200,9 @@ def test_what_is_ahead_does_not_run_once_it_is_cancelled(
     executor: GpuExecutor, tmp_path: Path
 ) -> None:
     here, go = str(tmp_path / "here"), tmp_path / "go"
-    executor.submit(work.double, 1).result(60)
-    running = executor.submit(work.appear_and_wait, here, str(go))
     names = [str(tmp_path / f"ran-{n}") for n in range(3)]
-    waiting = [executor.submit(work.appear_and_wait, name, str(go)) for name in names]
-    wait_until(lambda: ahead(waiting), 60)
+    first, *others = ((work.appear_and_wait, name, str(go)) for name in (here, *names))
+    running, waiting = sent_ahead(executor, tmp_path / "gate", first, others)
     work.wait_for(here)
     assert [future.running() for future in [running, *waiting]] == [True, False, False, False]
     assert waiting[1].gpu is None
@@ -212,9 +221,9 @@ def test_what_is_ahead_does_not_run_once_it_is_cancelled(
 def test_what_is_ahead_is_cancelled_at_shutdown(tmp_path: Path) -> None:
     here, go = str(tmp_path / "here"), tmp_path / "go"
     executor = GpuExecutor(simulate=1)
-    running = executor.submit(work.appear_and_wait, here, str(go))
-    waiting = [executor.submit(work.double, n) for n in range(8)]
-    wait_until(lambda: ahead(waiting[:2]), 60)
+    first = (work.appear_and_wait, here, str(go))
+    running, waiting = sent_ahead(executor, tmp_path / "gate", first, [(work.double, 1)] * 3)
+    waiting += [executor.submit(work.double, n) for n in range(8)]
     work.wait_for(here)
     executor.shutdown(wait=False, cancel_futures=True)
     wait(waiting, 60)
