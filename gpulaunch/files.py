@@ -63,14 +63,16 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def replace(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> None:
+def replace(
+    path: str | os.PathLike[str], data: bytes, durable: bool = False, mode: int = 0o600
+) -> None:
     """Write a file in one step, replacing what stood there. After an OSError nothing is changed.
 
-    The new file is readable by its user alone; `durable`: it is on the disk when this returns.
+    `durable`: it is on the disk when this returns. `mode`: as a rule its user's alone.
     """
     folder = os.fsencode(os.path.dirname(path))
     draft = new_name(folder)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(fd, "wb") as file:
             file.write(data)

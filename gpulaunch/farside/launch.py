@@ -1,11 +1,19 @@
-"""A command on its way to keepers: the two sides of one message."""
+"""A command on its way to keepers: the two sides of one message, and the file that holds it.
+
+On its way to a cluster's node the message is in a file, a ticket, with marks for what only the node
+knows, behind a checksum of all that follows.
+"""
 
 from __future__ import annotations
 
+import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from .wire import Any, MessageFields, coded_text, packed
+from .wire import PROTOCOL, Any, MessageFields, coded_text, packed
+
+SLOTS = ("gpu_index", "gpu_uuid", "card", "port", "master_port", "threads", "oom_kills")
+"""What a ticket has marks for, in this order."""
 
 
 def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes:
@@ -51,6 +59,38 @@ def stop_message(attempt: str, reason: str, by: str, now: bool) -> bytes:
 
 def retire_message(now: bool) -> bytes:
     return packed("retire", _flag(now))
+
+
+def ticket(launch: bytes, gpus: int, marks: Mapping[str, str], after: Sequence[str]) -> bytes:
+    """Return the file of a launch in which `marks` stand for the SLOTS, empty for none.
+
+    `gpus`: how many cards the node is to be given. `after`: attempts that will have succeeded.
+    """
+    told = packed(str(PROTOCOL), str(gpus), [marks[name] for name in SLOTS], after) + launch
+    return packed(f"{binascii.crc32(told):08x}") + told
+
+
+class Ticket:
+    """A launch as a node reads it: `message`, in which the `marks` of the SLOTS are to be replaced.
+
+    `order` is the same with the marks in it.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Read a ticket's file. Raises ValueError if it is not whole, or of another version."""
+        checksum, _, told = data.partition(b"\0")
+        if checksum != b"%08x" % binascii.crc32(told):
+            raise ValueError("its ticket is not whole")
+        fields = MessageFields(told)
+        if fields.next() != b"%d" % PROTOCOL:
+            raise ValueError("its ticket is of another version of gpulaunch")
+        self.gpus = int(fields.next())
+        self.marks = fields.many()
+        self.after = fields.many()
+        self.message = fields.rest()
+        fields = MessageFields(self.message)
+        fields.next()
+        self.order = LaunchOrder(fields)
 
 
 def _flag(value: bool) -> str:

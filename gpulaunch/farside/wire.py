@@ -154,6 +154,10 @@ class MessageFields:
     def many(self) -> list[bytes]:
         return [self.next() for _ in range(int(self.next()))]
 
+    def rest(self) -> bytes:
+        """Return the fields that are left, as a message."""
+        return b"\0".join([*self._left, b""])
+
 
 def receive_fields(link: socket.socket) -> tuple[MessageFields | None, list[int]]:
     """Return the next message and its descriptors; None when nobody is at the other end.

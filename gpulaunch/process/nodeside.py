@@ -21,13 +21,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Instant
+from gpulaunch.farside.launch import launch_message, ticket
+from gpulaunch.farside.node.status import SLURM_ENDED_IT
 from gpulaunch.farside.shared import claim, look_anew
-from gpulaunch.farside.wire import coded_all
+from gpulaunch.farside.wire import coded_all, coded_dict
 from gpulaunch.files import regular
 from gpulaunch.files import replace as replace_file
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, text
 from gpulaunch.process.client import for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
+
+MASK = "CUDA_VISIBLE_DEVICES"
 
 Reason: TypeAlias = Literal["cancelled", "interrupted"]
 
@@ -142,14 +146,23 @@ def write_ticket(
 
     Only its owner may read the file: it holds values of variables. Raises OSError.
     """
-    marks = asdict(slots)
-    gpus = marks.pop("gpus")
-    ticket = {
-        "keeper": for_the_keeper(command),
-        "child": for_the_child(command),
-        "node": {"gpus": gpus, "slots": marks, "after": coded_all(after)},
-    }
-    _write(path, ticket)
+    marks = {**asdict(slots), "oom_kills": f"@gpulaunch:oom_kills:{os.urandom(8).hex()}@"}
+    keeper, child = for_the_keeper(command), for_the_child(command)
+    keeper |= {"oom_kills": marks["oom_kills"], "term_by": SLURM_ENDED_IT}
+    child |= _with_slurms_mask(command, slots.gpus)
+    launch = launch_message(keeper, child)
+    replace_file(path, ticket(launch, slots.gpus, marks, coded_all(after)))
+
+
+def _with_slurms_mask(command: Command, gpus: int) -> dict[str, object]:
+    """Return the changes of a job's environment that leave the mask as Slurm set it.
+
+    Slurm sets none for a job without cards, which would see every card.
+    """
+    added = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {MASK: ""}
+    changes = {name: value for name, value in command.env_set.items() if name != MASK}
+    unset = [name for name in command.env_unset if name != MASK]
+    return {"env_set": coded_dict({**changes, **added}), "env_unset": coded_all(unset)}
 
 
 def write_stop(

@@ -28,9 +28,16 @@ from gpulaunch.process.ends import Ends
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, run_directory, sh
 from tests.slurm.cluster import Cluster
 
+KEEPERS = ["native", "python"]
+"""Who keeps jobs on a cluster's nodes."""
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.cluster)])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+
+@pytest.fixture(
+    params=["local", *(pytest.param(f"slurm {k}", marks=pytest.mark.cluster) for k in KEEPERS)]
+)
+def make(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
     """Benches in one run directory's parent, which share their cards."""
     made: list[Bench] = []
     shared = fresh_pool()
@@ -40,6 +47,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         if request.param == "local":
             made.append(Bench(run, shared, epoch))
         else:
+            monkeypatch.setenv("GPULAUNCH_KEEPER", request.param.partition(" ")[2])
             cluster: Cluster = request.getfixturevalue("cluster")
             made.append(SlurmBench(cluster, run, shared, epoch))
         return made[-1]

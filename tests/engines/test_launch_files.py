@@ -25,6 +25,7 @@ from gpulaunch.engines.environment import (
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.farside.launch import Ticket
 from gpulaunch.jobfile import load_text
 from gpulaunch.loop import Loop
 from gpulaunch.process.archive import archived
@@ -68,7 +69,8 @@ class Bench:
         status, said = self.node.serve(mask=mask, environ=environ)
         assert (status, said) == (0, ""), self.node.log(attempt)
         assert self.node.outcome(attempt) == Exited(0)
-        return self.node.log(attempt)
+        log = self.run.log(attempt)
+        return log.read_text() if log.exists() else ""
 
     def environment(self, job: Job, mask: str | None = None) -> dict[str, str]:
         words = self.serve(replace(job, run=("env", "-0")), mask).rstrip("\0").split("\0")
@@ -147,11 +149,11 @@ def test_in_a_list_and_without_cards_they_are_empty(bench: Bench) -> None:
 def test_the_clients_own_mask_and_environment_stay_with_the_client(bench: Bench) -> None:
     bench.base |= {"CUDA_VISIBLE_DEVICES": "57", "SECRET": "xyzzy"}
     attempt = bench.write(bench.job("run: x"))
-    text = bench.run.ticket(attempt).read_text()
-    assert "xyzzy" not in text
-    assert "CUDA_VISIBLE_DEVICES" not in json.loads(text)["child"]["env_set"]
+    data = bench.run.ticket(attempt).read_bytes()
+    assert b"xyzzy" not in data
+    assert b"CUDA_VISIBLE_DEVICES" not in Ticket(data).order.env_set
     assert bench.run.ticket(attempt).stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in bench.run.tickets.iterdir()] == ["job.1.json"]
+    assert [path.name for path in bench.run.tickets.iterdir()] == ["job.1"]
 
 
 def test_a_job_runs_in_its_python_there_too(bench: Bench) -> None:
@@ -173,12 +175,11 @@ def test_each_attempt_has_files_of_its_own(bench: Bench) -> None:
     bench.write(job, 1)
     bench.write(job, 2)
     first, second = (
-        json.loads(bench.run.ticket(AttemptId("job", number)).read_text()) for number in (1, 2)
+        Ticket(bench.run.ticket(AttemptId("job", number)).read_bytes()).order for number in (1, 2)
     )
-    assert first["child"]["log"] != second["child"]["log"]
-    for each in ("attempt", "end"):
-        assert first["keeper"][each] != second["keeper"][each]
-    assert first["child"]["env_set"]["MASTER_PORT"] != second["child"]["env_set"]["MASTER_PORT"]
+    assert first.log != second.log
+    assert (first.id, first.end) != (second.id, second.end)
+    assert first.env_set[b"MASTER_PORT"] != second.env_set[b"MASTER_PORT"]
 
 
 def test_an_attempt_that_a_node_has_begun_is_not_prepared_again(bench: Bench) -> None:

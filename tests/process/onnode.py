@@ -19,17 +19,24 @@ from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import EndRecord, read_end
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 from tests.helpers import goes_along
+from tests.process.support import compiled
 
 PATIENCE = 60.0
 BATCH = "b1"
 
 
 class Node:
-    """A run directory on a "shared file system", and a node that runs what is in its list."""
+    """A run directory on a "shared file system", and a node that runs what is in its list.
 
-    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+    `program`: the compiled one; None: `python` runs its side.
+    """
+
+    def __init__(
+        self, folder: Path, python: str = sys.executable, program: str | None = None
+    ) -> None:
         self.run = SlurmDir(folder)
         self.python = python
+        self.program = program
         self.attempts: list[AttemptId] = []
         run = self.run
         for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
@@ -38,11 +45,11 @@ class Node:
 
     def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
         """An attempt that is to be run; the next index of the batch."""
-        slots = limits.pop("slots", NodeSlots.fresh(gpus))
+        slots, after = limits.pop("slots", NodeSlots.fresh(gpus)), limits.pop("after", ())
         attempt = AttemptId(job, 1)
         log, end = str(self.run.log(attempt)), str(self.run.end(attempt))
         command = Command(str(attempt), argv, log, end, **limits)
-        write_ticket(self.run.ticket(attempt), command, slots)
+        write_ticket(self.run.ticket(attempt), command, slots, after)
         self.attempts.append(attempt)
         self.list()
         return attempt
@@ -70,11 +77,10 @@ class Node:
             "SLURM_JOB_GPUS": mask,
             **(environ or {}),
         }
+        interpreted = [self.python, "-I", "-S", str(self.run.node_program)]
+        program = [self.program] if self.program else interpreted
         return subprocess.Popen(
-            [
-                *(self.python, "-I", "-S", str(self.run.node_program), "node"),
-                *(str(self.run.path), BATCH, str(patience)),
-            ],
+            [*program, "node", str(self.run.path), BATCH, str(patience)],
             env={name: value for name, value in own.items() if value is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,6 +107,16 @@ class Node:
             (folder / name).write_text(text)
         self.run.node_program.write_bytes(archived(folder=folder))
 
+    def hasten(self) -> None:
+        """Have its side look for stops, and give signs of life, several times a second."""
+        if self.program:
+            self.program = str(self.run.path / "keeper")
+            sources = sorted((FOLDER / "native").glob("*.c"))
+            compiled(Path(self.program), sources, "-DNODE_LOOK=0.1", "-DNODE_BEAT=0.2")
+        else:
+            self.change_program("node/attempt.py", ("BEAT = 15.0", "BEAT = 0.2"))
+            self.change_program("node/run.py", ("LOOK = 5.0", "LOOK = 0.1"))
+
     def serve(self, index: int = 0, **how: Any) -> tuple[int, str]:
         """Its exit status, and what it said."""
         return finished(self.start(index, **how))
@@ -123,7 +139,7 @@ class Node:
 
 
 def finished(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    said = process.communicate(timeout=PATIENCE)[0].decode()
+    said = process.communicate(timeout=PATIENCE)[0].decode(errors="replace")
     return process.returncode, said
 
 

@@ -44,7 +44,7 @@ def copied(folder: Path) -> Path:
     return copy
 
 
-def compiled(program: Path, sources: Sequence[Path]) -> Path:
+def compiled(program: Path, sources: Sequence[Path], *more: str) -> Path:
     """Compile parts of the keepers' program, under the sanitizers of addresses and of C itself."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -52,6 +52,7 @@ def compiled(program: Path, sources: Sequence[Path]) -> Path:
     command = [
         compiler,
         *SANITIZERS,
+        *more,
         "-std=gnu11",
         f"-I{native.PROGRAM.parent}",
         "-o",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +34,9 @@ from gpulaunch.farside.node import grant, run, status
 from gpulaunch.farside.node.attempt import NodeAttempt
 from gpulaunch.farside.node.signals import StopSignals
 from gpulaunch.farside.shared import claim
+from gpulaunch.farside.wire import coded
 from gpulaunch.gpus.names import NameHeldError, bind_name
+from gpulaunch.process.archive import FOLDER
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import (
@@ -40,9 +46,9 @@ from gpulaunch.process.nodeside import (
     withdraw,
     write_stop,
 )
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
-from tests.process.support import children_of, marked, token
+from tests.process.support import children_of, compiled, marked, token
 from tests.process.test_pythons import VERSIONS, python
 
 DEAF = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
@@ -54,8 +60,29 @@ def granted(index: int, uuid: str, name: str) -> Gpu:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "run")
+def node(tmp_path: Path, keeper: str | None) -> Node:
+    return Node(tmp_path / "run", program=keeper)
+
+
+Ask = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="session")
+def asked_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    parts = [FOLDER / f"native/{name}.c" for name in ("grant", "shared", "text", "tools")]
+    source = Path(__file__).with_name("asked.c")
+    return compiled(tmp_path_factory.mktemp("asked") / "asked", [source, *parts])
+
+
+@pytest.fixture
+def ask(asked_program: Path) -> Ask:
+    """Ask a part of the compiled program: `ask("plain", "a b") == ["a_b"]`."""
+
+    def lines(*words: str, **environ: str) -> list[str]:
+        said = subprocess.check_output([asked_program, *words], env=environ, timeout=PATIENCE)
+        return os.fsdecode(said).splitlines()
+
+    return lines
 
 
 def running(node: Node, attempt: AttemptId, text: str = "up") -> None:
@@ -119,7 +146,8 @@ def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
     assert node.outcome(nowhere) == NotStarted(why)
 
 
-def test_without_its_keeper_nothing_is_started(node: Node) -> None:
+def test_without_its_keeper_nothing_is_started(tmp_path: Path) -> None:
+    node = Node(tmp_path / "run")
     attempt = node.ticket("true")
     node.change_program("keeper/__init__.py")
     assert node.serve()[0] == 78
@@ -133,6 +161,56 @@ def test_where_the_end_cannot_be_laid_out_that_is_said(node: Node) -> None:
     assert status == 78
     assert "may be lost (No such file or directory)" in said
     assert "cannot lay out" in said
+
+
+def test_where_it_cannot_be_claimed_nothing_is_begun(node: Node) -> None:
+    attempt = node.ticket("true")
+    node.run.starts.rmdir()
+    status, said = node.serve()
+    assert status == 78
+    assert re.fullmatch(
+        r"gpulaunch: job\.1: No such file or directory: .*/slurm/starts/\.new-[0-9a-f]{24}, on node"
+        r" n1\n",
+        said,
+    )
+    assert isinstance(node.outcome(attempt), NotStarted)
+    assert not node.run.log(attempt).exists()
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"half", b"0000", b"%08x\0"])
+def test_a_ticket_that_is_not_whole_is_waited_for(node: Node, spoilt: bytes) -> None:
+    attempt = node.ticket("echo", "ran")
+    whole = node.run.ticket(attempt).read_bytes()
+    place = {b"half": whole[: len(whole) // 2], b"%08x\0": b"%08x\0" % 7 + whole[9:]}
+    node.run.ticket(attempt).write_bytes(place.get(spoilt, spoilt))
+    process = node.start()
+    wait_until(lambda: hears(process.pid, signal.SIGTERM), PATIENCE)
+    assert not node.run.start(attempt).exists()
+    node.run.ticket(attempt).with_name("new").write_bytes(whole)
+    node.run.ticket(attempt).with_name("new").rename(node.run.ticket(attempt))
+    assert finished(process) == (0, "")
+    assert node.log(attempt) == "ran\n"
+
+
+def test_a_long_command_comes_whole(node: Node) -> None:
+    """Longer than one message to keepers."""
+    words = [f"{number:05}" for number in range(20_000)]
+    attempt = node.ticket("echo", *words)
+    assert node.serve() == (0, "")
+    assert node.log(attempt).split() == words
+
+
+def test_what_it_needed_is_linked_where_it_left_something(node: Node) -> None:
+    for name in ("a.1", "b.2", "empty.1"):
+        (node.run.path / "out" / name).mkdir(parents=True)
+    (node.run.path / "results").mkdir()
+    for name in ("a.1", "b.2"):
+        (node.run.path / "out" / name / "x").touch()
+    (node.run.path / "results/a").symlink_to("../out/a.0")
+    node.ticket("true", after=("a.1", "b.2", "empty.1", "gone.1"))
+    assert node.serve() == (0, "")
+    links = {each.name: os.readlink(each) for each in (node.run.path / "results").iterdir()}
+    assert links == {"a": "../out/a.1", "b": "../out/b.2"}
 
 
 def test_nothing_of_an_attempt_is_left_when_the_shim_is_gone(node: Node) -> None:
@@ -272,7 +350,7 @@ def test_of_a_node_and_a_client_who_claim_it_together_one_has_it(node: Node) -> 
         aside = node.run.path / "aside"
         node.run.ticket(attempt).rename(aside)
         process = node.start(number)
-        wait_until(lambda pid=process.pid: catches(pid, signal.SIGTERM), PATIENCE)  # type: ignore[misc]
+        wait_until(lambda pid=process.pid: hears(pid, signal.SIGTERM), PATIENCE)  # type: ignore[misc]
         aside.rename(node.run.ticket(attempt))
         (won,) = withdraw([node.run.start(attempt)], "interrupted", "Ctrl-C")
         if not won:
@@ -385,7 +463,7 @@ V2 = "0::/system.slice/slurmstepd.scope/job_12/step_batch/user/task_0\n"
     ],
 )
 def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
-    tmp_path: Path, groups: str, counter: str, found: bool
+    tmp_path: Path, groups: str, counter: str, found: bool, ask: Ask
 ) -> None:
     (tmp_path / "own").write_text(groups)
     file = tmp_path / counter
@@ -396,6 +474,8 @@ def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
     )
     assert told == (os.fsencode(file) if found else None)
     assert kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
+    (compiled_told,) = ask("counter", str(tmp_path / "own"), str(tmp_path), SLURM_JOB_ID="12")
+    assert compiled_told == (str(file) if found else "none")
 
 
 @pytest.mark.parametrize("text", ["", "oom 1\n", "oom_kill x\n", None])
@@ -479,6 +559,55 @@ def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
     first, last = ("GPU-5f3c", "NVIDIA A100-SXM4-80GB"), ("GPU-77", "NVIDIA H100 (PCIe)")
     expected = {"0": first, "GPU-5f3c": first, "10": last, "GPU-77": last}
     assert grant.parsed_listing(text) == expected
+
+
+# ── Parts of the compiled program ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", 'say "x" \\ /', "\u00e9\u20ac\U0001f600", "\udcff\udc80", "a\tb\x01"]
+)
+def test_a_string_of_json_is_read_as_it_was_written(ask: Ask, text: str) -> None:
+    assert ask("json", "0", json.dumps(text)) == [text]
+    if text.isascii():
+        assert ask("json", "1", json.dumps(text)) == [text]
+
+
+def test_a_character_may_stand_for_a_byte(ask: Ask) -> None:
+    name = "\u00e9\udcfe\u20ac"
+    assert ask("json", "1", json.dumps(coded(name))) == [name]
+
+
+@pytest.mark.parametrize("spoilt", ["", "a", '"', '"a', '"\\', '"\\u12', '"\\u12"', '"\\x"'])
+def test_what_is_no_string_of_json_is_none(ask: Ask, spoilt: str) -> None:
+    assert ask("json", "0", spoilt) == ["none"]
+
+
+@pytest.mark.parametrize("text", ["n1/0", "a b'\"$(x)\\*", "\u00e9\u20ac.x", "\n", "A-Z_09:."])
+def test_a_text_is_made_plain_as_python_does_it(ask: Ask, text: str) -> None:
+    assert ask("plain", text) == [grant.plain(text)]
+
+
+SENDER = "import threading, sys; threading.Thread(target=sys.stdin.read).start(); {}"
+
+
+@pytest.mark.parametrize(
+    ("does", "rests"), [("sys.stdin.read()", True), ("\nwhile 1: pass", False)]
+)
+def test_who_may_be_sending_signals_is_at_rest_once_no_thread_is_at_work(
+    ask: Ask, does: str, rests: bool
+) -> None:
+    command = [sys.executable, "-c", SENDER.format(does)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=goes_along()) as sender:
+        threads = Path(f"/proc/{sender.pid}/task")
+        wait_until(lambda: len(list(threads.iterdir())) == 2, PATIENCE)
+        try:
+            wait_until(lambda: ask("rest", str(sender.pid)) == ["01"[rests]], PATIENCE)
+            os.kill(sender.pid, signal.SIGSTOP)  # it may be in the midst of it
+            wait_until(lambda: ask("rest", str(sender.pid)) == ["0"], PATIENCE)
+        finally:
+            sender.kill()
+    assert ask("rest", str(sender.pid)) == ["0"]
 
 
 # ── What only the node knows ────────────────────────────────────────────────────────────────────
@@ -580,8 +709,7 @@ def test_a_stop_is_found_without_any_signal(node: Node) -> None:
 
 def test_while_it_is_at_work_it_gives_signs_of_life(node: Node) -> None:
     """By which a client knows that it lives, whatever Slurm says of it."""
-    node.change_program("node/attempt.py", ("BEAT = 15.0", "BEAT = 0.2"))
-    node.change_program("node/run.py", ("LOOK = 5.0", "LOOK = 0.1"))
+    node.hasten()
     go = node.run.path / "go"
     attempt = node.ticket("sh", "-c", f"echo up; until [ -e '{go}' ]; do sleep 0.01; done")
     process = node.start()
@@ -748,17 +876,18 @@ def test_slurm_may_end_it_while_its_ticket_is_awaited(node: Node) -> None:
     attempt = node.ticket("true")
     node.run.ticket(attempt).unlink()
     process = node.start(patience=1000)
-    wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
+    wait_until(lambda: hears(process.pid, signal.SIGTERM), PATIENCE)
     process.terminate()
     assert finished(process)[0] == 1
     assert node.outcome(attempt) == Interrupted(ByCluster("told_to_end"))
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
+def hears(pid: int, number: signal.Signals) -> bool:
+    heard = 0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+        if line.startswith(("SigCgt:", "SigBlk:")):  # blocked, it is read from a descriptor
+            heard |= int(line.split()[1], 16)
+    return bool(heard >> (number - 1) & 1)
 
 
 # ── Kills ───────────────────────────────────────────────────────────────────────────────────────
@@ -808,7 +937,7 @@ def test_files_that_show_late_are_waited_for(node: Node) -> None:
     for path in late:
         path.unlink()
     process = node.start()
-    wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
+    wait_until(lambda: hears(process.pid, signal.SIGTERM), PATIENCE)
     for path, content in zip(late, contents, strict=True):
         path.write_bytes(content[:20])  # and not yet whole
         assert process.poll() is None
@@ -831,7 +960,7 @@ def test_a_ticket_that_never_shows_is_an_attempt_that_was_not_started(node: Node
     record = node.end(attempt)
     assert record.attempt == node.began(attempt).attempt == str(attempt)
     assert isinstance(record.end.outcome, NotStarted)
-    assert record.end.outcome.error.endswith(".1.json was not to be seen on node n1 within 0 s")
+    assert record.end.outcome.error.endswith(".1 was not to be seen on node n1 within 0 s")
 
 
 def test_an_index_that_the_list_does_not_have_starts_nothing(node: Node) -> None:
@@ -864,8 +993,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "de_DE.ISO-8859-1"])
-def test_names_are_the_same_bytes_on_both_sides(tmp_path: Path, locale: str) -> None:
-    node = Node(tmp_path / "a run's $(dir) ü\udcfe")
+def test_names_are_the_same_bytes_on_both_sides(
+    tmp_path: Path, locale: str, keeper: str | None
+) -> None:
+    node = Node(tmp_path / "a run's $(dir) ü\udcfe", program=keeper)
     for name in HOSTILE:
         node.ticket("printf", "%s", name, job=name, env_set={"NAME": name})
     for index, attempt in enumerate(node.attempts):

@@ -28,7 +28,7 @@ from tests.helpers import wait_until
 from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_runs import SLURM, left, lines, places
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node_side")]
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 # Waits seconds, not a minute, for records that a node which is gone has not left.

@@ -22,6 +22,8 @@ from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import nothing_waits
 
+pytestmark = pytest.mark.usefixtures("node_side")
+
 SLURM = ("--engine", "slurm")
 
 
@@ -55,7 +57,19 @@ def lines(path: Path) -> list[str]:
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_file_that_is_left_is_empty(on_slurm: Launcher) -> None:
+def test_the_side_of_the_node_is_the_program_that_works_there(
+    on_slurm: Launcher, node_side: str
+) -> None:
+    """The parent of a job is its keeper, which is another process of the same program."""
+    jobs = 'jobs: [{name: job, gpus: 0, run: "readlink /proc/$PPID/exe"}]'
+    assert run(on_slurm, jobs).status == 0
+    keeper = os.path.basename(on_slurm.log("job", 1).strip())
+    assert keeper.startswith("farside-" if node_side == "native" else "python")
+
+
+@pytest.mark.parametrize("cycle", ["0.3", "60"])
+def test_no_file_that_is_left_is_empty(on_slurm: Launcher, cycle: str) -> None:
+    on_slurm.environ["GPULAUNCH_SLURM_CYCLE"] = cycle  # the queue may not be looked at any more
     jobs = 'jobs: [{name: "mute-{{n}}", matrix: {n: [1, 2, 3]}, gpus: 0, run: ["true"]}]'
     assert run(on_slurm, jobs).status == 0
     left = [path for path in (on_slurm.path / "gpulaunch-runs").rglob("*") if path.is_file()]

@@ -13,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job
-from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm import launch_files, script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.process.native import choose_keeper
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
@@ -113,6 +114,44 @@ def test_the_script_becomes_the_nodes_program(laid: Path) -> None:
     done = run(laid, [sys.executable])
     assert done.stdout == f"{[str(laid), '1-1']} 1 1\n"
     assert (done.returncode, done.stderr) == (0, "")
+
+
+COMPILED = '#!/bin/sh\n[ "$1" != --self-test ] || { echo "$@" >&2; exit %d; }\necho "$@"\n'
+
+
+def test_where_the_compiled_program_works_no_python_is_looked_for(laid: Path) -> None:
+    compiled = laid / "slurm" / SlurmDir(laid).compiled.name
+    compiled.write_text(COMPILED % 0)
+    compiled.chmod(0o700)
+    done = run(laid, ["/no/such python"])
+    assert (done.stdout, done.returncode, done.stderr) == (f"node {laid} 1-1\n", 0, "")
+
+
+@pytest.mark.parametrize("why", ["its test fails", "no permission", "another machine's", "text"])
+def test_where_the_compiled_program_does_not_work_python_does(laid: Path, why: str) -> None:
+    name = "farside-vax" if why == "another machine's" else SlurmDir(laid).compiled.name
+    compiled = laid / "slurm" / name
+    compiled.write_text("\x7fELF no program" if why == "text" else COMPILED % 64 * (why[0] != "a"))
+    compiled.chmod(0o600 if why == "no permission" else 0o700)
+    done = run(laid, [sys.executable])
+    assert done.stdout == f"{[str(laid), '1-1']} 1 1\n"
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_program_that_works_here_is_laid_out_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid = SlurmDir(tmp_path)
+    choice = choose_keeper()
+    if choice.program is None:
+        pytest.skip("the compiled program does not work here")
+    for _ in range(2):
+        launch_files.lay_out(laid)
+        assert laid.compiled.read_bytes() == Path(choice.program).read_bytes()
+        assert laid.compiled.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("GPULAUNCH_KEEPER", "python")
+    launch_files.lay_out(laid)
+    assert not laid.compiled.exists()
 
 
 def test_a_python_that_is_too_old_or_broken_is_passed_over(laid: Path, tmp_path: Path) -> None:

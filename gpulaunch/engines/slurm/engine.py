@@ -106,6 +106,8 @@ class SlurmEngine:
             script.forget_silence(self._run, held.id)
         if unneeded := probe.unneeded(self._state):
             self._slurm.cancel(unneeded, lambda answer: None)
+            for id in unneeded:
+                script.forget_silence(self._run, id)
         self._outs.close()
         self.recorded(())
         self._slurm.close()

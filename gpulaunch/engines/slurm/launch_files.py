@@ -5,20 +5,22 @@ Job ─prepare─▶ Command, with slots for what only the node knows ─▶ tic
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
+from pathlib import Path
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
-from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.engines.slurm.rundir import SlurmDir, forget
+from gpulaunch.farside.launch import Ticket
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
+from gpulaunch.process.native import choose_keeper
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 
 
@@ -27,9 +29,24 @@ def lay_out(run: SlurmDir) -> None:
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
         folder.mkdir(mode=0o700, exist_ok=True)
+    _lay_out_compiled(run)
     before = read_bytes(run.node_program) if run.node_program.exists() else b""
     if (program := archived(before)) != before:
         replace_file(run.node_program, program)
+
+
+def _lay_out_compiled(run: SlurmDir) -> None:
+    """Copy the compiled program, where it works here, or remove what an earlier launcher copied.
+
+    Before the other one, whose place shows a node that the directory is there.
+    """
+    program = choose_keeper().program
+    if program is None:
+        forget(run.compiled)
+        return
+    data = Path(program).read_bytes()
+    if not run.compiled.exists() or read_bytes(run.compiled) != data:
+        replace_file(run.compiled, data, mode=0o700)
 
 
 def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
@@ -69,13 +86,13 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
 def job_of(attempt: AttemptId, run: SlurmDir) -> Job:
     """Return the job as an earlier launcher's ticket has it: limits and codes of success alone."""
     try:
-        limits = json.loads(read_bytes(run.ticket(attempt)))["keeper"]
+        told = Ticket(read_bytes(run.ticket(attempt))).order
     except FileNotFoundError:  # the attempt ended, but its launcher died before it recorded that
         return Job(attempt.job, ())
     return Job(
         attempt.job,
         (),
-        timeout=limits["timeout"],
-        grace=limits["grace"],
-        success_codes=frozenset(limits["success_codes"]),
+        timeout=told.timeout,
+        grace=told.grace,
+        success_codes=frozenset(told.success_codes),
     )

@@ -1,8 +1,9 @@
 """The paths by which the launcher and a cluster's nodes talk; see `process/nodeside.py`.
 
 slurm/farside.zip   slurm/batch.sh    `farside/node` and keepers; what Slurm runs
+slurm/farside-x86_64                  the same, compiled, for nodes like this machine
 slurm/batches/1-2.json, 1-2.id        a batch's attempts by place; Slurm's number of it
-slurm/tickets/JOB.1.json              what to run
+slurm/tickets/JOB.1                   what to run
 slurm/starts/JOB.1  slurm/stops/JOB.1 who has claimed it; that it is to end
 slurm/said/12_3     slurm/seen        what Slurm's script printed; a node has been here
 slurm/held                            what is held in Slurm's queue since the run was paused
@@ -23,6 +24,7 @@ class SlurmDir(RunDir, frozen=True):
 
     slurm = Below("slurm")
     node_program = Below("slurm", "farside.zip")
+    compiled = Below("slurm", f"farside-{os.uname().machine}")
     batch_script = Below("slurm", "batch.sh")
     batch_lists = Below("slurm", "batches")
     tickets = Below("slurm", "tickets")
@@ -39,7 +41,7 @@ class SlurmDir(RunDir, frozen=True):
         return self.batch_lists / f"{batch}.id"
 
     def ticket(self, attempt: AttemptId) -> Path:
-        return self.tickets / f"{self.end(attempt).name}.json"
+        return self.tickets / self.end(attempt).name
 
     def start(self, attempt: AttemptId) -> Path:
         return self.starts / self.end(attempt).name

@@ -1,7 +1,8 @@
 """What is submitted: a job's options of sbatch, and the batch script.
 
-One script serves the whole run. It finds a Python on the node and becomes the node's program, with
-the batch as its argument; what differs from attempt to attempt is in files of the run directory.
+One script serves the whole run. It becomes the node's program, with the batch as its argument: the
+compiled one where it works on the node, else Python's. What differs from attempt to attempt is in
+files of the run directory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from gpulaunch.core.model import Job
 from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.farside.wire import PROTOCOL
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 
@@ -67,17 +69,19 @@ function for a program and reads no start-up file: the job's own shell reads `BA
 
 TEXT = """\
 #!{shell}
-# Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1.
+# Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1: the
+# compiled one where it works, else that of a Python.
 run={run}
-program=$run/slurm/farside.zip
+batch=$1
+program=$run/slurm/farside
 
 # A shared file system may show late what was written elsewhere; looking makes it look.
 looks=0
 patience={patience}
-[ "$1" != {probe} ] || patience={brief}
-until [ -r "$program" ]; do
+[ "$batch" != {probe} ] || patience={brief}
+until [ -r "$program.zip" ]; do
     if [ "$looks" -ge "$patience" ]; then
-        echo "gpulaunch: $program cannot be read on $(uname -n):" \\
+        echo "gpulaunch: $program.zip cannot be read on $(uname -n):" \\
             "the run directory must be on a file system that the nodes share" >&2
         exit 78
     fi
@@ -86,13 +90,22 @@ until [ -r "$program" ]; do
     sleep 1
 done
 
+# Only checks the node, where the argument says so.
+become() {{
+    if [ "$batch" = {probe} ]; then
+        uname -n >"$run/slurm/seen"
+        exit
+    fi
+    exec "$@" node "$run" "$batch"
+}}
+
+compiled=$program-$(uname -m)
+if [ -x "$compiled" ] && "$compiled" --self-test {protocol} >/dev/null 2>&1; then
+    become "$compiled"
+fi
 for python in {pythons}; do
     if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then
-        if [ "$1" = {probe} ]; then
-            uname -n >"$run/slurm/seen"
-            exit
-        fi
-        exec "$python" -I -S "$program" node "$run" "$1"
+        become "$python" -I -S "$program.zip"
     fi
 done
 echo "gpulaunch: no Python 3.8 or newer on $(uname -n): tried" {pythons} >&2
@@ -185,4 +198,5 @@ def text(run: str, pythons: Sequence[str], patience: int = RUN_DIR_TIMEOUT) -> s
         patience=patience,
         brief=min(patience, PROBE_PATIENCE),
         probe=PROBE,
+        protocol=PROTOCOL,
     )

@@ -29,6 +29,7 @@ struct moment {
 };
 
 struct station station;
+pid_t term_sender;
 
 static struct {
   bool on;
@@ -188,19 +189,31 @@ static void forget(void) {
   free_launch(&a.l);
 }
 
+static bool has_term(long wait) { /* in so many ns */
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  return sigtimedwait(&term, NULL, &(struct timespec){0, wait}) == SIGTERM;
+}
+
+/* Slurm sends TERM to all processes of a job, one by one: the job may have ended at it before it
+ * reaches us. So a success waits for it, until the sender is seen to rest or TERM_COMES is over. */
+static bool term_comes(void) {
+  double until = monotonic() + TERM_COMES / 1e9;
+  do {
+    if (term_sender && is_at_rest(term_sender)) return has_term(0);
+    if (has_term(TERM_COMES / 50)) return true;
+  } while (monotonic() < until);
+  return false;
+}
+
 /* Record the end: first in the file, then to the supervisor. No process of it is left. */
 static void finish(void) {
   struct text r = {0}, t = {0};
   a.on = false;
-  /* Slurm sends TERM to all processes of a job, one by one: see keeper/attempt.py. */
-  if (*a.l.term_by && has_succeeded()) {
-    sigset_t term;
-    sigemptyset(&term);
-    sigaddset(&term, SIGTERM);
-    if (sigtimedwait(&term, NULL, &(struct timespec){0, TERM_COMES}) == SIGTERM) {
-      set_text(&a.cause, "interrupted");
-      set_text(&a.by, a.l.term_by);
-    }
+  if (*a.l.term_by && has_succeeded() && term_comes()) {
+    set_text(&a.cause, "interrupted");
+    set_text(&a.by, a.l.term_by);
   }
   put_record(&r);
   if (a.end >= 0 && a.no_space) { /* nothing was run: it goes again */

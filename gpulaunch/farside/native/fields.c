@@ -154,11 +154,15 @@ void say(int fd, const struct text *t) { /* nobody listens: the end is in its fi
 }
 
 void say_with(int fd, const char *words, const int *fds, int count) {
+  say_fields(fd, words, strlen(words), fds, count);
+}
+
+void say_fields(int fd, const char *bytes, size_t size, const int *fds, int count) {
   union {
     char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
     struct cmsghdr align;
   } control = {{0}};
-  struct iovec part = {(char *)words, strlen(words)};
+  struct iovec part = {(char *)bytes, size};
   struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
   if (count) {
     message.msg_control = &control;

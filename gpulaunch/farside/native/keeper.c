@@ -9,6 +9,7 @@
  *   keeper CONTROL               the spawner, with this socket
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
+ *   keeper node RUN BATCH        the program in a job's place on a cluster's node: see node.c
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -58,18 +59,22 @@ static int self_test(const char *protocol) {
   return 0;
 }
 
-int main(int argc, char **argv) {
-  if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
-  if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
-  if (argc != 2) return UNKNOWN_PROTOCOL;
-  int control = atoi(argv[1]);
+void become_spawner(int control) {
   block_signals();
-  remember_title(argc, argv);
   rename_self("keeper-spawner");
   close_all_but(&control, 1);
   fcntl(control, F_SETFD, FD_CLOEXEC);
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) || chdir("/")) die("the spawner");
   spawner(control);
-  return 0;
+  exit(0);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
+  remember_title(argc, argv);
+  if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
+  if (argc >= 4 && !strcmp(argv[1], "node")) _exit(node(argc, argv));
+  if (argc != 2) return UNKNOWN_PROTOCOL;
+  become_spawner(atoi(argv[1]));
 }

@@ -38,6 +38,7 @@ void rename_self(const char *title);
 long long stat_number(pid_t pid, int field);
 long long started_at(pid_t pid);
 bool is_stopped(pid_t pid);
+bool is_at_rest(pid_t pid);
 void children(struct pids *found);
 bool has_ended(pid_t pid);
 void terminate(pid_t pid);
@@ -91,6 +92,7 @@ void free_launch(struct launch *l);
 bool receive(int fd, struct fields *f, int *fds, int *count);
 void say(int fd, const struct text *t);
 void say_with(int fd, const char *message, const int *fds, int count);
+void say_fields(int fd, const char *bytes, size_t size, const int *fds, int count);
 
 /* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
 
@@ -132,6 +134,7 @@ struct station { /* the monitor's own */
   long long start; /* in clock ticks since boot */
 };
 extern struct station station;
+extern pid_t term_sender; /* who sends TERM to all processes here, if anybody: not known where 0 */
 
 extern struct worker {
   pid_t pid;           /* 0: there is none */
@@ -186,5 +189,10 @@ double retire_deadline(void);
 __attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, int watch,
                                        bool gives_back);
 void spawner(int control);
+
+/* ── keeper.c, node.c ──────────────────────────────────────────────────────────────────────────── */
+
+__attribute__((noreturn)) void become_spawner(int control);
+int node(int argc, char **argv);
 
 #endif

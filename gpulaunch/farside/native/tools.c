@@ -88,10 +88,10 @@ void rename_self(const char *title) {
   memcpy(title_start, title, size < room ? size : room - 1);
 }
 
-/* A number of /proc/PID/stat, the state being field 3; for the state, its letter. -1: it is gone. */
-long long stat_number(pid_t pid, int field) {
-  char path[64], text[2048];
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+/* A number of a stat file in /proc, the state being field 3; for the state, its letter. -1: it is
+ * gone. */
+static long long number_in(const char *path, int field) {
+  char text[2048];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
   ssize_t got = read(fd, text, sizeof text - 1);
@@ -107,11 +107,33 @@ long long stat_number(pid_t pid, int field) {
   return at ? atoll(at) : -1;
 }
 
+long long stat_number(pid_t pid, int field) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  return number_in(path, field);
+}
+
 long long started_at(pid_t pid) { return stat_number(pid, 22); }
 
 bool is_stopped(pid_t pid) {
   long long state = stat_number(pid, 3);
   return state == 'T' || state == 't';
+}
+
+/* Whether every thread of a process sleeps: none is in the midst of sending signals, not even one
+ * that waits for a CPU. False where that cannot be seen. */
+bool is_at_rest(pid_t pid) {
+  char path[64], each[352];
+  snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+  DIR *tasks = opendir(path);
+  bool rests = tasks;
+  for (struct dirent *entry; rests && (entry = readdir(tasks));) {
+    if (entry->d_name[0] == '.') continue;
+    snprintf(each, sizeof each, "%s/%s/stat", path, entry->d_name);
+    rests = number_in(each, 3) == 'S';
+  }
+  if (tasks) closedir(tasks);
+  return rests;
 }
 
 void children(struct pids *found) {

@@ -7,12 +7,18 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..launch import Ticket
 from ..shared import look_anew, new_name, sync
-from ..wire import Any, end_line, end_record, raw, shown
+from ..wire import TYPE_CHECKING, Any, end_line, end_record, raw, shown
 from .grant import Problem, node_name
 from .signals import StopSignals
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 LOOK_AGAIN = 0.5  # seconds between two looks for a file that NFS does not show yet
 BEAT = 15.0  # seconds between two signs of life
@@ -28,7 +34,7 @@ def name_of_ours(
 ) -> bytes:
     """Return the name of the batch's attempt that this task of the array is. Raises Problem."""
     path = os.path.join(run, b"slurm", b"batches", batch + b".json")
-    listed = await_json(path, asked, patience)
+    listed = awaited(read_json, path, asked, patience)
     if listed is None:
         raise Problem(
             f"{shown(path)} was not to be seen on node {node_name(environ)} within {patience:.0f}"
@@ -41,14 +47,16 @@ def name_of_ours(
     return raw(names[index])
 
 
-def await_json(path: bytes, asked: StopSignals, patience: float) -> dict[str, Any] | None:
-    """Return the file's value; None if it does not show in time, or a stop is asked for.
+def awaited(
+    read: Callable[[bytes], T | None], path: bytes, asked: StopSignals, patience: float
+) -> T | None:
+    """Return what `read` reads; None if it does not show in time, or a stop is asked for.
 
     It is looked for again and again: no file system reports another machine's writes.
     """
     until = time.monotonic() + patience
     while True:
-        value = read_json(path)
+        value = read(path)
         left = until - time.monotonic()
         if value is not None or left <= 0 or asked.stop:
             return value
@@ -66,14 +74,24 @@ def read_json(path: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def read_ticket(path: bytes) -> Ticket | None:
+    """Return the ticket; None if it is absent or not whole."""
+    look_anew(os.path.dirname(path))
+    try:
+        with open(path, "rb") as file:
+            return Ticket(file.read())
+    except (OSError, ValueError):
+        return None
+
+
 class NodeAttempt:
     """The attempt that is to be run, and its files, whose name is `name`."""
 
     def __init__(self, run: bytes, name: bytes) -> None:
         slurm = os.path.join(run, b"slurm")
         self.name = name
-        self.ticket: dict[str, Any] | None = None
-        self.ticket_file = os.path.join(slurm, b"tickets", name + b".json")
+        self.ticket: Ticket | None = None
+        self.ticket_file = os.path.join(slurm, b"tickets", name)
         self.start_file = os.path.join(slurm, b"starts", name)
         self.stop_file = os.path.join(slurm, b"stops", name)
         self.end_file = os.path.join(run, b"ends", name)
@@ -85,7 +103,7 @@ class NodeAttempt:
     def id(self) -> str:
         if self.ticket is None:
             return self.name.decode("utf-8", "surrogateescape")
-        return str(self.ticket["keeper"]["attempt"])
+        return self.ticket.order.id
 
     def link_results(self, after: Iterable[bytes]) -> None:
         """Link the outputs of those attempts to `results/JOB`, where this attempt looks for them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -11,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from ..launch import SLOTS, Ticket
 from ..ports import reserve_port
-from ..wire import Any, coded, raw, shown
+from ..wire import Any, shown
 
-MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
+MASK = b"CUDA_VISIBLE_DEVICES"
 NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
 DRIVER_TIMEOUT = 5.0  # seconds for nvidia-smi to list the cards
 
@@ -182,39 +182,32 @@ def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
-def filled(ticket: Mapping[str, Any], grant: Grant, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """Return the child's part of the command, with the node's values and the mask filled in.
+def filled(ticket: Ticket, grant: Grant, stack: contextlib.ExitStack) -> bytes:
+    """Return the ticket's launch with the node's values in the place of its marks.
 
-    INVARIANT: the values are plain (`plain`): harmless in JSON, in any quotes of a shell, in a
-    pattern of file names. Ports stay reserved until `stack` is closed.
+    INVARIANT: the values are plain (`plain`): harmless in any quotes of a shell and in a pattern of
+    file names; but for the name of the counter, a field of its own. Ports stay reserved until
+    `stack` is closed.
     """
-    text = json.dumps(ticket["child"])
-    for name, mark in ticket["node"]["slots"].items():
-        if mark and mark in text:
-            text = text.replace(mark, value_of(name, grant, stack))
-    child: dict[str, Any] = json.loads(text)
-    changes = child["env_set"]
-    changes.pop(coded(MASK), None)
-    child["env_unset"] = [name for name in child["env_unset"] if raw(name) != MASK]
-    if ticket["node"]["gpus"]:
-        changes[coded(ORDER)] = "PCI_BUS_ID"
-    else:
-        changes[coded(MASK)] = ""  # Slurm leaves the mask unset, which shows every card
-    return child
+    message = ticket.message
+    for place, mark in enumerate(ticket.marks):
+        if mark and mark in message:
+            message = message.replace(mark, value_of(SLOTS[place], grant, stack))
+    return message
 
 
-def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> str:
+def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> bytes:
     if name == "gpu_index":
-        return ",".join(str(card["index"]) for card in grant.gpus)
+        return ",".join(str(card["index"]) for card in grant.gpus).encode()
     if name == "gpu_uuid":
-        return ",".join(card["uuid"] for card in grant.gpus)
+        return ",".join(card["uuid"] for card in grant.gpus).encode()
     if name == "card":
-        return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_")
+        return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_").encode()
     if name == "threads":
-        return str(cpus_granted(grant.environ))
-    if name in ("port", "master_port"):
-        return str(port_for(stack))
-    raise Problem(f"its ticket has a slot {name!r}, which this program does not know")
+        return b"%d" % cpus_granted(grant.environ)
+    if name == "oom_kills":
+        return memory_counter(grant.environ) or b""
+    return b"%d" % port_for(stack)
 
 
 def cpus_granted(environ: Mapping[bytes, bytes]) -> int:

@@ -8,15 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 
 from ..client import PairLink, command, new_pair, spawn
 from ..shared import claim, look_anew
-from ..wire import NO_SPACE, Any, coded, own_environment, raw, raw_all, shown
-from .attempt import NodeAttempt, await_json, forget_silence, name_of_ours, say, taken_before
-from .grant import Grant, Problem, filled, memory_counter
+from ..wire import NO_SPACE, Any, own_environment, shown
+from .attempt import (
+    NodeAttempt,
+    awaited,
+    forget_silence,
+    name_of_ours,
+    read_ticket,
+    say,
+    taken_before,
+)
+from .grant import Grant, Problem, filled
 from .signals import StopSignals, held_back
-from .status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNEXPLAINED, UNFIT, exit_status
+from .status import LOST, NO_ROOM, STARTED_BEFORE, UNEXPLAINED, UNFIT, exit_status
 
 NFS_VISIBILITY_TIMEOUT = 60.0  # seconds for which NFS clients may cache what they last saw
 LOOK = 5.0  # seconds between two looks whether the client wants an attempt stopped
@@ -52,7 +59,7 @@ def serve(
     look_anew(os.path.dirname(attempt.start_file))
     if os.path.lexists(attempt.start_file):  # its ticket may be gone: do not wait for it
         return not_again(attempt)
-    attempt.ticket = await_json(attempt.ticket_file, asked, patience)
+    attempt.ticket = awaited(read_ticket, attempt.ticket_file, asked, patience)
     grant = Grant(environ)
     try:
         if claim([attempt.start_file], grant.record(attempt.id)) == [False]:
@@ -91,20 +98,18 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
             f"{shown(attempt.ticket_file)} was not to be seen on node {grant.node} within"
             f" {patience:.0f} s"
         )
-    grant.check(int(ticket["node"]["gpus"]))
-    attempt.link_results(raw_all(ticket["node"]["after"]))
+    grant.check(ticket.gpus)
+    attempt.link_results(ticket.after)
     with contextlib.ExitStack() as stack:
-        child = filled(ticket, grant, stack)
+        message = filled(ticket, grant, stack)
         keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
-        counter = memory_counter(grant.environ)
-        more = {"oom_kills": counter and coded(counter), "term_by": SLURM_ENDED_IT}
-        keepers.launch({**ticket["keeper"], **more}, child)
+        keepers.launch(attempt.id, message)
         end = keepers.await_end(attempt, asked)
     if end is not None:
         attempt.make_durable(end)
-        status = exit_status(end, ticket["keeper"]["success_codes"])
+        status = exit_status(end, ticket.order.success_codes)
         if status == 0:
-            forget_silence(raw(ticket["child"]["log"]))
+            forget_silence(ticket.order.log)
         return status
     if not os.path.lexists(attempt.end_file):  # a keeper makes this file first of all
         raise Problem(f"its keepers did not start on node {grant.node}")
@@ -125,9 +130,9 @@ class Keepers:
             self.process, self.control = spawn(command(sys.executable, "keeper"), environ)
         self.pair = PairLink(new_pair(self.control))
 
-    def launch(self, spec: Mapping[str, Any], child: Mapping[str, Any]) -> None:
-        self.attempt = str(spec["attempt"])
-        self.pair.launch(spec, child)
+    def launch(self, attempt: str, message: bytes) -> None:
+        self.attempt = attempt
+        self.pair.tell(message)
 
     def await_end(self, attempt: NodeAttempt, asked: StopSignals) -> dict[str, Any] | None:
         """Return the end, once no process of the attempt is left; None if both keepers are gone."""
