@@ -48,6 +48,7 @@ class EntrustedLeases:
         self._loop = loop
         self._starts_left = MAX_SERVERS if served else 0
         self._server = Helper(loop, self._hear, lambda status: self._lose(), socket.SOCK_SEQPACKET)
+        self._serves = False
         self._count = 0
         self._entrusted: dict[int, _Entrusted] = {}
 
@@ -83,6 +84,7 @@ class EntrustedLeases:
             self._starts_left -= 1
             try:
                 self._server.start(command("gpulaunch.gpus.lease_server"), None, cwd="/")
+                self._serves = False
             except OSError:  # too few descriptors or processes
                 return False
         return self._server.link is not None
@@ -129,6 +131,7 @@ class EntrustedLeases:
 
     def _hear(self, data: bytes) -> None:
         """Take in how a lease is, which the server says whenever that changes."""
+        self._serves = True
         state = json.loads(data)
         entrusted = self._entrusted.get(state["id"])
         if entrusted is None:  # taken out meanwhile
@@ -147,5 +150,12 @@ class EntrustedLeases:
             entrusted.let_go()
 
     def close(self) -> None:
-        """End the server, and with it what it still holds."""
-        self._server.finish(END_TIMEOUT)
+        """End the server, and with it what it still holds.
+
+        One that has not begun to serve hands nothing over: it is not waited for. Who waits for a
+        lease sees the hang-up then.
+        """
+        if self._serves:
+            self._server.finish(END_TIMEOUT)
+        else:
+            self._server.close()

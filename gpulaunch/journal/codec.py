@@ -33,6 +33,7 @@ from gpulaunch.shapes import RecordShape, UnknownKindError, shape_of, snake_case
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder()
 _OPENING = snake_case(RunOpened.__name__)
 _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
 
@@ -166,13 +167,21 @@ def _body(line: bytes) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any]:
+    body = _body(line) + b"}"
     try:
-        given = json.loads(_body(line).decode() + "}")
+        given = _from_json(body)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise BadLineError("it is no JSON, though its checksum holds") from None
     if not isinstance(given, dict):
         raise BadLineError("it is no JSON object")
     return given
+
+
+def _from_json(text: bytes) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return json.loads(text.decode())  # surrogates, which `_ASCII` writes
 
 
 def _int(value: Any) -> int:

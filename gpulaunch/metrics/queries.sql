@@ -44,10 +44,12 @@ WHERE job = :job AND number = :number;
 UPDATE attempt SET pin = :pin, pin_why = :why WHERE job = :job AND number = :number;
 
 -- name: end
-UPDATE attempt SET
+-- An attempt that was shorter than a look is known by its end alone.
+INSERT INTO attempt (job, number, gpus, seconds, cpu_seconds)
+VALUES (:job, :number, :gpus, :seconds, :cpu_seconds)
+ON CONFLICT (job, number) DO UPDATE SET
     seconds = :seconds,
-    cpu_seconds = max(coalesce(cpu_seconds, :cpu_seconds), coalesce(:cpu_seconds, cpu_seconds))
-WHERE job = :job AND number = :number;
+    cpu_seconds = max(coalesce(cpu_seconds, :cpu_seconds), coalesce(:cpu_seconds, cpu_seconds));
 
 -- ── Thinning ──────────────────────────────────────────────────────────────────────────────────
 

@@ -175,7 +175,7 @@ def end_steps(
     attempt: AttemptId, gpus: int | None, seconds: float, cpu_seconds: float | None
 ) -> list[Step]:
     values = {**_who(attempt), "gpus": gpus, "seconds": seconds, "cpu_seconds": cpu_seconds}
-    return [(name, values) for name in ("know_attempt", "end")]
+    return [("end", values)]
 
 
 def _who(attempt: AttemptId) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from gpulaunch.farside.wire import send
+from gpulaunch.gpus import lease_client
 from gpulaunch.gpus.lease import Lease, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.lease_server import LeaseServer
@@ -225,6 +227,21 @@ def test_a_server_that_is_found_killed_lends_nothing_and_another_is_started(
 def test_at_its_end_all_that_is_kept_is_let_go(keys: tuple[str, str]) -> None:
     with closing(Launcher()) as launcher:
         launcher.give(keys[0])
+    assert is_free(keys[0])
+
+
+def test_a_server_that_has_not_begun_to_serve_is_not_waited_for(
+    keys: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_client, "END_TIMEOUT", math.inf)  # which no wait can take
+    lease = take(keys[0])
+    with closing(waiter_for(keys[0])) as waiter:
+        with closing(Launcher()) as launcher:
+            launcher.entrusted.give(lease, launcher.news.append, lambda: None)
+            assert launcher.entrusted.pid
+            os.kill(launcher.entrusted.pid, signal.SIGSTOP)
+            launcher.entrusted.release(lease)
+        assert news(waiter) == "gone"
     assert is_free(keys[0])
 
 
