@@ -141,7 +141,8 @@ static void listen_to_supervisor(void) {
   const char *verb = next_field(&f);
   if (!strcmp(verb, "launch")) {
     errno = EPROTO;
-    if (attempt_on() || pending.on || !parse_launch(f, &pending.launch)) die("a launch");
+    if (attempt_on() || pending.on || foreseen.on || !parse_launch(f, &pending.launch))
+      die("a launch");
     pending.on = true;
     begin();
     return;
