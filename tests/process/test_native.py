@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ def pattern_outputs(folder: Path) -> tuple[str, ...]:
     return tuple(str(folder / name) for name in names)
 
 
-ENDS: dict[str, Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]] = {
+Make = Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]
+ENDS: dict[str, Make] = {
     "success": lambda _: (("true",), {}),
     "exit code": lambda _: (("sh", "-c", "exit 3"), {}),
     "signal": lambda _: (("sh", "-c", "kill -SEGV $$"), {}),
@@ -107,7 +109,7 @@ ENDS: dict[str, Callable[[Path], tuple[tuple[str, ...], dict[str, Any]]]] = {
 
 
 def item(
-    *answers: str, after: str = "sleep 9", load_timeout: float | None = None, **limits: Any
+    *answers: str, after: str = "exec sleep 9", load_timeout: float | None = None, **limits: Any
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """A worker whose answers are these, whatever it is handed."""
     said = "".join(f"{answer}\\n" for answer in answers)
@@ -128,13 +130,13 @@ def link_of(folder: Path) -> Path:
     return path
 
 
-def end_of(program: str | None, folder: Path, case: str) -> tuple[bytes, bool, str, bool]:
+def end_of(program: str | None, folder: Path, made: Make) -> tuple[bytes, bool, str, bool]:
     """The line in the end's file, and what the keepers report beside it."""
     shutil.rmtree(folder, ignore_errors=True)
     logs, data = folder / "logs", folder / "data"
     logs.mkdir(parents=True)
     data.mkdir()
-    argv, limits = ENDS[case](data)
+    argv, limits = made(data)
     with Spawner(program=program) as spawner, Slot(spawner, logs) as slot:
         over = slot.run(*argv, **limits)
         line = line_of_end(slot.end_file.read_bytes())
@@ -144,9 +146,35 @@ def end_of(program: str | None, folder: Path, case: str) -> tuple[bytes, bool, s
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_both_write_the_same_end_byte_for_byte(case: str, tmp_path: Path) -> None:
-    choice = chosen()
-    assert end_of(choice, tmp_path / "x", case) == end_of(None, tmp_path / "x", case)
+def test_both_write_the_same_end_byte_for_byte(case: str, tmp_path: Path, program: str) -> None:
+    ends = [end_of(keepers, tmp_path / "x", ENDS[case]) for keepers in (program, None)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_judge_a_workers_answers_alike(seed: int, tmp_path: Path, program: str) -> None:
+    """The last one is invalid, so that each worker is killed for what it says."""
+    chance = random.Random(seed)
+    valid = [b"0 0 0 ", b"1 0 0 ", b"1 7 0 e\xe9\xff", b"1 3 1 ", b"01 00 0  x "]
+    invalid = [b"", b"\0", b"1 3 x ", b"1 0000000000 0 ", b"1 256 0 ", b"2 0 0 ", b"1 0 0 a\0b"]
+    invalid += [b"-1 0 0 ", "١ 0 0 ".encode(), b"x" * 3000]
+    for _ in range(8):
+        some = [chance.choice(chance.choice([valid, invalid])) for _ in range(chance.randrange(4))]
+        said = b"\n".join([*some, b"none", b""])[-4096:]  # so much comes in one piece
+        script = f"import os, time; os.write(3, {said!r}); time.sleep(9)"
+        job = (sys.executable, "-I", "-S", "-c", script), {"task": Task("k"), "grace": 0.1}
+        ends = [
+            end_of(keepers, tmp_path / "x", lambda _, job=job: job) for keepers in (program, None)
+        ]
+        assert ends[0] == ends[1], said
+        assert "answer that is none" in ends[0][2]
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> str:
+    """The compiled keepers, watched by the sanitizers where that is asked for."""
+    watched = os.environ.get("GPULAUNCH_TEST_SANITIZE")
+    return str(request.getfixturevalue("sanitized")) if watched else chosen()
 
 
 def chosen() -> str:

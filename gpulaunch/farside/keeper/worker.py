@@ -28,7 +28,9 @@ class WorkerAnswer:
     def read(cls, line: bytes) -> WorkerAnswer | None:
         """Return the answer of a line, as `serve/pipes.py` writes it; None if it is none."""
         words = line.split(b" ", 3)
-        if len(words) < 4 or not all(word.isdigit() and len(word) < 10 for word in words[:3]):
+        if len(words) < 4 or b"\0" in line:
+            return None
+        if not all(word.isdigit() and len(word) < 10 for word in words[:3]):
             return None
         item, code, spoiled = map(int, words[:3])
         text = words[3].decode("utf-8", "replace")

@@ -104,7 +104,7 @@ enum heard worker_hear(struct answer *answer) {
   taken = end ? (size_t)(end - words.at) + 1 : words.size;
   if (!end) return INVALID;
   *end = 0;
-  return parse_answer(words.at, answer);
+  return words.at + strlen(words.at) == end ? parse_answer(words.at, answer) : INVALID;
 }
 
 bool worker_suits(const struct launch *l) {
