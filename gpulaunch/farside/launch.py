@@ -10,7 +10,15 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 
-from .wire import PROTOCOL, Any, MessageFields, coded_text, packed
+from .wire import (
+    PROTOCOL,
+    Any,
+    MessageFields,
+    coded_text,
+    number_of,
+    packed,
+    seconds_of,
+)
 
 SLOTS = ("gpu_index", "gpu_uuid", "card", "port", "master_port", "threads", "oom_kills")
 """What a ticket has marks for, in this order."""
@@ -84,7 +92,7 @@ class Ticket:
         fields = MessageFields(told)
         if fields.next() != b"%d" % PROTOCOL:
             raise ValueError("its ticket is of another version of gpulaunch")
-        self.gpus = int(fields.next())
+        self.gpus = number_of(fields.next())
         self.marks = fields.many()
         self.after = fields.many()
         self.message = fields.rest()
@@ -123,9 +131,11 @@ class WorkerItem:
 
     def __init__(self, fields: list[bytes]) -> None:
         self.key, items, memory, load_timeout, self.item = fields
-        self.items = int(items) if items else None
-        self.memory = int(memory) if memory else None
-        self.load_timeout = float(load_timeout) if load_timeout else None
+        self.items = number_of(items) if items else None
+        self.memory = number_of(memory) if memory else None
+        self.load_timeout = seconds_of(load_timeout) if load_timeout else None
+        if not self.item.startswith(b"{"):
+            raise ValueError(f"expected a JSON object, found {self.item!r}")
         self.loading = self.keep = False
 
     def numbered(self, number: int, fresh: bool) -> bytes:
@@ -143,14 +153,15 @@ class LaunchOrder:
     `success_codes` and `outputs`: what counts as a success. `oom_kills`: the file that counts them.
     `term_by`: who sends TERM to all processes here, if anybody does. `hidden`: None without
     isolation. `item`: a worker's. `main`: how a job looks that goes on without an exec.
+
+    Raises ValueError for a message that is no launch. Whatever the compiled keepers refuse is none.
     """
 
     def __init__(self, fields: MessageFields) -> None:
         self.message = fields.data
         self.id = fields.text()
         self.end = fields.next()
-        slot = fields.next()
-        self.slot = int(slot) if slot else None
+        self.slot = fields.limit()
         self.log = fields.next()
         self.cwd = fields.next()
         self.timeout = fields.seconds()
@@ -158,7 +169,7 @@ class LaunchOrder:
         self.grace = fields.seconds() or 0.0
         self.oom_kills = fields.next()
         self.term_by = fields.text()
-        self.success_codes = [int(code) for code in fields.many()]
+        self.success_codes = [number_of(code) for code in fields.many()]
         self.outputs = fields.many()
         self.argv = fields.many()
         self.env_set = dict(entry.split(b"=", 1) for entry in fields.many())
@@ -167,4 +178,6 @@ class LaunchOrder:
         self.hidden = hidden if isolated else None
         worker, main = fields.many(), fields.next()
         self.item = WorkerItem(worker) if worker else None
+        if not (self.argv and fields.whole):
+            raise ValueError("expected a launch, found a part of one, or more than that")
         self.main: dict[str, Any] | None = json.loads(main) if main else None

@@ -14,6 +14,7 @@ import binascii
 import contextlib
 import errno
 import json
+import math
 import os
 import socket
 import struct
@@ -32,6 +33,7 @@ UNKNOWN_PROTOCOL = 64  # with this status
 MAX_MESSAGE = 60_000  # bytes of a message to keepers; a longer one is in a file without a name
 MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 END_SIZE = 8192  # bytes allocated for the record of an end before the job starts
+DIGITS = 18  # of a number in a message, at most: each fits into 64 bits
 NO_SPACE = "no_space"  # the kind of an error: the disk was full, and nothing was run
 
 
@@ -132,14 +134,27 @@ def send_fields(link: socket.socket, data: bytes, fds: Sequence[int] = (), flags
 
 
 class MessageFields:
-    """A message to keepers, taken field by field; one that is missing is empty."""
+    """A message to keepers, taken field by field; one that is missing is empty.
+
+    `wrong`: one was missing. Numbers are read as the compiled keepers do: of digits alone.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._left = iter(data.split(b"\0")[:-1])
+        *left, self._rest = data.split(b"\0")
+        self._left = left[::-1]
+        self.wrong = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether no field was missing, and none is left."""
+        return not (self.wrong or self._left or self._rest)
 
     def next(self) -> bytes:
-        return next(self._left, b"")
+        if self._left:
+            return self._left.pop()
+        self.wrong = True
+        return b""
 
     def text(self) -> str:
         return self.next().decode("utf-8", "surrogateescape")
@@ -147,16 +162,40 @@ class MessageFields:
     def flag(self) -> bool:
         return self.next() == b"1"
 
-    def seconds(self) -> float | None:
+    def limit(self) -> int | None:
+        """Return a number; None where the field is empty. Raises ValueError."""
         field = self.next()
-        return float(field) if field else None
+        return number_of(field) if field else None
+
+    def seconds(self) -> float | None:
+        """Return seconds; None where the field is empty. Raises ValueError."""
+        field = self.next()
+        return seconds_of(field) if field else None
 
     def many(self) -> list[bytes]:
-        return [self.next() for _ in range(int(self.next()))]
+        """Return a list. Raises ValueError where it has not as many fields as it says."""
+        count = number_of(self.next())
+        if count > len(self._left):
+            raise ValueError(f"expected {count} fields, found {len(self._left)}")
+        return [self.next() for _ in range(count)]
 
     def rest(self) -> bytes:
         """Return the fields that are left, as a message."""
-        return b"\0".join([*self._left, b""])
+        return b"\0".join([*reversed(self._left), b""])
+
+
+def number_of(field: bytes) -> int:
+    if field.isdigit() and len(field) <= DIGITS:
+        return int(field)
+    raise ValueError(f"expected a number, found {field!r}")
+
+
+def seconds_of(field: bytes) -> float:
+    plain = field[:1].isdigit() and not field.translate(None, b"0123456789.e+-")
+    seconds = float(field) if plain else math.inf
+    if seconds == math.inf:
+        raise ValueError(f"expected seconds, found {field!r}")
+    return seconds
 
 
 def receive_fields(link: socket.socket) -> tuple[MessageFields | None, list[int]]:

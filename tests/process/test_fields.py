@@ -85,6 +85,35 @@ def test_a_workers_limits_come_as_they_were_sent() -> None:
     assert (item.items, item.memory, item.load_timeout) == (3, 2**40, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (11, b"1000000000"),
+        (11, b"-1"),
+        (11, b"1_0"),
+        (12, b"0x0"),
+        (6, b"inf"),
+        (6, b" 1"),
+        (3, b"+1"),
+        (14, b"0"),
+        (20, b"5"),
+        (22, b"\x00"),
+    ],
+)
+def test_what_is_no_command_is_refused(at: int, field: bytes) -> None:
+    command = Command("a.1", ("true",), log="/l", end="/e", timeout=1.5)
+    fields = launch_message(for_the_keeper(command), for_the_child(command)).split(b"\0")
+    LaunchOrder(taken(b"\0".join(fields)))
+    with pytest.raises(ValueError, match=r"expected"):
+        LaunchOrder(taken(b"\0".join([*fields[:at], field, *fields[at + 1 :]])))
+
+
+def taken(message: bytes) -> MessageFields:
+    fields = MessageFields(message)
+    assert fields.next() == b"launch"
+    return fields
+
+
 def test_a_stop_names_its_attempt_and_who_wants_it_in_any_script() -> None:
     fields = MessageFields(stop_message("jöb.1", "cancelled", "Zoë", now=True))
     assert (fields.next(), fields.text(), fields.next(), fields.text()) == (

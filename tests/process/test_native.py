@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import binascii
-import json
+import contextlib
 import os
 import random
 import re
+import select
 import shutil
-import struct
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,14 +19,35 @@ from typing import Any
 import pytest
 
 from gpulaunch.engines import keepers
-from gpulaunch.farside.keeper.end import clip
-from gpulaunch.farside.launch import LaunchOrder, launch_message
-from gpulaunch.farside.wire import MessageFields, line_of_end, shown
+from gpulaunch.farside.launch import (
+    behind_message,
+    foreseen_message,
+    launch_message,
+    retire_message,
+    stop_message,
+)
+from gpulaunch.farside.wire import line_of_end, packed, send_bytes
 from gpulaunch.process import native
 from gpulaunch.process.client import Spawner, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, Main, Task
-from tests.process.support import Slot, compiled
+from tests.helpers import wait_until
+from tests.process.messages import (
+    differences,
+    read_by_c,
+    read_by_python,
+    some_command,
+    some_message,
+    spoilt,
+    word,
+)
+from tests.process.support import PATIENCE, Slot, compiled, marked, token
 
+FUZZ = int(os.environ.get("GPULAUNCH_TEST_FUZZ", "4000"))
+"""Spoilt messages, in all."""
+SEED = int(os.environ.get("GPULAUNCH_TEST_SEED", "0"))
+REFUSAL = re.compile(r"keeper \d+: [a-z' ]+: (Protocol error|Too many open files)")
+"""What a monitor says that is told what it cannot be, before it ends."""
+SMALL = Command("a.1", ("true",), log="/l", end="/e")
 SOURCES = native.PROGRAM.parent
 ODD = os.fsdecode(b'/r\xe9sum\xc3\xa9\xe2\x82 \xf0\x9f\x98\x80\n\x7f"\\')
 
@@ -193,109 +215,132 @@ def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("parse") / "parse", [own, *sources])
 
 
-def told(parser: Path, messages: Sequence[bytes]) -> list[str]:
-    data = b"".join(struct.pack("I", len(one)) + one for one in messages)
-    done = subprocess.run([parser], input=data, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().splitlines()
-
-
-def expected(message: bytes) -> str:
-    """What parse.c prints, by Python's own reading."""
-
-    def show(field: bytes) -> str:
-        clipped = clip(shown(field), 60)
-        return json.dumps(field.decode("utf-8", "surrogateescape")) + json.dumps(clipped)
-
-    fields = MessageFields(message)
-    verb = fields.next()
-    start = f"{binascii.crc32(message):08x} "
-    if verb != b"launch":
-        return start + show(verb)
-    order = LaunchOrder(fields)
-    told = "".join(map(show, (order.id.encode("utf-8", "surrogateescape"), order.end)))
-    told += show(order.log) + show(order.cwd)
-    codes = [str(code).encode() for code in order.success_codes]
-    env = [b"%s=%s" % entry for entry in order.env_set.items()]
-    hidden = order.hidden or []
-    for many in (codes, order.outputs, order.argv, env, order.env_unset, hidden):
-        told += f"[{len(many)}]" + "".join(map(show, many))
-    told += str(order.hidden is not None)
-    if order.item:
-        told += f"{order.item.items or -1} {order.item.memory or -1}"
-        told += show(order.item.key) + show(order.item.item)
-    return start + told
-
-
-def word(chance: random.Random) -> str:
-    parts = [
-        "a",
-        "é",
-        "€",
-        "😀",
-        "\udcff",
-        "\udce2\udc82",
-        "\n",
-        '"',
-        "\\",
-        "\x7f",
-        "\x01",
-        "…" * 9,
-    ]
-    return "".join(chance.choice(parts) for _ in range(chance.randrange(9)))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_commands_are_read_as_python_reads_them(parser: Path, seed: int) -> None:
     chance = random.Random(seed)
-    messages = []
-    for number in range(300):
-        some = [word(chance) for _ in range(chance.randrange(6))]
-        command = Command(
-            word(chance) + ".1",
-            (word(chance), *some),
-            log=word(chance),
-            end=word(chance),
-            cwd=word(chance),
-            env_set={f"V{n}": value for n, value in enumerate(some)},
-            env_unset=tuple(some),
-            outputs=tuple(some),
-            success_codes=frozenset({number % 256, 0}),
-            timeout=chance.choice([None, 1.5]),
-            task=chance.choice([None, Task(word(chance), {"a": word(chance)}, items=number + 1)]),
-            hidden=chance.choice([None, tuple(f"/dev/{one}" for one in some)]),
-        )
-        messages.append(launch_message(for_the_keeper(command), for_the_child(command)))
-    messages += [os.fsencode(word(chance)) + b"\0" for _ in range(300)]
-    assert told(parser, messages) == [expected(one) for one in messages]
+    sent = [some_message(chance) for _ in range(300)]
+    sent += [os.fsencode(word(chance)) + b"\0" for _ in range(300)]
+    assert not differences(parser, sent)
+    assert all(len(read_by_python(one)) > 1 for one in sent), "none is refused"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_bytes_at_all_are_read_beyond_their_end(parser: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(SEED, SEED + 4))
+def test_what_is_no_command_is_refused_by_both(parser: Path, seed: int) -> None:
     """Under the sanitizers: what is read beside a message, or lost, ends the program."""
     chance = random.Random(seed)
-    task = Task("k", {"a": "b"}, items=3)
-    command = Command(
-        "a.1", ("true", "x"), "/l", "/e", env_set={"A": "b"}, outputs=("/o",), task=task
+    good = [some_message(chance) for _ in range(100)]
+    sent = [spoilt(chance.choice(good), chance) for _ in range(FUZZ // 4)]
+    found = differences(parser, sent)
+    assert not found, f"seed {seed}, {len(found)} of {len(sent)}:\n" + "\n".join(found[:3])
+    if len(sent) > 500:
+        kinds = {min(len(read_by_python(one)), 2) for one in sent}
+        assert kinds >= {1, 2}, "some are refused, and some are not"
+
+
+def test_whatever_a_command_has_is_compared(parser: Path) -> None:
+    """Each field of a command shows in what parse.c prints, or is none that may be otherwise."""
+    chance = random.Random(1)
+    while True:
+        command = some_command(chance)
+        if command.task and command.hidden and command.main and command.outputs:
+            break
+    message = launch_message(for_the_keeper(command), for_the_child(command))
+    fields = message.split(b"\0")[:-1]
+    (shown_first,) = read_by_c(parser, [message])
+    silent = []
+    for at, field in enumerate(fields[1:-1], 1):  # the last is for interpreters alone
+        other = [field + b"1", b"1" if field == b"0" else b"0", b""]
+        spoilt_there = [b"\0".join([*fields[:at], new, *fields[at + 1 :], b""]) for new in other]
+        found = read_by_c(parser, spoilt_there)
+        # The first member is the checksum. All may be refused: where a list's length stands.
+        if not any(len(one) == 1 or one[1:] != shown_first[1:] for one in found):
+            silent.append((at, field))
+    assert not silent, "parse.c and messages.py are to show these as well"
+
+
+def test_a_list_without_an_end_is_no_list(parser: Path) -> None:
+    """Whose length is the last field, has no NUL at its end, and is more than there can be."""
+    start = launch_message(for_the_keeper(SMALL), for_the_child(SMALL)).split(b"\0")[:11]
+    sent = [b"\0".join([*start, length]) for length in (b"9" * 17, b"9" * 18, b"1", b"")]
+    assert read_by_c(parser, sent) == [[binascii.crc32(one)] for one in sent]
+    assert not differences(parser, sent)
+
+
+VERBS = sorted(
+    {*re.findall(r'strcmp\(verb, "(\w+)"', (SOURCES / "monitor.c").read_text()), ""}
+    - {"launch", "behind", "foreseen", "end"}
+)
+"""All that a monitor understands, beside what brings a launch, and its end."""
+
+
+def some_order(chance: random.Random, folder: Path, number: int, busy: bool) -> bytes:
+    """Something a monitor may be told, or what is left of a launch that was spoilt.
+
+    `busy`: it is not known to be idle, and so is rarely told to begin what it would refuse.
+    """
+    attempt = f"a.{chance.randrange(2)}"
+    limits: dict[str, Any] = {"grace": 0.1}
+    argv, more = chance.choice(
+        [
+            (("true",), {}),
+            (("sleep", "9"), {"timeout": 0.01, "idle_timeout": chance.choice([None, 0.01])}),
+            (("no-such",), {"outputs": ("/no/*",)}),
+            item("0 0 0 ", "1 0 0 ", timeout=0.2),
+            item("0 0 0 ", "1 0 0 ", "2 0 0 ", timeout=0.2),
+            item("0 0 0 "),
+        ]
     )
-    good = launch_message(for_the_keeper(command), for_the_child(command))
-    messages = []
-    for _ in range(3000):
-        data = bytearray(good)
-        for _ in range(chance.randrange(1, 6)):
-            at = chance.randrange(len(data))
-            what = chance.randrange(4)
-            if what == 0:
-                data[at] = chance.randrange(256)
-            elif what == 1:
-                data[at] = chance.choice(b"\0\0000123456789-")
-            elif what == 2:
-                del data[at:]
-                data += b"\0"
-            else:
-                data[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(9)))
-        messages.append(bytes(data))
-    assert len(told(parser, messages)) == len(messages)
+    limits |= more | {"log": str(folder / f"{number}.log"), "end": str(folder / f"{number}.end")}
+    command = Command(attempt, argv, **limits)
+    launch = launch_message(for_the_keeper(command), for_the_child(command))
+    if chance.random() < 0.04:  # its files stay where they are
+        *files, rest = launch.split(b"\0", 5)
+        return b"\0".join([*files, spoilt(rest, chance)])
+    if chance.random() < 0.04:
+        return chance.choice(
+            [launch, behind_message(launch), b"\0", b"file\0", b"launch", b"x" * 9]
+        )
+    if chance.random() < (0.2 if busy else 0.7):
+        foreseen = foreseen_message(launch)
+        return behind_message(launch) if busy else chance.choice([launch, launch, foreseen])
+    match chance.randrange(6):
+        case 0 | 1 | 2:
+            return stop_message(attempt, "cancelled", word(chance), chance.random() < 0.5)
+        case 3:
+            return packed("back", attempt)
+        case 4:
+            return retire_message(chance.random() < 0.5)
+    return packed(chance.choice(VERBS), *chance.choice([[], [attempt]]))
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_whatever_a_monitor_is_told_it_leaves_nobody_behind(
+    sanitized: Path, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the sanitizers, in a row: it goes on, or refuses in words, and all of its jobs end."""
+    chance = random.Random(seed)
+    mark = token()
+    monkeypatch.setenv("MARK", mark)
+    with Spawner(program=str(sanitized)) as spawner:
+        for row in range(max(FUZZ // 800, 1)):
+            orders: list[bytes] = []
+            busy = False
+            pair = spawner.pair()
+            with contextlib.suppress(OSError):  # it has refused, or its queue is full
+                for number in range(20 * row, 20 * row + 20):
+                    orders.append(some_order(chance, tmp_path, number, busy))
+                    send_bytes(pair._link.socket, orders[-1], (), socket.MSG_NOSIGNAL)
+                    busy = busy or orders[-1].startswith(b"launch")
+                    while select.select([pair], [], [], chance.choice([0, 0.05]))[0]:
+                        told = pair._link.socket.recv(65536)
+                        busy = busy and b'"ended"' not in told
+                        if not told:
+                            break
+            pair.close()
+            wait_until(lambda: marked(mark, "environ") == [spawner.pid], PATIENCE)
+            said = spawner.said()
+            wrong = [line for line in said.splitlines() if not REFUSAL.fullmatch(line)]
+            assert not wrong, f"seed {seed}, row {row}: {orders}\n{said}"
 
 
 # ── Which are chosen ────────────────────────────────────────────────────────────────────────────

@@ -130,7 +130,7 @@ static long kills_counted(void) {
 static bool has_succeeded(void) { /* by its own status; its outputs may still be missing */
   if (a.cause || a.error || !a.has_status || !WIFEXITED(a.status)) return false;
   for (size_t i = 0; i < a.l.ncodes; i++)
-    if (atoi(a.l.codes[i]) == WEXITSTATUS(a.status)) return true;
+    if (strtol(a.l.codes[i], NULL, 10) == WEXITSTATUS(a.status)) return true;
   return false;
 }
 

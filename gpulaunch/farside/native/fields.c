@@ -3,89 +3,101 @@
 #include "keeper.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define DIGITS 18 /* of a number: it fits into a long, as ../wire.py has it */
+
 const char *next_field(struct fields *f) {
-  if (f->at >= f->end) return "";
   char *field = f->at;
-  f->at += strlen(field) + 1;
-  return field;
+  if (f->at < f->end) f->at += strlen(field) + 1;
+  if (f->at <= f->end && f->at > field) return field;
+  f->wrong = true; /* missing, or without the NUL at its end */
+  return "";
 }
 
 bool next_flag(struct fields *f) { return !strcmp(next_field(f), "1"); }
 
-static double next_seconds(struct fields *f, const char **text) {
-  *text = next_field(f);
-  return **text ? strtod(*text, NULL) : -1.0;
+/* What the readers of numbers in libc let pass, signs, spaces, other letters, is none here. */
+static long number_of(struct fields *f, const char *text) {
+  size_t digits = strspn(text, "0123456789");
+  if (digits && digits <= DIGITS && !text[digits]) return strtol(text, NULL, 10);
+  f->wrong = true;
+  return 0;
 }
 
-/* A list that ends with NULL; NULL where it has not as many fields as it says. */
+static double seconds_of(struct fields *f, const char *text) { /* below zero: it is empty */
+  if (!*text) return -1;
+  char *end;
+  double seconds = strtod(text, &end);
+  bool plain = strspn(text, "0123456789") && !text[strspn(text, "0123456789.e+-")];
+  if (plain && !*end && isfinite(seconds)) return seconds;
+  f->wrong = true;
+  return -1;
+}
+
+static long limit_of(struct fields *f, const char *text) { /* below zero: it is empty */
+  return *text ? number_of(f, text) : -1;
+}
+
+/* A list that ends with NULL; empty where it has not as many fields as it says. */
 const char **next_list(struct fields *f, size_t *count) {
-  *count = strtoul(next_field(f), NULL, 10);
-  if (*count > (size_t)(f->end - f->at)) { /* each field has one byte at least */
+  *count = (size_t)number_of(f, next_field(f));
+  if (f->wrong || *count > (size_t)(f->end - f->at)) { /* each field has one byte at least */
+    f->wrong = true;
     *count = 0;
-    return NULL;
   }
   const char **list = must(calloc(*count + 1, sizeof *list));
-  for (size_t i = 0; i < *count; i++) {
-    if (f->at >= f->end) {
-      free(list);
-      *count = 0;
-      return NULL;
-    }
-    list[i] = next_field(f);
-  }
+  for (size_t i = 0; i < *count; i++) list[i] = next_field(f);
   return list;
 }
 
-static bool parse_worker(struct fields *p, struct launch *l) {
+static void parse_worker(struct fields *p, struct launch *l) {
   size_t count;
   const char **list = next_list(p, &count);
   if (count == 5) {
     l->key = list[0];
-    l->items = *list[1] ? strtol(list[1], NULL, 10) : -1;
-    l->memory = *list[2] ? strtoll(list[2], NULL, 10) : -1;
+    l->items = limit_of(p, list[1]);
+    l->memory = limit_of(p, list[2]);
     l->load_timeout_text = list[3];
-    l->load_timeout = *list[3] ? strtod(list[3], NULL) : -1;
+    l->load_timeout = seconds_of(p, list[3]);
     l->item = list[4];
   }
-  bool whole = list && (!count || (count == 5 && *l->item == '{'));
+  p->wrong = p->wrong || (count && (count != 5 || *l->item != '{'));
   free(list);
-  return whole;
 }
 
 /* Read a launch after its verb; false, and nothing is kept, if it is none for these keepers. */
 bool parse_launch(struct fields f, struct launch *l) {
   struct fields *p = &l->fields;
-  const char *text;
   *l = (struct launch){.fields = f};
   l->id = next_field(p);
   l->end = next_field(p);
-  text = next_field(p);
-  l->slot = *text ? strtol(text, NULL, 10) : -1;
+  l->slot = limit_of(p, next_field(p));
   l->log = next_field(p);
   l->cwd = next_field(p);
-  l->timeout = next_seconds(p, &l->timeout_text);
-  l->idle_timeout = next_seconds(p, &l->idle_timeout_text);
-  l->grace = next_seconds(p, &text);
+  l->timeout = seconds_of(p, l->timeout_text = next_field(p));
+  l->idle_timeout = seconds_of(p, l->idle_timeout_text = next_field(p));
+  l->grace = seconds_of(p, next_field(p));
   if (!(l->grace > 0)) l->grace = 0;
   l->oom_kills = next_field(p);
   l->term_by = next_field(p);
   l->codes = next_list(p, &l->ncodes);
+  for (size_t i = 0; i < l->ncodes; i++) number_of(p, l->codes[i]);
   l->outputs = next_list(p, &l->noutputs);
   l->argv = next_list(p, &l->nargv);
   l->set = next_list(p, &l->nset);
+  for (size_t i = 0; i < l->nset; i++) p->wrong = p->wrong || !strchr(l->set[i], '=');
   l->unset = next_list(p, &l->nunset);
   l->isolated = next_flag(p);
   l->hidden = next_list(p, &l->nhidden);
-  bool whole = l->codes && l->outputs && l->argv && l->set && l->unset && l->hidden;
-  whole = parse_worker(p, l) && whole;
+  parse_worker(p, l);
   next_field(p); /* how a job looks that goes on in an interpreter: here it is executed */
-  if (whole && l->nargv && p->at == p->end) return true;
+  if (!p->wrong && l->nargv && p->at == p->end) return true;
   free_launch(l);
   return false;
 }
@@ -145,7 +157,7 @@ bool receive(int fd, struct fields *f, int *fds, int *count) {
     memcpy(memory, room, size);
   }
   memory[size] = 0;
-  *f = (struct fields){memory, memory, memory + size};
+  *f = (struct fields){.memory = memory, .at = memory, .end = memory + size};
   return true;
 }
 

@@ -66,6 +66,7 @@ uint32_t crc32_of(const char *data, size_t size);
 
 struct fields { /* a message, taken field by field; what it points to lives as long as `memory` */
   char *memory, *at, *end;
+  bool wrong; /* a field was missing or not what it was read as; it is empty or 0 then */
 };
 const char *next_field(struct fields *f);
 bool next_flag(struct fields *f);

@@ -190,6 +190,7 @@ static bool read_ticket(const char *path) {
   t->gpus = atol(next_field(&f));
   t->marks = next_list(&f, &t->nmarks);
   t->after = next_list(&f, &t->nafter);
+  if (!known || f.wrong) return false;
   t->launch = f.at;
   t->size = (size_t)(f.end - f.at);
   f.memory = must(malloc(t->size + 1)); /* a copy, which is the order's own */
@@ -198,7 +199,7 @@ static bool read_ticket(const char *path) {
   f.at = f.memory;
   f.end = f.memory + t->size;
   next_field(&f); /* the verb */
-  n.has_ticket = known && t->marks && t->after && parse_launch(f, &n.order);
+  n.has_ticket = parse_launch(f, &n.order);
   return n.has_ticket;
 }
 
@@ -497,7 +498,7 @@ static int exit_status(const char *end) {
   int raw = atoi(status), code = WEXITSTATUS(raw);
   if (WIFSIGNALED(raw)) return 128 + WTERMSIG(raw);
   for (size_t i = 0; !cut && missing && !strncmp(missing, "[]", 2) && i < n.order.ncodes; i++)
-    if (atoi(n.order.codes[i]) == code) return 0;
+    if (strtol(n.order.codes[i], NULL, 10) == code) return 0;
   return code ? code : 1;
 }
 
