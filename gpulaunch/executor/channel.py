@@ -209,11 +209,10 @@ class ItemSource:
         INVARIANT: what is taken was waited for in another call. A process that is killed while it
         waits may still finish the call: it would have taken an item that it never begins.
         """
-        while True:
-            with suppress(BlockingIOError):
+        while self._line.recv(1, socket.MSG_PEEK):
+            with suppress(BlockingIOError):  # it was taken back meanwhile
                 return self._line.recv_into(self._room, 0, socket.MSG_DONTWAIT)
-            if not self._line.recv(1, socket.MSG_PEEK):
-                return 0
+        return 0
 
 
 def _parts(message: ChannelMessage) -> Iterator[memoryview]:
