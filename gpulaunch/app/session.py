@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
+from gpulaunch.app.last_second import LastSecond
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions
 from gpulaunch.app.rereading import Filed
@@ -215,14 +216,15 @@ def supervise(
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
+        last_second = LastSecond()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
 
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
-            if ledger.counts["running"] and not ledger.counts["waiting"]:
-                loop.later(report.prepare)  # the last jobs are being started
+            if last_second.begins(ledger, at.mono):
+                loop.later(report.prepare)
 
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)
         if threading.current_thread() is threading.main_thread():

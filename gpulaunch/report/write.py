@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TypeAlias
@@ -28,6 +29,7 @@ from gpulaunch.journal.codec import now
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics
@@ -78,9 +80,11 @@ def write(
     output: Path | None = None,
     over: bool = False,
     faults: list[Fault] | None = None,
+    history: RunHistory | None = None,
 ) -> Path:
     """Write the run's report as it stands now; returns where it is. `over`: it has ended, though
     its supervisor is still there and the journal may not say so. `faults` gets what that lacks.
+    `history`: what its journal says, where that is known already.
 
     Raises UsageError where there is no run or the file cannot be written, DamagedJournalError.
     """
@@ -88,7 +92,7 @@ def write(
     state = state_of(run)
     if over and state == "running":
         state = "interrupted"
-    text = report(run, state, now().utc, target.parent, faults=faults)
+    text = report(run, state, now().utc, target.parent, faults=faults, history=history)
     _replace(target, text.encode())
     return target
 
@@ -100,9 +104,10 @@ def report(
     beside: Path | None = None,
     zone: timezone | None = None,
     faults: list[Fault] | None = None,
+    history: RunHistory | None = None,
 ) -> str:
     """Return the page. `at`: now, seconds since 1970 (UTC); `beside`: where it will lie."""
-    history = read_history(run, faults)
+    history = history or read_history(run, faults)
     with open_metrics(run.metrics) or nullcontext() as reader:
         if state == "interrupted":
             mark_last_seen(run, history.ledger)
@@ -187,24 +192,43 @@ def _replace(target: Path, data: bytes) -> None:
 def main() -> None:
     """Write the report of the run whose directory is the last argument but one.
 
-    In the process that a run starts: once a byte on standard input says that the run is over. Says
-    in a line on standard output what went wrong, if so.
+    In the process that a run starts: reads its journal while the last jobs run, and writes once a
+    byte on standard input says that the run is over. Says in a line on standard output what went
+    wrong, if so.
     """
     # What a journal adds up to is no garbage: to look through it again and again takes a third of
     # the time.
     gc.set_threshold(100_000, 50, 100)
     prepare()
+    run = RunDir(Path(sys.argv[-2]))
+    history = _read_meanwhile(run)
     if not os.read(0, 1):
         return  # the run came to another end, or its supervisor to its own
-    said = _attempt(sys.argv[-2:-1])
+    said = _attempt(run, history)
     sys.stdout.write(said)
     sys.stdout.flush()
     os._exit(1 if said else 0)  # the interpreter would take down piece by piece what it built
 
 
-def _attempt(argv: Sequence[str]) -> str:
+def _read_meanwhile(run: RunDir) -> RunHistory | None:
+    """Fold the journal as it grows, until standard input is readable; None: read it anew then."""
+    history = RunHistory()
+    with suppress(GpulaunchError, OSError), Follower(run.events) as follower:
+        told = select.poll()
+        told.register(0, select.POLLIN)
+        while not told.poll(0):
+            for fact, at in follower.read(piece=True):
+                history.see(fact, at)
+            follower.wait(also=[sys.stdin])
+        for fact, at in follower.read():
+            history.see(fact, at)
+        return None if follower.faults else history
+    return None
+
+
+def _attempt(run: RunDir, history: RunHistory | None) -> str:
     try:
-        write(RunDir(Path(argv[0])), over=True)
+        write(run, over=True, history=history)
     except GpulaunchError as error:
         return str(error)
     except Exception as error:  # the run is over, and in good order: no traceback ends it

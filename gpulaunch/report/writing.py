@@ -27,8 +27,9 @@ class Writing:
     """The writing of a report, once `begin` is called. A context manager: at its end nothing is
     left of it.
 
-    The process that `prepare` starts gets ready to write, and then waits for a byte in a pipe; the
-    end of the pipe, when we close it or are gone, ends the process without a report.
+    The process that `prepare` starts gets ready to write, and reads the journal as it grows, until
+    there is a byte in a pipe; the end of the pipe, when we close it or are gone, ends the process
+    without a report.
     """
 
     def __init__(self, run: RunDir) -> None:

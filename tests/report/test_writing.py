@@ -105,6 +105,17 @@ def test_it_is_ready_before_the_end_and_shows_what_came_after(run: RunDir) -> No
     assert "the last thing that happened" in run.report.read_text()
 
 
+def test_a_journal_that_lacks_a_line_is_read_as_a_whole_at_the_end(run: RunDir) -> None:
+    lines = run.events.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"job", b"jot", 1)
+    run.events.write_bytes(b"".join(lines))
+    with Writing(run) as writing:
+        writing.prepare()
+        writing.begin()
+        assert writing.wait(STOPPING) == ""
+    assert run.report.exists()
+
+
 @pytest.mark.parametrize("how", ["closed", "gone"])
 def test_without_an_end_there_is_no_report_and_no_process(run: RunDir, how: str) -> None:
     with Writing(run) as writing:

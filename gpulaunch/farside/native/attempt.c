@@ -590,10 +590,11 @@ int attempt_pipes(int *fds) {
   return count;
 }
 
-void attempt_look(void) {
+void attempt_look(int only) {
+  bool begins = only >= 0 && only == a.exec_pipe; /* and nothing has ended */
   read_child();
   hear_worker();
-  reap(); /* before the helper: a job that has ended cannot be too silent */
+  if (!begins) reap(); /* before the helper: a job that has ended cannot be too silent */
   read_helper();
 }
 

@@ -156,7 +156,7 @@ void attempt_foresee(const struct launch *l);
 void attempt_unforesee(void);
 void attempt_stop(const char *reason, const char *by, bool now);
 int attempt_pipes(int *fds); /* three at most */
-void attempt_look(void);
+void attempt_look(int only); /* only: the one descriptor that is ready; below zero: more, or none */
 void attempt_advance(void);
 double attempt_deadline(void); /* below zero: none */
 

@@ -203,12 +203,14 @@ static void serve(void) {
     if (attempt_on() && worker_has_more())
       fds[3 + count++] = (struct pollfd){worker.items, POLLOUT, 0};
     double at = attempt_on() ? attempt_deadline() : retiring() ? retire_deadline() : look_at;
-    if (poll(fds, (nfds_t)(3 + count), milliseconds_to(at)) < 0) {
+    int ready = poll(fds, (nfds_t)(3 + count), milliseconds_to(at));
+    if (ready < 0) {
       if (errno != EINTR) die("poll");
       continue;
     }
-    clear(ends);
-    if (attempt_on()) attempt_look(); /* first: an end that came before a stop is the job's own */
+    if (fds[0].revents) clear(ends);
+    /* First: an end that came before a stop is the job's own. */
+    if (attempt_on()) attempt_look(ready == 1 && count && fds[3].revents ? fds[3].fd : -1);
     if (fds[2].revents & POLLHUP) supervisor_is_gone();
     else if (fds[2].revents) listen_to_supervisor();
     if (fds[1].revents) { /* the guardian is gone: the spawner has adopted this monitor */

@@ -218,6 +218,6 @@ int child_ends(void) {
 
 void clear(int fd) {
   struct signalfd_siginfo info[8];
-  while (read(fd, info, sizeof info) > 0) {
+  while (read(fd, info, sizeof info) == sizeof info) {
   }
 }
