@@ -71,7 +71,8 @@ Ask = Callable[..., list[str]]
 def asked_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [FOLDER / f"native/{name}.c" for name in ("grant", "shared", "text", "tools")]
     source = Path(__file__).with_name("asked.c")
-    return compiled(tmp_path_factory.mktemp("asked") / "asked", [source, *parts])
+    program = tmp_path_factory.mktemp("asked") / "asked"
+    return compiled(program, [source, *parts], "-Wl,--wrap=link", f"-I{FOLDER}/native")
 
 
 @pytest.fixture
@@ -177,19 +178,15 @@ def test_where_it_cannot_be_claimed_nothing_is_begun(node: Node) -> None:
     assert not node.run.log(attempt).exists()
 
 
-@pytest.mark.parametrize("spoilt", [b"", b"half", b"0000", b"%08x\0"])
-def test_a_ticket_that_is_not_whole_is_waited_for(node: Node, spoilt: bytes) -> None:
+@pytest.mark.parametrize("spoilt", ["empty", "half", "its checksum is another's"])
+def test_a_ticket_that_is_not_whole_is_none(node: Node, spoilt: str) -> None:
     attempt = node.ticket("echo", "ran")
     whole = node.run.ticket(attempt).read_bytes()
-    place = {b"half": whole[: len(whole) // 2], b"%08x\0": b"%08x\0" % 7 + whole[9:]}
-    node.run.ticket(attempt).write_bytes(place.get(spoilt, spoilt))
-    process = node.start()
-    wait_until(lambda: hears(process.pid, signal.SIGTERM), PATIENCE)
-    assert not node.run.start(attempt).exists()
-    node.run.ticket(attempt).with_name("new").write_bytes(whole)
-    node.run.ticket(attempt).with_name("new").rename(node.run.ticket(attempt))
-    assert finished(process) == (0, "")
-    assert node.log(attempt) == "ran\n"
+    cut = {"empty": b"", "half": whole[: len(whole) // 2]}
+    node.run.ticket(attempt).write_bytes(cut.get(spoilt, b"%08x\0" % 7 + whole[9:]))
+    assert node.serve(patience=0.1)[0] == 78
+    assert isinstance(node.outcome(attempt), NotStarted)
+    assert not node.run.log(attempt).exists()
 
 
 def test_a_long_command_comes_whole(node: Node) -> None:
@@ -586,6 +583,34 @@ def test_what_is_no_string_of_json_is_none(ask: Ask, spoilt: str) -> None:
 @pytest.mark.parametrize("text", ["n1/0", "a b'\"$(x)\\*", "\u00e9\u20ac.x", "\n", "A-Z_09:."])
 def test_a_text_is_made_plain_as_python_does_it(ask: Ask, text: str) -> None:
     assert ask("plain", text) == [grant.plain(text)]
+
+
+def test_a_link_that_was_made_twice_is_a_claim_and_another_s_is_none(
+    ask: Ask, tmp_path: Path
+) -> None:
+    """As NFS makes it twice: the repeated request finds the name taken, by ourselves."""
+    places = [tmp_path / name for name in ("job.1", "job.2")]
+    assert ask("claim", str(places[0])) == ["1"]
+    mine = places[0].read_bytes()
+    assert ask("claim", str(places[0])) == ["0"]
+    assert ask("claim", str(places[1]), "twice") == ["1"]
+    assert ask("claim", str(places[1]), "twice") == ["0"]
+    assert ask("claim", str(tmp_path / "no" / "job.3")) == ["-1"]
+    assert places[0].read_bytes() == mine
+    assert sorted(tmp_path.iterdir()) == places
+
+
+@pytest.mark.parametrize("wrapped", ["", "sh -c '{}; true'"])
+def test_slurms_own_process_is_found_above_the_batch_script(
+    asked_program: Path, tmp_path: Path, wrapped: str
+) -> None:
+    for name in ("slurmstepd", "other"):
+        (tmp_path / name).symlink_to("/bin/sh")
+    line = (wrapped or "{}").format(f"{asked_program} sender")
+    for name in ("slurmstepd", "other"):
+        said = subprocess.check_output([tmp_path / name, "-c", f"echo $$; {line}; true"])
+        own, found = map(int, said.split())
+        assert found == (own if name == "slurmstepd" else 0)
 
 
 SENDER = "import threading, sys; threading.Thread(target=sys.stdin.read).start(); {}"

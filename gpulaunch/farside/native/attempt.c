@@ -197,7 +197,8 @@ static bool has_term(long wait) { /* in so many ns */
 }
 
 /* Slurm sends TERM to all processes of a job, one by one: the job may have ended at it before it
- * reaches us. So a success waits for it, until the sender is seen to rest or TERM_COMES is over. */
+ * reaches us. So a success waits for it, until the sender is seen to rest (what it sent has come
+ * then) or TERM_COMES is over. */
 static bool term_comes(void) {
   double until = monotonic() + TERM_COMES / 1e9;
   do {

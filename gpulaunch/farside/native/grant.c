@@ -54,6 +54,18 @@ char *slurm_id(void) {
   return words("%s_%s", variable("SLURM_ARRAY_JOB_ID"), task);
 }
 
+/* Slurm's process above this one, which signals all processes of the job; 0: it is not seen. */
+pid_t slurms_own(void) {
+  size_t size;
+  pid_t pid = getppid();
+  for (int above = 0; pid > 1 && above < 20; above++) { /* a site may wrap the batch script */
+    const char *name = read_file(words("/proc/%d/comm", (int)pid), &size);
+    if (name && !strcmp(name, "slurmstepd\n")) return pid;
+    pid = (pid_t)stat_number(pid, 4);
+  }
+  return 0;
+}
+
 /* ── Cards ─────────────────────────────────────────────────────────────────────────────────────── */
 
 /* The words of a list with commas, without the empty ones; ends with NULL. */
@@ -147,6 +159,7 @@ static pid_t start_driver(int *from) {
     dup2(nothing, 0), dup2(pipes[1], 1), dup2(nothing, 2);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
     execlp("nvidia-smi", "nvidia-smi", "-L", NULL);
     _exit(127);
   }

@@ -182,7 +182,7 @@ static bool read_ticket(const char *path) {
   look_anew(folder_of(path));
   char *data = read_file(path, &size);
   if (!data) return false;
-  struct fields f = {data, data, data + size};
+  struct fields f = {data, data, data + size, false};
   const char *checksum = next_field(&f);
   size_t left = f.at < f.end ? (size_t)(f.end - f.at) : 0;
   if (!left || strtoul(checksum, NULL, 16) != crc32_of(f.at, left)) return false;
@@ -563,7 +563,7 @@ static int serve(void) {
 int node(int argc, char **argv) {
   char *why = NULL;
   hear_signals();
-  term_sender = getppid(); /* slurmstepd: it signals a job's processes */
+  term_sender = slurms_own();
   n.patience = argc > 4 ? atof(argv[4]) : NFS_VISIBILITY_TIMEOUT;
   char *name = name_of_ours(argv[2], argv[3], &why);
   if (name) {

@@ -38,6 +38,7 @@ struct grant {
 char *plain(const char *text);
 char *node_name(void);
 char *slurm_id(void);
+pid_t slurms_own(void);
 void take_grant(struct grant *g);
 char *fault_of_grant(const struct grant *g, long gpus); /* NULL: none */
 void ask_driver(struct grant *g);
