@@ -100,10 +100,13 @@ def _list(work: Path, tasks: int, cluster: Cluster) -> tuple[float, dict[str, An
     environ["PATH"] = f"{work}/bin:{environ['PATH']}"
     with Created(run) as created:
         begun = time.monotonic()
-        subprocess.run(
-            command, cwd=work, env=environ, capture_output=True, check=True, timeout=PATIENCE
+        done = subprocess.run(
+            command, cwd=work, env=environ, capture_output=True, check=False, timeout=PATIENCE
         )
         seconds = time.monotonic() - begun
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines()[-20:]
+        raise launchers.FailedError("\n".join([f"status {done.returncode}", *words]))
     left = [path for path in run.rglob("*") if path.is_file() and not path.is_symlink()]
     return seconds, {
         "sbatch_calls": len(calls.read_text().splitlines()),
