@@ -183,7 +183,7 @@ class ItemLine:
         self.theirs.close()
 
 
-class ItemSource:
+class ItemReceiver:
     """The worker's side: items from the line, and those that are too large for it."""
 
     def __init__(self, line: socket.socket, channel: WorkerChannel) -> None:

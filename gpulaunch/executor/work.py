@@ -23,7 +23,7 @@ from gpulaunch.executor.errors import BrokenGpuExecutorError
 
 AHEAD = 4
 """Items that a worker has ahead, at most."""
-PATIENCE = 0.05
+AHEAD_TOO_LONG = 0.05
 """Seconds that an item waits ahead at one worker while others begin items that came later."""
 
 _CLOSED = "cannot schedule new futures after shutdown"
@@ -136,7 +136,7 @@ class Work:
         """Return the item that this worker is to run, now in hand."""
         if claim.void:
             return None
-        item = self._from_another(claim, PATIENCE if self._items else 0)
+        item = self._from_another(claim, AHEAD_TOO_LONG if self._items else 0)
         if item is None and self._items:
             item = self._items.popleft()
             self._in_hand += 1
@@ -161,7 +161,7 @@ class Work:
         with self._lock:
             if len(claim.ahead) >= AHEAD or not self._spare(claim):
                 return None
-            item = self._from_another(claim, PATIENCE)
+            item = self._from_another(claim, AHEAD_TOO_LONG)
             if item is None:
                 if self._items[0].passed_on or self._items[0].message:
                     return None

@@ -21,7 +21,7 @@ from gpulaunch.executor.channel import (
     RESULT,
     UNREADY,
     ChannelMessage,
-    ItemSource,
+    ItemReceiver,
     WorkerChannel,
 )
 
@@ -34,10 +34,10 @@ GONE = 70
 def main() -> None:
     with _adopt(int(sys.argv[1])) as link, _take_streams(link) as line:
         channel = WorkerChannel(link)
-        _work(channel, ItemSource(line, channel))
+        _work(channel, ItemReceiver(line, channel))
 
 
-def _work(channel: WorkerChannel, items: ItemSource) -> None:
+def _work(channel: WorkerChannel, items: ItemReceiver) -> None:
     from gpulaunch.executor import transfer
 
     hello = channel.receive()
@@ -57,7 +57,7 @@ def _work(channel: WorkerChannel, items: ItemSource) -> None:
     _serve(channel, items)
 
 
-def _serve(channel: WorkerChannel, items: ItemSource) -> None:
+def _serve(channel: WorkerChannel, items: ItemReceiver) -> None:
     from gpulaunch.executor import transfer
 
     while (item := items.receive()) is not None:

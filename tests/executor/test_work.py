@@ -13,7 +13,7 @@ from gpulaunch.executor.channel import PACKET, ChannelMessage, ItemLine
 from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.errors import BrokenGpuExecutorError
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import AHEAD, PATIENCE, Work
+from gpulaunch.executor.work import AHEAD, AHEAD_TOO_LONG, Work
 
 
 def item() -> WorkItem:
@@ -279,7 +279,7 @@ def test_what_comes_later_does_not_keep_what_is_ahead_waiting_for_long(
     for one in later:
         work.put(one)
     assert work.take_ahead(other) is later[0]
-    clock.now = PATIENCE
+    clock.now = AHEAD_TOO_LONG
     assert work.take_ahead(other) is first, "for one that runs another"
     assert work.take(entered(work)) is second, "and for one that runs none"
     assert work.take(entered(work)) is later[1]
