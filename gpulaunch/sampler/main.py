@@ -6,9 +6,9 @@
     out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
          {"said": "trouble", "text": "..."}
 
-`gpus` is null on pretend cards. It reads what has come in at each look, and ends, with the last of
-it written down, when the launcher closes its end. A look that costs more than its share makes the
-next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
+`gpus` is null on pretend cards. What has come in counts from the next look on. The process ends,
+with the last of that written down, when the launcher closes its end. A look that costs more than
+its share makes the next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
 """
 
 from __future__ import annotations
@@ -65,21 +65,35 @@ class LauncherLink:
         self._end = end
         end.setblocking(False)
         self._poll = select.poll()
-        # Not for what comes in, which can wait for the next look: only for the end.
-        self._poll.register(end, select.POLLRDHUP)
+        self._poll.register(end, select.POLLIN | select.POLLRDHUP)
+        self._news: list[dict[str, Any]] = []
 
     def say(self, said: str, **what: Any) -> None:
         with suppress(OSError):  # nobody listens, or nobody reads: it is in the database as well
             self._end.send(json.dumps({"said": said, **what}).encode())
 
     def received(self) -> Iterator[dict[str, Any]]:
-        """Yield the news that have come in; the last of them are followed by the end."""
-        with suppress(OSError):
-            while data := self._end.recv(LARGEST_MESSAGE):
-                yield from json.loads(data)
+        """Yield the news that have come in since the last call."""
+        self._take_in()
+        news, self._news = self._news, []
+        yield from news
 
     def ends_within(self, seconds: float) -> bool:
-        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+        """Wait so long; return whether the launcher has closed its end meanwhile.
+
+        News are taken in, for the next look: a launcher that waits for room would wait at its end.
+        """
+        until = time.monotonic() + seconds
+        while ready := self._poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            if any(events & ~select.POLLIN for _, events in ready):
+                return True
+            self._take_in()
+        return False
+
+    def _take_in(self) -> None:
+        with suppress(OSError):
+            while data := self._end.recv(LARGEST_MESSAGE):
+                self._news += json.loads(data)
 
 
 class SampledAttempt(Struct, frozen=True):

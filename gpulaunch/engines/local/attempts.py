@@ -188,11 +188,12 @@ class LocalAttempts:
             if pair is None:
                 pair = self.pairs.take(kind)
                 stack.callback(self.pairs.dismiss, pair)
-            self._diagnosis.begin(launch.attempt)
             if foreseen:
                 pair.go()
             else:
                 pair.launch(command, message)
+            # Before its end can be heard of; its start waits for nothing of this.
+            self._context.loop.later(lambda: self._diagnosis.begin(launch.attempt))
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
@@ -398,7 +399,10 @@ class LocalAttempts:
 
     def _over(self, running: _Running, kept: bool = False, cpu: float | None = None) -> None:
         attempt = running.attempt
-        self._metering.end(attempt, kept, cpu)
+        if cpu is None:  # to be looked up before the keeper begins another attempt
+            self._metering.end(attempt, kept)
+        else:
+            self._context.loop.later(lambda: self._metering.end(attempt, kept, cpu))
         del self._running[attempt]
         self._on_pair[running.pair].remove(running)
         if not self._on_pair[running.pair]:
