@@ -226,9 +226,11 @@ class State(Struct):
     @property
     def halted(self) -> RunReason | None:
         """Why failures keep the run from starting anything new; None while they do not."""
-        config, failed = self.config, self.jobs.failed
-        if self.health.breaker.tripped and not config.patient:
-            return self.health.breaker.tripped
+        config, failed, tripped = self.config, self.jobs.failed, self.health.breaker.tripped
+        if not (failed or tripped):
+            return None  # asked many times in every turn
+        if tripped and not config.patient:
+            return tripped
         if config.fail_fast:
             return TooManyFailed(next(iter(failed)).name, None) if failed else None
         if config.max_failures is None or len(failed) < config.max_failures:

@@ -33,6 +33,7 @@ from gpulaunch.gpus.machine import CardReading
 from gpulaunch.process import client
 from gpulaunch.process.ends import EndRecord, Ends, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
+from tests.helpers import wait_until
 
 
 @pytest.fixture
@@ -189,8 +190,9 @@ def test_the_lease_outlives_the_engine_as_long_as_the_job_lives(make: Make) -> N
     one, other = make("one"), make("other")
     gpu = one.gpus[0]
     one.hold(gpu)
-    one.launch(sh("trap '' TERM; sleep 100", grace=2.0), gpu)
+    attempt = one.launch(sh("trap '' TERM; echo deaf; sleep 100", grace=2.0), gpu)
     one.expect(AttemptStarted)
+    wait_until(Path(one.run.log_file(attempt)).read_text)
     other.engine.carry_out(Acquire(gpu.uuid))
     other.expect(Refused)
     one.engine.close()

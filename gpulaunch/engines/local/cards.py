@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Literal, TypeAlias
 
 from gpulaunch.core import events
@@ -378,21 +377,14 @@ class CardLeases:
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
     def memory_back(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the free bytes of those cards of which it is known at once that they are drained.
+        """Return the free bytes of those cards whose memory is known to be back.
 
-        Only a pretend card's look is answered at once. Another one is looked at on Drain.
+        A pretend card's is, as none was used. Another card is looked at on Drain.
         """
-        seen: dict[str, int] = {}
-
-        def see(gpu: Gpu, look: CardReading) -> None:
-            if not look.sick and drained(self._before[gpu.uuid], look):
-                seen[gpu.uuid] = memory_free(gpu, look)
-
-        for uuid in uuids:
-            gpu = self._gpus[uuid]
-            if gpu.simulated and uuid in self._before and uuid not in self._away:
-                self._probe.look(gpu, partial(see, gpu))
-        return seen
+        here = (self._gpus[uuid] for uuid in uuids if uuid in self._before)
+        return {
+            gpu.uuid: gpu.memory for gpu in here if gpu.simulated and gpu.uuid not in self._away
+        }
 
     def drain(self, uuid: str) -> None:
         self._draining.add(uuid)
