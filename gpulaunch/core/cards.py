@@ -82,7 +82,7 @@ class Cards:
         self._effects.emit(ev.Release(card.gpu.uuid))
 
     def emptied(self, card: Card, memory_free: int) -> None:
-        """Keep a card whose memory was seen to be back already: it need not drain."""
+        """Keep a card whose memory is known to be back already: it need not drain."""
         assert isinstance(card.state, Leased)
         card.look.free = memory_free
 

@@ -169,8 +169,8 @@ class Ended(Struct, frozen=True):
 
     The end's `failure` is None where nothing was recognised: the status then says all. `kept`:
     only the worker is left, idle on the attempt's cards until another attempt is launched in it,
-    or EndWorker ends it. `memory_free`: bytes by card, of those that were looked at since, and
-    whose memory is back; none of these needs a Drain.
+    or EndWorker ends it. `memory_free`: bytes by card, of those whose memory is known to
+    be back already; none of these needs a Drain.
     """
 
     attempt: AttemptId

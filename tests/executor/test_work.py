@@ -234,21 +234,26 @@ def test_as_many_workers_are_asked_for_as_items_wait_ahead_as_well(lined: Lined)
     assert work.balance(2) == -2
 
 
+def taken_but_unsent(work: Work, claim: Claim) -> WorkItem:
+    """Return an item that is to go ahead to the claim's worker, and is not sent yet."""
+    work.put(item())
+    taken = work.take_ahead(claim)
+    assert taken
+    return taken
+
+
 @pytest.mark.parametrize("unsent", [False, True])
 def test_a_worker_without_an_item_gets_one_that_is_ahead(lined: Lined, unsent: bool) -> None:
     work, running = lined
     claim = running()
     first, second = sent(work, claim, 2)
-    if unsent:
-        work.put(item())
-        third = work.take_ahead(claim)
-        assert third
+    third = taken_but_unsent(work, claim) if unsent else None
     free = entered(work)
     assert work.take(free) is first, "the one that waits for longest"
     assert first.future.running()
     work.close()
     assert work.take(free) is second
-    if unsent:
+    if third:
         assert work.take(free) is third
         assert claim.send(third, ChannelMessage(b"C")), "and nothing is sent"
     with pytest.raises(BlockingIOError):
@@ -291,10 +296,7 @@ def test_what_is_ahead_can_be_cancelled(lined: Lined, unsent: bool) -> None:
     claim = running()
     first, second = sent(work, claim, 2)
     if unsent:
-        work.put(item())
-        last = work.take_ahead(claim)
-        assert last
-        assert last.future.cancel()
+        assert taken_but_unsent(work, claim).future.cancel()
     assert first.future.cancel()
     assert first.future.cancelled()
     assert first.future.cancel(), "again"
