@@ -1,8 +1,11 @@
 """The entry point of `gpulaunch` and `python -m gpulaunch`."""
 
 import gc
+import os
 import signal
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 
 def main() -> int:
@@ -21,5 +24,17 @@ def main() -> int:
     return cli_main()
 
 
+def command() -> NoReturn:
+    """Run the command line and end the process.
+
+    At once: the interpreter would take down piece by piece what a long list was read into.
+    """
+    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # the reader is gone, or the disk is full: `main` has told
+            stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -129,6 +129,8 @@ def run_to_its_end(
         urgent = session.options.metrics_port == 0
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     with Writing(session.run) as report:
+        if len(session.submitted.jobs) <= len(session.pool.gpus):
+            report.prepare()  # all of them start at once: the last second begins before they do
         try:
             unrecorded = supervise(session, server, journal, observer.view, begun, report)
         finally:

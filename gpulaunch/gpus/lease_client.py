@@ -1,7 +1,8 @@
 """Gives leases to the lease server (`lease_server`), a process that is not stopped with this one.
 
 A lease is this process's own until the server says that it has arrived; then the copies here are
-closed. That server gives leases back while this process is stopped.
+closed. That server gives leases back while this process is stopped. It is not started before the
+first lease has been held for a while: a short run is over by then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from gpulaunch.loop import Loop
 
 MAX_SERVERS = 3
 """Lease servers that are started at most; without one, a stopped launcher keeps its leases."""
+SERVED_AFTER = 0.5
+"""Seconds from the first lease until a server is started; till then a stopped launcher keeps it."""
 END_TIMEOUT = 2.0
 """Seconds that the server may take, at the end, to hand over what was released last."""
 
@@ -42,13 +45,18 @@ class _Entrusted(Struct):
 
 
 class EntrustedLeases:
-    """The leases that the server has, or is about to have. `served` false: it gets none."""
+    """The leases that the server has, or is about to have. `served` false: it gets none.
 
-    def __init__(self, loop: Loop, served: bool = True) -> None:
+    `after`: seconds from the first lease until the server is started.
+    """
+
+    def __init__(self, loop: Loop, served: bool = True, after: float = SERVED_AFTER) -> None:
         self._loop = loop
+        self._after = after
         self._starts_left = MAX_SERVERS if served else 0
         self._server = Helper(loop, self._hear, lambda status: self._lose(), socket.SOCK_SEQPACKET)
         self._serves = False
+        self._soon: list[_Entrusted] | None = [] if served else None
         self._count = 0
         self._entrusted: dict[int, _Entrusted] = {}
 
@@ -68,15 +76,31 @@ class EntrustedLeases:
         self, lease: Lease, wanted_changed: Callable[[bool], None], given_back: Callable[[], None]
     ) -> None:
         """Give the lease to the server; where none can be had, this process keeps it."""
-        if lease.closed or not self._has_server():
+        given = _Entrusted(lease, wanted_changed, given_back)
+        if self._soon is None:
+            self._give(given)
+            return
+        if not self._soon:
+            self._loop.call_after(self, self._after, self._give_those)
+        self._soon.append(given)
+
+    def _give_those(self) -> None:
+        soon, self._soon = self._soon or [], None
+        for given in soon:
+            given.wanted = given.lease.wanted
+            self._give(given)
+
+    def _give(self, given: _Entrusted) -> None:
+        if given.lease.closed or not self._has_server():
             return
         self._count += 1
-        fds = lease.filenos()
-        said = {"do": "keep", "id": self._count, "name": lease.name, "fds": len(fds)}
+        fds = given.lease.filenos()
+        said = {"do": "keep", "id": self._count, "name": given.lease.name, "fds": len(fds)}
         if self._send(said, fds):
-            self._entrusted[self._count] = _Entrusted(lease, wanted_changed, given_back)
+            self._entrusted[self._count] = given
+            self._loop.unwatch(given.lease.fileno())  # who waits for it comes to the server now
         else:
-            self.give(lease, wanted_changed, given_back)
+            self._give(given)
 
     def _has_server(self) -> bool:
         """Return whether there is a server; start one if there is none, and may be another."""
@@ -155,6 +179,7 @@ class EntrustedLeases:
         One that has not begun to serve hands nothing over: it is not waited for. Who waits for a
         lease sees the hang-up then.
         """
+        self._loop.forget(self)
         if self._serves:
             self._server.finish(END_TIMEOUT)
         else:

@@ -33,7 +33,7 @@ from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.loop import Loop
 loop = Loop()
-entrusted = EntrustedLeases(loop)
+entrusted = EntrustedLeases(loop, after=0.0)
 leases = [take(key) for key in sys.argv[1:]]
 job = subprocess.Popen(["sleep", "600"], pass_fds=leases[1].filenos())
 for lease in leases:
@@ -73,9 +73,9 @@ def owner(keys: tuple[str, str]) -> Iterator[subprocess.Popen[str]]:
 class Launcher:
     """A launcher with a server; `news` is what it has heard of its leases."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: float = 0.0) -> None:
         self.loop = Loop()
-        self.entrusted = EntrustedLeases(self.loop)
+        self.entrusted = EntrustedLeases(self.loop, after=after)
         self.news: list[object] = []
 
     def give(self, key: str) -> Lease:
@@ -238,11 +238,38 @@ def test_a_server_that_has_not_begun_to_serve_is_not_waited_for(
     with closing(waiter_for(keys[0])) as waiter:
         with closing(Launcher()) as launcher:
             launcher.entrusted.give(lease, launcher.news.append, lambda: None)
+            launcher.until(lambda: launcher.entrusted.pid)
             assert launcher.entrusted.pid
             os.kill(launcher.entrusted.pid, signal.SIGSTOP)
             launcher.entrusted.release(lease)
         assert news(waiter) == "gone"
     assert is_free(keys[0])
+
+
+def test_a_lease_that_is_soon_given_back_needs_no_server(keys: tuple[str, str]) -> None:
+    lease = take(keys[0])
+    with closing(waiter_for(keys[0])) as waiter, closing(Launcher(after=3600.0)) as launcher:
+        launcher.entrusted.give(lease, launcher.news.append, lambda: None)
+        launcher.loop.turn(block=False)
+        launcher.entrusted.release(lease)
+        assert launcher.entrusted.pid is None
+        handed = news(waiter)
+        assert isinstance(handed, Lease)
+        handed.close()
+
+
+def test_who_waited_before_there_was_a_server_comes_to_it(
+    keys: tuple[str, str], launcher: Launcher
+) -> None:
+    lease = take(keys[0])
+    with closing(waiter_for(keys[0])) as waiter:
+        assert lease.on_readable()
+        launcher.entrusted.give(lease, launcher.news.append, lambda: None)
+        launcher.until(lambda: lease.closed)
+        assert launcher.news == [False]
+        assert news(waiter) == "gone"
+    with closing(waiter_for(keys[0])):
+        launcher.until(lambda: launcher.news == [False, True])
 
 
 def test_a_lease_is_handed_to_none_who_is_stopped(keys: tuple[str, str]) -> None:
