@@ -50,9 +50,12 @@ def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
 
     Reads once, what is there at that moment: a file that grows or shrinks meanwhile does no harm.
     """
-    with open(path, "rb", opener=regular, buffering=0) as file:
-        start = max(0, os.fstat(file.fileno()).st_size - window)
-        return os.pread(file.fileno(), window, start), start > 0
+    fd = regular(path, os.O_RDONLY)
+    try:
+        start = max(0, os.fstat(fd).st_size - window)
+        return os.pread(fd, window, start), start > 0
+    finally:
+        os.close(fd)
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:

@@ -1,6 +1,6 @@
 """Drives a run through an engine: records, shows, answers to signals, and closes the run.
 
-    Driver ─▶ facts ─▶ record (journal, results), and before the loop waits: joblog, then view
+    Driver ─▶ facts ─▶ journal, and before the loop waits: results, joblog, view
            └▶ instructions ─▶ engine
 
 While the journal cannot be written, nothing new is started; after a minute of that the run is
@@ -192,18 +192,19 @@ class Supervisor:
         whole = True
         # In parts: a hundred thousand jobs would make one long list of pairs.
         for start in range(0, len(facts), MAX_FACTS_PER_WRITE):
-            some = facts[start : start + MAX_FACTS_PER_WRITE]
-            whole = self._record.append([(fact, now) for fact in some])
+            some = [(fact, now) for fact in facts[start : start + MAX_FACTS_PER_WRITE]]
+            whole = self._record.append(some)
+            self._unshown += some
         if not whole and self._recording:
             self._recording_failed(now)
-        self._unshown.extend((fact, now) for fact in facts)
         if not self._syncing:
             self._syncing = True
             self._loop.call_after("sync", 1.0, self._sync)
 
     def _show(self) -> None:
-        """Log and show what was recorded: no job waits for that, so all else comes before."""
-        self._record.log_ends()
+        """Derive and show what was recorded: no job waits for that, so all else comes before."""
+        self._loop.catch_up()
+        self._record.derive()
         while self._unshown:
             fact, at = self._unshown.popleft()
             self._view.see(fact, at, self._run.ledger)
@@ -219,8 +220,12 @@ class Supervisor:
                 self._withdraw(attempt, by)
             case ev.TakeBack(attempt) if attempt in self._held:
                 self._withdraw(attempt, Because("taken_back"))
+            case ev.Launch():
+                self._launched = True
+                if instruction.job.needs or instruction.job.after:
+                    self._record.link_results()
+                self._engine.carry_out(instruction)
             case _:
-                self._launched = self._launched or isinstance(instruction, ev.Launch)
                 self._engine.carry_out(instruction)
 
     def _withdraw(self, attempt: AttemptId, by: EndCause) -> None:

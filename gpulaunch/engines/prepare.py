@@ -182,7 +182,7 @@ def make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = N
     log, out = run.log_file(launch.attempt), run.out_dir(launch.attempt)
     for left in (log, out) if end is None else (log, out, end):
         # A power cut may lose the newest events and keep these files: they are renamed, and stay.
-        if os.path.lexists(left):
+        if os.access(left, os.F_OK, follow_symlinks=False):
             os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
     outs.make(out)
     logs = os.path.dirname(log)
@@ -230,15 +230,19 @@ class OutputDirs:
 
     def over(self, path: str) -> None:
         """Keep the directory of an ended attempt for a later one, or remove it, if it is empty."""
-        with suppress(OSError), os.scandir(path) as entries:
-            as_made = next(entries, None) is None and _ownership(path) == self._fresh
-            if as_made and not os.listxattr(path):
+        try:
+            with os.scandir(path) as entries:
+                if next(entries, None) is not None:
+                    return  # it has what it was made for
+            if _ownership(path) == self._fresh and not os.listxattr(path):
                 # Renamed at once, to a name that no job has, so that no empty directory is seen.
                 self._kept += 1
-                spare = os.path.join(os.path.dirname(path), f".spare-{self._kept}")
+                spare = f"{path.rpartition('/')[0]}/.spare-{self._kept}"
                 os.rename(path, spare)
                 self._empty.append(spare)
                 return
+        except OSError:
+            pass
         self._remove(path)
 
     def close(self) -> None:
@@ -247,7 +251,7 @@ class OutputDirs:
             self._remove(self._empty.popleft())
 
     def _remove(self, path: str) -> None:
-        with suppress(OSError):  # not empty: what it was made for
+        with suppress(OSError):
             os.rmdir(path)
 
 

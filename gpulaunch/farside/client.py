@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .launch import launch_message, stop_message
 from .wire import IO, PROTOCOL, Any, packed, receive, send_fields
@@ -83,12 +83,21 @@ def new_pair(
     return ours
 
 
-class PairLink:
-    """The socket of a pair: commands to it, and its messages."""
+def decoded_json(data: bytes) -> dict[str, Any]:
+    # Bytes would have their encoding guessed each time.
+    value: dict[str, Any] = json.loads(str(data, "utf-8", "surrogatepass"))
+    return value
 
-    def __init__(self, ours: socket.socket) -> None:
+
+class PairLink:
+    """The socket of a pair: commands to it, and its messages, which `decode` reads: JSON objects."""
+
+    def __init__(
+        self, ours: socket.socket, decode: Callable[[bytes], dict[str, Any]] = decoded_json
+    ) -> None:
         self.socket = ours
         self.gone = False
+        self._decode = decode
 
     def launch(self, spec: Mapping[str, object], child: Mapping[str, object]) -> None:
         """Start an attempt: `spec` is the keeper's part of the command, `child` the job's."""
@@ -112,5 +121,4 @@ class PairLink:
             except ConnectionResetError:
                 continue  # the pair left a message of ours unread; its last ones still come
             self.gone = not data
-            # Bytes would have their encoding guessed each time.
-            yield (json.loads(str(data, "utf-8", "surrogatepass")) if data else None), fds
+            yield (self._decode(data) if data else None), fds

@@ -58,7 +58,10 @@ class Journal:
         self.failure: OSError | None = None
         self._fd = fd
         self.next = number
-        self._size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        self._size = found.st_size
+        # No other file gets its inode number while this process has it open.
+        self._identity = found.st_dev, found.st_ino
         self._pending: deque[bytes] = deque()
         self._unsynced: list[bytes] = []
         self._torn = False
@@ -119,15 +122,13 @@ class Journal:
     @property
     def gone(self) -> bool:
         """True once the file was deleted, or its directory was deleted, moved or replaced."""
-        # No other file gets its inode number while this process has it open.
-        ours = os.fstat(self._fd)
         try:
             named = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
             return False  # not known: the next write reports the error
-        return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino)
+        return (named.st_dev, named.st_ino) != self._identity
 
     def _what_is_gone(self) -> str:
         if self.path.parent.is_dir():

@@ -33,6 +33,7 @@ class Recorder:
         self._ledger = ledger
         self._derive: deque[Fact] = deque()
         self._rows: deque[AttemptId] = deque()
+        self._succeeded: deque[str] = deque()
         self._recorded_ends: list[AttemptId] = []
         self._synced_ends: list[AttemptId] = []
         self._scarcity: OSError | None = None
@@ -51,9 +52,14 @@ class Recorder:
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         """Record the facts; return whether all facts so far are written, and there is room."""
-        self._derive.extend(fact for fact, _ in facts if isinstance(fact, _DERIVED))
+        launches = False
+        for fact, _ in facts:
+            if isinstance(fact, _DERIVED):
+                self._derive.append(fact)
+            elif isinstance(fact, AttemptLaunched):
+                launches = True
         whole = self._written(self._journal.append(facts))
-        if any(isinstance(fact, AttemptLaunched) for fact, _ in facts):
+        if launches:
             self._look_for_room()
             self._begin()
         return whole and self._scarcity is None
@@ -62,8 +68,18 @@ class Recorder:
         self._look_for_room()
         return self._written(self._journal.retry()) and self._scarcity is None
 
-    def log_ends(self) -> None:
-        """Write the joblog's rows of the recorded ends, for which no job waits."""
+    def link_results(self) -> None:
+        """Point `results/JOB` to what the jobs have left that have succeeded since the last call.
+
+        A job that needs others looks there.
+        """
+        while self._succeeded:
+            with suppress(OSError):
+                link_result(self._run, self._ledger, self._succeeded.popleft())
+
+    def derive(self) -> None:
+        """Link the results and write the joblog's rows of the recorded ends."""
+        self.link_results()
         while self._rows:
             self._joblog.ended(self._ledger.attempt(self._rows.popleft()), self._ledger)
 
@@ -100,9 +116,7 @@ class Recorder:
 
     def _written(self, whole: bool) -> bool:
         while whole and self._derive:
-            fact = self._derive.popleft()
-            with suppress(OSError):
-                self._follow(fact)
+            self._follow(self._derive.popleft())
         return whole
 
     def _follow(self, fact: Fact) -> None:
@@ -111,7 +125,7 @@ class Recorder:
                 self._recorded_ends.append(attempt)
                 self._rows.append(attempt)
             case JobSettled(name, "succeeded"):
-                link_result(self._run, self._ledger, name)
+                self._succeeded.append(name)
 
 
 _DERIVED = (AttemptEnded, JobSettled)

@@ -67,9 +67,12 @@ class RunHistory(Struct):
 
     def attempts(self) -> list[AttemptRecord]:
         """Return the attempts by beginning, without what waits in an engine's queue."""
-        every = [attempt for job in self.ledger.jobs.values() for attempt in job.attempts]
-        every = [attempt for attempt in every if not attempt.in_queue]
-        return sorted(every, key=lambda one: (begin(one), one.id))
+        return sorted(self.attempts_by_job(), key=lambda one: (begin(one), one.id))
+
+    def attempts_by_job(self) -> list[AttemptRecord]:
+        """Return the same in the order of the jobs, for whom another order will do: quicker."""
+        every = (attempt for job in self.ledger.jobs.values() for attempt in job.attempts)
+        return [attempt for attempt in every if not attempt.in_queue]
 
 
 def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> RunHistory:
@@ -110,7 +113,7 @@ def period(history: RunHistory, state: RunState, now: float, seen: float | None 
     end = now if state == "running" else last
     if state == "interrupted":
         end = max(end, min(seen or end, now))
-    known = (one.ended or one.seen for one in history.attempts())
+    known = (one.ended or one.seen for one in history.attempts_by_job())
     ends = [end.utc for end in known if end]
     return Period(state, start, max(start, end, history.times.reached, *ends))
 

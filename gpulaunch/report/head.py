@@ -76,7 +76,7 @@ def _counts(ledger: Ledger, when: Period) -> str:
 def tiles(data: ReportData, rows: Sequence[CardRow]) -> tuple[Tile, ...]:
     """Return the numbers that stand beneath the headline: jobs, time, use of the cards."""
     history, ledger = data.history, data.history.ledger
-    attempts = history.attempts()
+    attempts = history.attempts_by_job()
     starts = len(history.starts)
     again = len(attempts) - sum(bool(job.attempts) for job in ledger.jobs.values())
     said = [

@@ -139,7 +139,8 @@ def slowest(data: ReportData) -> tuple[Slow, ...]:
     """Return the longest attempts, services left out: they end when told."""
     history, when, uses = data.history, data.when, data.uses
     jobs = history.ledger.jobs
-    attempts = [a for a in history.attempts() if not jobs[a.id.job].definition.service]
+    every = history.attempts_by_job()
+    attempts = [a for a in every if not jobs[a.id.job].definition.service]
     length = {a.id: finish(a, when) - begin(a) for a in attempts}
     attempts.sort(key=lambda a: -length[a.id])
     most = max(length.values(), default=0.0) or 1.0

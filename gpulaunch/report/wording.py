@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptState, Gpu
@@ -46,6 +47,7 @@ CAUSE_WORDS: Mapping[Cause, tuple[str, str]] = {
 """Where a card's time went: in a column's head, and in a line beneath the table."""
 
 
+@cache
 def card_name(gpu: Gpu) -> str:
     """`GPU 0`, `n1 GPU 0`; that cards are pretend ones is said once for all of them."""
     return words.card(gpu).replace("simulated ", "", 1) if gpu.simulated else words.card(gpu)

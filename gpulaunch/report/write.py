@@ -116,7 +116,7 @@ def report(
         measured = curves(reader, history.cards, when) if reader else {}
     zone = zone or _zone(when.start)
     address = quote(os.fsencode(os.path.relpath(run.logs, beside or run.path))) + "/"
-    ends = tails(history.attempts(), when, lambda who, *how: _tail(run, who, *how))
+    ends = tails(history.attempts_by_job(), when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
     data = ReportData(history, when, spans(history, when), uses, measured, ends)
     go_on = next_command(when.state, history.ledger, os.fspath(run.path))
@@ -127,7 +127,7 @@ def report(
 def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]:
     """Return an attempt's last lines; none of a job whose name is no file's (a forged journal)."""
     try:
-        return read_tail(run.log(who), lines, window)
+        return read_tail(run.log_file(who), lines, window)
     except ValueError:
         return ()
 

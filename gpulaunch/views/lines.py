@@ -43,9 +43,11 @@ class LineView:
         self._unwritten: deque[str] = deque()
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
-        self._take(self._teller.tell(fact, at, ledger))
+        if lines := self._teller.tell(fact, at, ledger):
+            self._take(lines)
         self._flush_at = at.mono + HELD if self._teller.holding else None
-        self._write()
+        if self._unwritten:
+            self._write()
 
     def tick(self, now: Instant, ledger: Ledger) -> None:
         if self._flush_at is not None and now.mono >= self._flush_at:
