@@ -90,7 +90,7 @@ def decoded_json(data: bytes) -> dict[str, Any]:
 
 
 class PairLink:
-    """The socket of a pair: commands to it, and its messages, which `decode` reads: JSON objects."""
+    """The socket of a pair: commands to it, and its messages, JSON objects that `decode` reads."""
 
     def __init__(
         self, ours: socket.socket, decode: Callable[[bytes], dict[str, Any]] = decoded_json

@@ -40,7 +40,6 @@ from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end
 from gpulaunch.process.native import command_line
 
-
 _MESSAGE = msgspec.json.Decoder(dict[str, Any])
 
 
