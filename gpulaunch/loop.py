@@ -18,6 +18,10 @@ from typing import Any, TypeAlias
 Callback: TypeAlias = Callable[[], object]
 
 
+LATEST = 0.02
+"""Seconds for which callbacks are put off at most while there is always something else to do."""
+
+
 class Loop:
     """A selector with timers. `close` gives back what it took, signal handlers included.
 
@@ -31,6 +35,7 @@ class Loop:
         self._due: dict[Hashable, tuple[int, float, Callback]] = {}
         self._sequence = 0
         self._later: list[Callback] = []
+        self._latest = 0.0
         self._when_idle: Callback | None = None
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
@@ -69,18 +74,23 @@ class Loop:
         self._due.pop(key, None)
 
     def later(self, callback: Callback) -> None:
-        """Call once, before the loop waits again: for what nobody waits for."""
+        """Call once nothing has come, or after `LATEST` seconds: for what nobody waits for."""
+        if not self._later:
+            self._latest = self.now() + LATEST
         self._later.append(callback)
 
     def catch_up(self) -> None:
-        """Call what was put off; `turn` does that before it waits."""
+        """Call what was put off; `turn` does that before it waits, and at the latest when due."""
         while self._later:
             put_off, self._later = self._later, []
             for callback in put_off:
                 callback()
 
     def when_idle(self, callback: Callback) -> None:
-        """Call once, when the loop would wait and nothing has come; the newest counts."""
+        """Call once, when the loop would wait and nothing has come; the newest counts.
+
+        A callback that asks for that again is called again, if still nothing has come.
+        """
         self._when_idle = callback
 
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
@@ -104,8 +114,11 @@ class Loop:
 
     def turn(self, block: bool = True) -> None:
         """Wait until something happens (with `block` false: not at all), and call back for it."""
-        self.catch_up()
-        ready = self._ready() if block else self._selector.select(0)
+        ready = self._selector.select(0)
+        if self._later and not (ready and self.now() < self._latest):
+            self.catch_up()
+        if block and not ready:
+            ready = self._ready()
         woken = self.now()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
@@ -116,7 +129,7 @@ class Loop:
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait, and return what is ready: nothing where a timer is due."""
-        if self._when_idle is not None and self._patience() != 0.0:
+        while self._when_idle is not None and self._patience() != 0.0:
             if ready := self._selector.select(0):
                 return ready
             callback, self._when_idle = self._when_idle, None

@@ -1,6 +1,6 @@
 """Drives a run through an engine: records, shows, answers to signals, and closes the run.
 
-    Driver ─▶ facts ─▶ journal, and before the loop waits: results, joblog, view
+    Driver ─▶ facts ─▶ journal, and once nothing else is to be done: results, joblog, view
            └▶ instructions ─▶ engine
 
 While the journal cannot be written, nothing new is started; after a minute of that the run is
@@ -33,6 +33,8 @@ RECORD_PATIENCE = 60.0
 """Seconds for which the journal may be unwritable before the run is stopped."""
 RECORD_RETRY = 1.0
 """Seconds between two attempts to write it."""
+FORESEEN_AFTER = 0.01
+"""Seconds after a launch until the next ones are prepared: shorter jobs end in any order."""
 MAX_FACTS_PER_WRITE = 4096
 """Facts that are recorded together at most."""
 
@@ -80,6 +82,7 @@ class Supervisor:
         self._held: dict[AttemptId, ev.Launch] = {}
         self._launched = False
         self._unshown: deque[tuple[Fact, Instant]] = deque()
+        self._to_show = False
         self._recording = True
         self._syncing = False
         self.stopped_by: signal.Signals | None = None
@@ -147,7 +150,6 @@ class Supervisor:
             while not self._finished():
                 self._turn()
                 self._driver.settle()
-            self._show()
             self._loop.catch_up()
             state, reason = self._run.outcome()
             closed = RunClosed(state, reason, self._exit_status(state))
@@ -157,12 +159,14 @@ class Supervisor:
             # A request came meanwhile: a retry, for one, and the run goes on.
 
     def _turn(self) -> None:
-        self._show()
         if self._launched:
             self._launched = False
-            self._loop.when_idle(lambda: self._engine.foresee(self._run.foreseen()))
+            self._loop.call_after("foresee", FORESEEN_AFTER, self._foresee)
         self._plan_tick()
         self._loop.turn()
+
+    def _foresee(self) -> None:
+        self._loop.when_idle(lambda: self._engine.foresee(self._run.foreseen()))
 
     def _exit_status(self, state: RunState) -> int:
         """Return the exit status: of the reasons that hold, the first in this order."""
@@ -186,7 +190,7 @@ class Supervisor:
     # ── What the driver asks ────────────────────────────────────────────────────────────────────
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
-        """Write the facts, and keep them to be shown."""
+        """Write the facts, and have them shown: no job waits for that, so all else comes before."""
         if not facts:
             return
         whole = True
@@ -197,13 +201,16 @@ class Supervisor:
             self._unshown += some
         if not whole and self._recording:
             self._recording_failed(now)
+        if not self._to_show:
+            self._to_show = True
+            self._loop.later(self._show)
         if not self._syncing:
             self._syncing = True
             self._loop.call_after("sync", 1.0, self._sync)
 
     def _show(self) -> None:
-        """Derive and show what was recorded: no job waits for that, so all else comes before."""
-        self._loop.catch_up()
+        """Derive and show what was recorded."""
+        self._to_show = False
         self._record.derive()
         while self._unshown:
             fact, at = self._unshown.popleft()

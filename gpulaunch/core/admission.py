@@ -9,11 +9,16 @@ queues has no cards of its own, so that all that concerns cards finds none there
 
 from __future__ import annotations
 
+from itertools import islice
+
 from gpulaunch.core import in_queue, on_cards, one_ahead
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
 from gpulaunch.core.state import InEngineQueue, Pass, State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready
+
+FORESEEN = 16
+"""Launches that are foreseen at most: attempts that began together often end together."""
 
 
 def admit(state: State) -> None:
@@ -32,19 +37,24 @@ def admit(state: State) -> None:
         in_queue.go_ahead(state, policy)
 
 
-def foreseen(state: State) -> Launch | None:
-    """Return what is launched if the attempt that runs longest ends next; None for no guess.
+def foreseen(state: State) -> list[Launch]:
+    """Return what is launched if attempts end in the order in which they began, in that order.
 
-    No more than a guess: by then another job, or another card, may be first.
+    No more than a guess: by then other jobs, or other cards, may be first.
     """
-    node = next(state.jobs.waiting.heads(), None)
-    if node is None or state.closed or isinstance(state.config.placing, InEngineQueue):
-        return None
-    for live in state.attempts:
-        if len(live.cards) == node.job.demand.gpus and not (live.service or live.stopping):
-            gpus = tuple(card.gpu for card in live.cards)
-            return Launch(state.attempts.next_of(node), node.job, gpus)
-    return None
+    first = next(state.jobs.waiting.heads(), None)
+    if first is None or state.closed or isinstance(state.config.placing, InEngineQueue):
+        return []
+    demand = first.job.demand
+    seats = (
+        tuple(card.gpu for card in live.cards)
+        for live in state.attempts
+        if len(live.cards) == demand.gpus and not (live.service or live.stopping)
+    )
+    taken = list(islice(seats, FORESEEN))
+    nodes = state.jobs.waiting.first_of(demand, len(taken))
+    pairs = zip(nodes, taken, strict=False)  # there may be fewer jobs
+    return [Launch(state.attempts.next_of(node), node.job, gpus) for node, gpus in pairs]
 
 
 def _take_back(state: State) -> None:

@@ -73,10 +73,10 @@ class Run:
             _settle_down(state)
         return state.effects.take()
 
-    def foreseen(self) -> ev.Launch | None:
-        """Return the launch that probably comes next, so that it can be prepared; else None.
+    def foreseen(self) -> list[ev.Launch]:
+        """Return the launches that probably come next, in order, so that they can be prepared.
 
-        Nothing is decided by that: the launch may never come, or come otherwise.
+        Nothing is decided by that: a launch may never come, or come otherwise.
         """
         return admission.foreseen(self._state)
 

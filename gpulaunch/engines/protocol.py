@@ -81,10 +81,10 @@ class Engine(Protocol):
     def carry_out(self, instruction: Instruction) -> None:
         """Begin to carry the instruction out; never blocks."""
 
-    def foresee(self, launch: Launch | None) -> None:
-        """Learn which launch probably comes next; None: nobody knows.
+    def foresee(self, launches: Sequence[Launch]) -> None:
+        """Learn which launches probably come next, in order.
 
-        It may never come, or come otherwise. Nothing is made, claimed or recorded for it but what
+        Each may never come, or come otherwise. Nothing is made, claimed or recorded for it but what
         `close` gives back.
         """
 

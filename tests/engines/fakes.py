@@ -41,7 +41,7 @@ class FakeEngine:
         self.post = post
         self.seen: list[Instruction] = []
         self.kept_ends: list[AttemptId] = []
-        self.foreseen: list[Launch | None] = []
+        self.foreseen: list[Launch] = []
 
     def carry_out(self, instruction: Instruction) -> None:
         self.seen.append(instruction)
@@ -62,8 +62,8 @@ class FakeEngine:
     def launched(self) -> list[str]:
         return [i.attempt.job for i in self.seen if isinstance(i, Launch)]
 
-    def foresee(self, launch: Launch | None) -> None:
-        self.foreseen.append(launch)
+    def foresee(self, launches: Sequence[Launch]) -> None:
+        self.foreseen += launches
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         self.adopted = tuple(attempts)

@@ -56,6 +56,25 @@ def test_what_waits_for_an_idle_loop_comes_after_all_that_has_come(loop: Loop) -
     os.close(write)
 
 
+def test_what_goes_on_when_idle_does_so_until_something_comes(loop: Loop) -> None:
+    read, write = os.pipe()
+    done: list[int] = []
+
+    def step() -> None:
+        done.append(len(done))
+        if len(done) == 3:
+            os.write(write, b"x")
+        loop.when_idle(step)
+
+    loop.watch(read, lambda: os.read(read, 1))
+    loop.when_idle(step)
+    loop.turn()
+    assert done == [0, 1, 2]
+    loop.unwatch(read)
+    os.close(read)
+    os.close(write)
+
+
 def test_timers_fire_in_order_of_their_time(loop: Loop) -> None:
     fired: list[int] = []
     at = time.monotonic()

@@ -93,9 +93,9 @@ def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(worl
         order.extend(["launch"] if isinstance(instruction, Launch) else [])
         carry_out(instruction)
 
-    def foreseeing(launch):  # type: ignore[no-untyped-def]
-        order.append("prepare" if launch else "nothing comes")
-        foresee(launch)
+    def foreseeing(launches):  # type: ignore[no-untyped-def]
+        order.append("prepare" if launches else "nothing comes")
+        foresee(launches)
 
     world.view.see, world.engine.carry_out = seeing, carrying  # type: ignore[method-assign]
     world.engine.foresee = foreseeing  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The launch that probably comes next, prepared while others run.
+"""The launches that probably come next, prepared while others run.
 
     foresee ─▶ ready, with an idle pair that is told of it ─┬▶ take: for exactly that launch
                                                             └▶ dropped, for any other
@@ -10,6 +10,7 @@ Nothing of the job is run, and nothing is made on disk, before it is taken and t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core.events import Launch
-from gpulaunch.core.model import Job
+from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.prepare import ports_for
@@ -48,22 +49,48 @@ Make = Callable[[Launch, Sequence[PortLease]], tuple[AttemptPlace, Command, byte
 
 
 class PreparedAhead:
-    """Keeps one launch that is ready. `make` prepares it, and touches nothing outside."""
+    """Keeps launches that are ready. `make` prepares one, and touches nothing outside.
 
-    def __init__(self, pairs: Pairs, ports: PortPool, slots: EndSlots, make: Make) -> None:
+    `when_idle` calls back once nothing else is to be done: one launch is prepared at a time.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        ports: PortPool,
+        slots: EndSlots,
+        make: Make,
+        when_idle: Callable[[Callable[[], object]], object] = lambda call: call(),
+    ) -> None:
         self._pairs = pairs
         self._ports = ports
         self._slots = slots
         self._make = make
-        self._ready: PreparedAttempt | None = None
+        self._when_idle = when_idle
+        self._ready: dict[AttemptId, PreparedAttempt] = {}
+        self._wanted: deque[Launch] = deque()
 
-    def foresee(self, launch: Launch | None) -> None:
-        """Prepare this launch, if it can be, in the place of the one that is kept."""
-        if self._ready is not None and launch is not None and _same(self._ready.launch, launch):
-            return
-        self.drop()
-        if launch is None or not _can_be_prepared(launch.job):
-            return
+    def foresee(self, launches: Sequence[Launch]) -> None:
+        """Prepare these launches, if they can be, in the place of those that are kept."""
+        coming = {launch.attempt: launch for launch in launches}
+        for ready in list(self._ready.values()):
+            launch = coming.get(ready.launch.attempt)
+            if launch is None or not _same(ready.launch, launch):
+                self._drop(ready)
+        self._wanted = deque(
+            launch
+            for launch in launches
+            if launch.attempt not in self._ready and _can_be_prepared(launch.job)
+        )
+        self._prepare_next()
+
+    def _prepare_next(self) -> None:
+        if self._wanted:
+            self._prepare(self._wanted.popleft())
+        if self._wanted:
+            self._when_idle(self._prepare_next)
+
+    def _prepare(self, launch: Launch) -> None:
         with ExitStack() as stack:
             stack.callback(self._slots.give_back, str(launch.attempt))
             ports: list[PortLease] = []
@@ -79,22 +106,35 @@ class PreparedAhead:
         pair = self._pairs.take_idle(kind)
         if pair is not None:
             pair.foresee(command, message)
-        self._ready = PreparedAttempt(launch, place, command, message, tuple(ports), kind, pair)
+        self._ready[launch.attempt] = PreparedAttempt(
+            launch, place, command, message, tuple(ports), kind, pair
+        )
 
     def take(self, launch: Launch) -> PreparedAttempt | None:
-        """Return what was prepared for exactly this launch; its ports are the caller's then."""
-        ready = self._ready
-        if ready is None or not _same(ready.launch, launch):
-            self.drop()
-            return None
-        self._ready = None
-        return ready
+        """Return what was prepared for exactly this launch; its ports are the caller's then.
+
+        For any other launch, a pair that it can run on is idle if one was before.
+        """
+        ready = self._ready.get(launch.attempt)
+        if ready is not None and _same(ready.launch, launch):
+            return self._ready.pop(launch.attempt)
+        if ready is not None:
+            self._drop(ready)
+        kind = PairKind(tuple(gpu.uuid for gpu in launch.gpus))
+        if not self._pairs.idle(kind):
+            alike = [one for one in self._ready.values() if one.pair and one.kind == kind]
+            for one in alike[-1:]:  # what comes last
+                self._drop(one)
+        return None
 
     def drop(self) -> None:
-        """Give back what is kept."""
-        ready, self._ready = self._ready, None
-        if ready is None:
-            return
+        """Give back all that is kept."""
+        self._wanted.clear()
+        for ready in list(self._ready.values()):
+            self._drop(ready)
+
+    def _drop(self, ready: PreparedAttempt) -> None:
+        del self._ready[ready.launch.attempt]
         self._slots.give_back(str(ready.launch.attempt))
         self._ports.keep(ready.ports)
         if ready.pair is not None:
@@ -103,13 +143,17 @@ class PreparedAhead:
 
     def drop_on(self, gpu: str) -> None:
         """Give back what is kept for this card, whose lease is given back."""
-        if self._ready is not None and gpu in self._ready.kind.leases:
-            self.drop()
+        for ready in [one for one in self._ready.values() if gpu in one.kind.leases]:
+            self._drop(ready)
+        self._wanted = deque(
+            launch for launch in self._wanted if gpu not in {one.uuid for one in launch.gpus}
+        )
 
     def forget(self, pair: Pair) -> None:
         """Use a pair no more that has left, or is gone."""
-        if self._ready is not None and self._ready.pair is pair:
-            self._ready = replace(self._ready, pair=None)
+        for attempt, ready in self._ready.items():
+            if ready.pair is pair:
+                self._ready[attempt] = replace(ready, pair=None)
 
 
 def _same(one: Launch, other: Launch) -> bool:

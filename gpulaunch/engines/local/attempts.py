@@ -102,7 +102,9 @@ class LocalAttempts:
         self._postponed = PostponedLaunches(context, self.launch)
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
         self._ports = PortPool()
-        self.ahead = PreparedAhead(self.pairs, self._ports, slots, self._prepared)
+        self.ahead = PreparedAhead(
+            self.pairs, self._ports, slots, self._prepared, context.loop.when_idle
+        )
         self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
@@ -125,15 +127,15 @@ class LocalAttempts:
             running = self._running[launch.attempt] = self._begin(launch)
             self._on_pair.setdefault(running.pair, []).append(running)
         except ServerImporting:
-            self._end_out(launch.attempt)
+            self._outs.over(self._context.run.out_dir(launch.attempt))
             self._postponed.wait_for(launch, "server")
         except LeaseAwayError:
-            self._end_out(launch.attempt)
+            self._outs.over(self._context.run.out_dir(launch.attempt))
             self._postponed.wait_for(launch, "lease")
         except WorkerOverError:
             self._refuse(launch, Interrupted(Because("worker_ended")))
         except LeaseLostError:
-            self._end_out(launch.attempt)
+            self._outs.over(self._context.run.out_dir(launch.attempt))
             self._refuse(launch, Interrupted(Because("lease_lost")))
         except OSError as error:
             if error.errno in SCARCE:
@@ -192,8 +194,7 @@ class LocalAttempts:
                 pair.go()
             else:
                 pair.launch(command, message)
-            # Before its end can be heard of; its start waits for nothing of this.
-            self._context.loop.later(lambda: self._diagnosis.begin(launch.attempt))
+            self._diagnosis.begin(launch.attempt)
             if launch.worker:
                 self._workers.remove(launch.worker)
             stack.pop_all()
@@ -410,9 +411,6 @@ class LocalAttempts:
         self._services.end(attempt)
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))
-        self._end_out(attempt)
-
-    def _end_out(self, attempt: AttemptId) -> None:
         out = self._context.run.out_dir(attempt)
         self._context.loop.later(lambda: self._outs.over(out))
 

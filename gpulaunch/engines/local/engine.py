@@ -79,9 +79,9 @@ class Local(LeaseUser):
         if isinstance(instruction, Acquire):
             self._health.begin()
 
-    def foresee(self, launch: Launch | None) -> None:
-        """Prepare this launch while nothing else is to be done."""
-        self._attempts.ahead.foresee(launch)
+    def foresee(self, launches: Sequence[Launch]) -> None:
+        """Prepare these launches while nothing else is to be done."""
+        self._attempts.ahead.foresee(launches)
 
     def working(self) -> bool:
         return self._attempts.on_cards

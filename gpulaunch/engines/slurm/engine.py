@@ -76,7 +76,7 @@ class SlurmEngine:
             raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
         self._tell(instruction)
 
-    def foresee(self, launch: Launch | None) -> None:
+    def foresee(self, launches: Sequence[Launch]) -> None:
         """Do nothing: what comes next is in the queue long before."""
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
