@@ -6,8 +6,10 @@ content security policy lets nothing else run, whatever a log or a job's name ma
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timezone
 from functools import cache
 from hashlib import sha256
@@ -29,8 +31,18 @@ ASSETS = Path(__file__).with_name("assets")
 @cache
 def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+    from jinja2.bccache import Bucket, FileSystemBytecodeCache
+
+    class Compiled(FileSystemBytecodeCache):
+        """The compiled template, beside this module's own bytecode, where that can be written."""
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if not sys.dont_write_bytecode:
+                with suppress(OSError):
+                    super().dump_bytecode(bucket)
 
     around = Environment(
+        bytecode_cache=Compiled(str(Path(__file__).with_name("__pycache__"))),
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from jinja2.bccache import FileSystemBytecodeCache
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost
 from gpulaunch.metrics.model import AttemptUse, CardSample
-from gpulaunch.report import fold, write
+from gpulaunch.report import fold, render, write
 from gpulaunch.report.curves import curve_of
 from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.groups import fits, groups_of, label
@@ -323,3 +326,14 @@ def test_an_attempt_on_a_cluster_is_said_to_be_where_it_came() -> None:
     cards = {uuid: record.gpu for uuid, record in run.ledger.gpus.items()}
     said = [cards_of(job.attempts[-1], cards) for job in run.ledger.jobs.values()]
     assert said == ["n1 GPU 0", "n2, no card", "–"]
+
+
+def test_the_template_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, bucket: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(FileSystemBytecodeCache, "load_bytecode", lambda self, bucket: None)
+    monkeypatch.setattr(FileSystemBytecodeCache, "dump_bytecode", full)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    render._template.cache_clear()
+    assert render._template().name == "report.html.j2"
