@@ -81,7 +81,10 @@ def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) ->
     assert order == ["intent", "launch"] * 3
 
 
-def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(world: World) -> None:
+def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpulaunch.app.supervisor, "FORESEEN_AFTER", 0.0)
     order: list[str] = []
     see, carry_out, foresee = world.view.see, world.engine.carry_out, world.engine.foresee
 
@@ -96,10 +99,10 @@ def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(worl
     def foreseeing(launches):  # type: ignore[no-untyped-def]
         order.append("prepare" if launches else "nothing comes")
         foresee(launches)
+        world.supervisor.on_signal(signal.SIGTERM)
 
     world.view.see, world.engine.carry_out = seeing, carrying  # type: ignore[method-assign]
     world.engine.foresee = foreseeing  # type: ignore[method-assign]
-    world.loop.call_after("stop", 0.01, lambda: world.supervisor.on_signal(signal.SIGTERM))
     world.serve("long", "a")
     assert order == ["launch", "shown", "prepare"]
     assert world.engine.foreseen == [Launch(AttemptId("a", 1), Job("a", "true"), (GPU,))]
