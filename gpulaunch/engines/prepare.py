@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
-from uuid import uuid4
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Job
@@ -183,7 +182,7 @@ def make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = N
     for left in (log, out) if end is None else (log, out, end):
         # A power cut may lose the newest events and keep these files: they are renamed, and stay.
         if os.access(left, os.F_OK, follow_symlinks=False):
-            os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
+            os.rename(left, f"{left}.unrecorded-{os.urandom(3).hex()}")
     outs.make(out)
     logs = os.path.dirname(log)
     if not os.path.isdir(logs):

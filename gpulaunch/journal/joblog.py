@@ -2,7 +2,7 @@
 
     Seq  Host  Starttime  JobRuntime  Send  Receive  Exitval  Signal  Command
 
-The file only repeats what the journal holds: a row that cannot be written is left out.
+The file only repeats what the journal holds: rows that cannot be written are left out.
 Exitval is -1 where gpulaunch counts a failure that the process's own status does not show (a
 timeout, a missing output), as GNU Parallel writes it for its own timeouts.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,12 +42,13 @@ class JobLog:
             self.close()
             raise
 
-    def ended(self, attempt: AttemptRecord, ledger: Ledger) -> bool:
-        """Append a row for an attempt that ended; return whether it was written."""
-        command = self._command_of(attempt.id.job)
-        rows = "" if self._size else HEADER
-        rows += row(self._rows + 1, attempt.node or ledger.opening.host, attempt, command)
-        data = rows.encode(errors="backslashreplace")  # names of files need not be UTF-8
+    def ended(self, attempts: Sequence[AttemptRecord], ledger: Ledger) -> bool:
+        """Append a row for each attempt, all of which ended; return whether they were written."""
+        rows = [] if self._size else [HEADER]
+        for number, attempt in enumerate(attempts, self._rows + 1):
+            command = self._command_of(attempt.id.job)
+            rows.append(row(number, attempt.node or ledger.opening.host, attempt, command))
+        data = "".join(rows).encode(errors="backslashreplace")  # names of files need not be UTF-8
         try:
             whole = os.write(self._fd, data) == len(data)
             if not whole:
@@ -55,7 +56,7 @@ class JobLog:
         except OSError:
             return False
         if whole:
-            self._rows += 1
+            self._rows += len(attempts)
             self._size += len(data)
         return whole
 

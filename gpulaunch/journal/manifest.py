@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import pwd
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -120,8 +120,8 @@ def collect(
         cwd=os.getcwd(),
         job_file=os.path.abspath(job_file) if job_file else "",
         started=started,
-        python=platform.python_version(),
-        kernel=platform.release(),
+        python=sys.version.split()[0],
+        kernel=os.uname().release,
         driver=driver,
         gpus=tuple(gpus),
         simulated=any(gpu.simulated for gpu in gpus),

@@ -32,7 +32,7 @@ class Recorder:
         self._joblog = joblog
         self._ledger = ledger
         self._derive: deque[Fact] = deque()
-        self._rows: deque[AttemptId] = deque()
+        self._rows: list[AttemptId] = []
         self._succeeded: deque[str] = deque()
         self._recorded_ends: list[AttemptId] = []
         self._synced_ends: list[AttemptId] = []
@@ -80,8 +80,9 @@ class Recorder:
     def derive(self) -> None:
         """Link the results and write the joblog's rows of the recorded ends."""
         self.link_results()
-        while self._rows:
-            self._joblog.ended(self._ledger.attempt(self._rows.popleft()), self._ledger)
+        rows, self._rows = self._rows, []
+        if rows:
+            self._joblog.ended([self._ledger.attempt(ended) for ended in rows], self._ledger)
 
     def sync(self) -> bool:
         """Sync the journal to disk; return whether it holds all lines.

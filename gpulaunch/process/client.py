@@ -316,12 +316,16 @@ class Pair:
         self._link.tell(packed("end"))
 
     def on_readable(self) -> list[Report]:
-        """Return the reports that have come, without waiting. Gone is the last, and comes once."""
-        return [
-            report
-            for message, fds in self._link.messages()
-            for report in self._reports(message, fds)
-        ]
+        """Return the reports that have come, without waiting. Gone is the last, and comes once.
+
+        What follows an end is left for the next call: the pair stays readable then.
+        """
+        reports: list[Report] = []
+        for message, fds in self._link.messages():
+            reports += self._reports(message, fds)
+            if reports and isinstance(reports[-1], AttemptOver):
+                break
+        return reports
 
     def close(self) -> None:
         """Close the socket. Keepers take that for the supervisor's death and stop the attempt."""

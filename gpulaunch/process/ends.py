@@ -16,7 +16,6 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, cast
-from uuid import uuid4
 
 from msgspec import Struct
 
@@ -90,7 +89,7 @@ class EndSlots:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         # A name of its own: keepers of an earlier supervisor may still write into its file.
-        self.file = os.path.join(directory, f"slots-{uuid4().hex[:6]}")
+        self.file = os.path.join(directory, f"slots-{os.urandom(3).hex()}")
         self._directory = directory
         self._taken: dict[str, int] = {}
         self._free: list[int] = []

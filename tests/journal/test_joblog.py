@@ -54,7 +54,7 @@ def rows(path: Path) -> list[list[str]]:
 def test_a_row_has_gnu_parallel_s_columns(tmp_path: Path) -> None:
     log = JobLog(tmp_path / "joblog.tsv", lambda job: f"python {job}.py")
     ledger, attempt = ended(Exited(3), "exit")
-    assert log.ended(attempt, ledger)
+    assert log.ended([attempt], ledger)
     log.close()
     header, row = rows(tmp_path / "joblog.tsv")
     assert header == HEADER.rstrip("\n").split("\t")
@@ -84,14 +84,15 @@ def test_a_failure_never_looks_like_a_success(
 ) -> None:
     log = JobLog(tmp_path / "joblog.tsv", lambda job: "x")
     ledger, attempt = ended(outcome, failure)
-    log.ended(attempt, ledger)
+    log.ended([attempt], ledger)
     log.close()
     assert tuple(rows(tmp_path / "joblog.tsv")[1][6:8]) == expected
 
 
 def test_no_text_breaks_the_table(tmp_path: Path) -> None:
     log = JobLog(tmp_path / "joblog.tsv", lambda job: "a\tb\nc\\d\re \udcff")
-    log.ended(*reversed(ended(Exited(0), None)))  # type: ignore[arg-type]
+    ledger, attempt = ended(Exited(0), None)
+    log.ended([attempt], ledger)
     log.close()
     [_, row] = rows(tmp_path / "joblog.tsv")
     assert len(row) == 9
@@ -103,8 +104,7 @@ def test_a_resumed_joblog_counts_on_and_drops_a_torn_row(tmp_path: Path) -> None
     ledger, attempt = ended(Exited(0), None, started=False)
     for _ in range(2):
         log = JobLog(path, lambda job: "x")
-        log.ended(attempt, ledger)
-        log.ended(attempt, ledger)
+        log.ended([attempt, attempt], ledger)
         log.close()
         with open(path, "a") as file:
             file.write("9\tbox\ttorn")
@@ -117,14 +117,14 @@ def test_a_row_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "joblog.tsv"
     ledger, attempt = ended(Exited(0), None)
     log = JobLog(path, lambda job: "x")
-    log.ended(attempt, ledger)
+    log.ended([attempt], ledger)
     with open(path, "rb") as unwritable:
         healthy = os.dup(log._fd)
         os.dup2(unwritable.fileno(), log._fd, inheritable=False)
-    assert not log.ended(attempt, ledger)
+    assert not log.ended([attempt], ledger)
     os.dup2(healthy, log._fd, inheritable=False)
     os.close(healthy)
-    assert log.ended(attempt, ledger)
+    assert log.ended([attempt], ledger)
     log.close()
     log.close()
     assert [row[0] for row in rows(path)] == ["Seq", "1", "2"]
