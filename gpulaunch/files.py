@@ -22,11 +22,18 @@ def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
 
     Raises OSError, also for what is no regular file.
     """
+    return _opened(path, flags, mode)[0]
+
+
+def _opened(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o600
+) -> tuple[int, os.stat_result]:
     # Not blocking: opening a FIFO would wait until its other end is opened.
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            return fd, found
     except BaseException:
         os.close(fd)
         raise
@@ -50,10 +57,10 @@ def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
 
     Reads once, what is there at that moment: a file that grows or shrinks meanwhile does no harm.
     """
-    fd = regular(path, os.O_RDONLY)
+    fd, found = _opened(path, os.O_RDONLY)
     try:
-        start = max(0, os.fstat(fd).st_size - window)
-        return os.pread(fd, window, start), start > 0
+        start = max(0, found.st_size - window)
+        return (os.pread(fd, window, start) if found.st_size else b""), start > 0
     finally:
         os.close(fd)
 

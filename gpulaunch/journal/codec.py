@@ -68,10 +68,15 @@ def encode(number: int, fact: Fact, at: Instant) -> bytes:
     """Return the fact's line, with its newline."""
     cls: type = type(fact)
     shape = shape_of(cls)
-    head = f'{{"n":{number},"t":"{iso(at.utc)}","m":{at.mono:.6f},"e":"{shape.kind}"'
+    head = f'{{"n":{number},{_stamp(at)},"e":"{shape.kind}"'
     fields = shape.encode(fact)
     body = head.encode() + (b"," + _fields_json(fields)[1:-1] if fields else b"")
     return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
+
+
+@lru_cache(maxsize=8)
+def _stamp(at: Instant) -> str:
+    return f'"t":"{iso(at.utc)}","m":{at.mono:.6f}'
 
 
 def decode(line: bytes) -> JournalLine:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
-from gpulaunch.engines.local.ahead import PreparedAhead
+from gpulaunch.engines.local.ahead import PreparedAhead, PreparedAttempt
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.pairs import PairKind, Pairs
@@ -167,38 +166,52 @@ class LocalAttempts:
         worker = self._workers.get(launch.worker)
         if launch.behind and not worker:
             raise WorkerOverError
-        with ExitStack() as stack:
-            ready = self.ahead.take(launch)
-            if ready:
-                stack.callback(self._ports.give_back, ready.ports)
-                if ready.pair:
-                    stack.callback(self.pairs.dismiss, ready.pair)
-                make_room(launch, self._context.run, self._outs)
-                place, server, command = ready.place, None, ready.command
-                ports, message = list(ready.ports), ready.message
-            else:
-                ports, message = list(worker.ports) if worker else [], None
-                for _ in range(len(ports), ports_for(launch.job)):
-                    ports.append(self._ports.take())
-                    stack.callback(self._ports.give_back, ports[-1:])
-                place = self._place(launch, ports)
-                command = prepare(launch, place, self._context, self._outs, self._slots)
-                server, command = self.pairs.preloads.served(launch.job, command)
-            kind = PairKind(_leases(launch), server)
-            foreseen = ready.pair if ready else None
-            pair = worker.pair if worker else foreseen
-            if pair is None:
-                pair = self.pairs.take(kind)
-                stack.callback(self.pairs.dismiss, pair)
-            if foreseen:
+        ready = self.ahead.take(launch)
+        running = self._begin_ready(launch, ready) if ready else self._begin_anew(launch, worker)
+        self._diagnosis.begin(launch.attempt)
+        if launch.worker:
+            self._workers.remove(launch.worker)
+        return running
+
+    def _begin_ready(self, launch: Launch, ready: PreparedAttempt) -> _Running:
+        """Launch what was prepared ahead, on the pair that knows of it if there is one."""
+        pair = ready.pair
+        try:
+            make_room(launch, self._context.run, self._outs)
+            if pair is not None:
                 pair.go()
             else:
-                pair.launch(command, message)
-            self._diagnosis.begin(launch.attempt)
-            if launch.worker:
-                self._workers.remove(launch.worker)
-            stack.pop_all()
-            return _Running(launch, pair, place, tuple(ports), kind)
+                pair = self.pairs.take(ready.kind)
+                pair.launch(ready.command, ready.message)
+        except BaseException:
+            self._undo(pair, ready.ports)
+            raise
+        return _Running(launch, pair, ready.place, ready.ports, ready.kind)
+
+    def _begin_anew(self, launch: Launch, worker: WaitingWorker | None) -> _Running:
+        """Prepare and launch the attempt, on its worker's pair if it has a worker."""
+        ports = list(worker.ports) if worker else []
+        had = len(ports)
+        pair: Pair | None = None
+        try:
+            for _ in range(had, ports_for(launch.job)):
+                ports.append(self._ports.take())
+            place = self._place(launch, ports)
+            command = prepare(launch, place, self._context, self._outs, self._slots)
+            server, command = self.pairs.preloads.served(launch.job, command)
+            kind = PairKind(_leases(launch), server)
+            pair = worker.pair if worker else self.pairs.take(kind)
+            pair.launch(command)
+        except BaseException:
+            self._undo(None if worker else pair, ports[had:])
+            raise
+        return _Running(launch, pair, place, tuple(ports), kind)
+
+    def _undo(self, pair: Pair | None, ports: Sequence[PortLease]) -> None:
+        """Give back what a launch that failed had."""
+        if pair is not None:
+            self.pairs.dismiss(pair)
+        self._ports.give_back(ports)
 
     def _begin_behind(self, launch: Launch, leader: _Running) -> _Running:
         """Hand the attempt to the keepers of the one before it, which is still running."""
