@@ -7,7 +7,8 @@ the job's start and is about to wait: so whatever else the machine does, what a 
 handles is the same. RESULT is how many bytecode instructions the supervisor executed per job
 between the FIRST and the LAST byte (LAST 0: they are not counted).
 
-The sampler starts at once: else a quick machine's first jobs would cost less than a slow one's.
+The sampler starts at once, and so does the next launch's preparation: else a quick machine's jobs
+would cost less than a slow one's.
 Whoever else asks live runs something (`gpulaunch ps`) goes unheard: an answer costs instructions.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from gpulaunch.app import supervisor
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.ledger import Ledger
@@ -121,6 +123,7 @@ def main() -> None:
 
     Ledger.apply = applied  # type: ignore[assignment,method-assign]
     Metering.__init__.__defaults__ = (0.0,)
+    supervisor.FORESEEN_AFTER = 0.0
     ControlServer.serve = lambda *_: None  # type: ignore[method-assign]
     selectors.DefaultSelector = Selector  # type: ignore[misc]
     sys.argv[1:] = sys.argv[5:]
