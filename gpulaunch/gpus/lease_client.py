@@ -20,7 +20,7 @@ from gpulaunch.loop import Loop
 
 MAX_SERVERS = 3
 """Lease servers that are started at most; without one, a stopped launcher keeps its leases."""
-SERVED_AFTER = 0.5
+SERVED_AFTER = 0.1
 """Seconds from the first lease until a server is started; till then a stopped launcher keeps it."""
 END_TIMEOUT = 2.0
 """Seconds that the server may take, at the end, to hand over what was released last."""

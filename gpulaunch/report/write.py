@@ -1,4 +1,4 @@
-"""A run's directory becomes its report. Also the process of its own that a run starts at its end.
+"""A run's directory becomes its report.
 
 Replaces the file in one step, so that a reader has the old one or the new one, whole. The ends of
 logs that it carries are bounded in lines, in number and in all, failures first: what is left out is
@@ -7,11 +7,9 @@ a link away.
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta, timezone
@@ -48,6 +46,9 @@ WINDOW = 4 * 1024
 LOGS = 2000
 CHARACTERS = 1 << 20
 """Of so many logs, and so many characters in all."""
+
+READ_EVERY = 0.1
+"""Seconds between two looks at the journal of a run that goes on."""
 
 ReadTail: TypeAlias = Callable[[AttemptId, int, int], Sequence[str]]
 """The last lines of an attempt's log: at most so many, from so many bytes at its end."""
@@ -189,46 +190,49 @@ def _replace(target: Path, data: bytes) -> None:
         raise UsageError(f"{target} cannot be written: {error.strerror}") from None
 
 
-def main() -> None:
-    """Write the report of the run whose directory is the last argument but one.
+class HistoryAhead:
+    """A run's history, folded while the run goes on. `finish` it once the run is over."""
 
-    In the process that a run starts: reads its journal while the last jobs run, and writes once a
-    byte on standard input says that the run is over. Says in a line on standard output what went
-    wrong, if so.
-    """
-    # What a journal adds up to is no garbage: to look through it again and again takes a third of
-    # the time.
-    gc.set_threshold(100_000, 50, 100)
-    prepare()
-    run = RunDir(Path(sys.argv[-2]))
-    history = _read_meanwhile(run)
-    if not os.read(0, 1):
-        return  # the run came to another end, or its supervisor to its own
-    said = _attempt(run, history)
-    sys.stdout.write(said)
-    sys.stdout.flush()
-    os._exit(1 if said else 0)  # the interpreter would take down piece by piece what it built
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self._history = RunHistory()
+        self._follower: Follower | None = None
+
+    def follow(self, told: int) -> None:
+        """Get ready to write the report, and read the journal until `told` is readable."""
+        prepare()
+        with suppress(GpulaunchError, OSError):
+            self._follower = Follower(self.run.events)
+            over = select.poll()
+            over.register(told, select.POLLIN)
+            pause = 0.0
+            while not over.poll(pause * 1000):
+                # Not at each change: that is when the next job starts, which wants this core.
+                pause = 0.0 if self._read(self._follower) else READ_EVERY
+            return
+        self._follower = None
+
+    def _read(self, follower: Follower) -> bool:
+        facts = follower.read(piece=True)
+        for fact, at in facts:
+            self._history.see(fact, at)
+        return bool(facts)
+
+    def finish(self) -> RunHistory | None:
+        """Return the history with what has come since; None: the journal is to be read anew."""
+        if self._follower is None:
+            return None
+        with suppress(GpulaunchError, OSError), self._follower as follower:
+            while self._read(follower):
+                pass
+            return None if follower.faults else self._history
+        return None
 
 
-def _read_meanwhile(run: RunDir) -> RunHistory | None:
-    """Fold the journal as it grows, until standard input is readable; None: read it anew then."""
-    history = RunHistory()
-    with suppress(GpulaunchError, OSError), Follower(run.events) as follower:
-        told = select.poll()
-        told.register(0, select.POLLIN)
-        while not told.poll(0):
-            for fact, at in follower.read(piece=True):
-                history.see(fact, at)
-            follower.wait(also=[sys.stdin])
-        for fact, at in follower.read():
-            history.see(fact, at)
-        return None if follower.faults else history
-    return None
-
-
-def _attempt(run: RunDir, history: RunHistory | None) -> str:
+def attempt(ahead: HistoryAhead) -> str:
+    """Write the report of a run that is over; return why that failed, or ""."""
     try:
-        write(run, over=True, history=history)
+        write(ahead.run, over=True, history=ahead.finish())
     except GpulaunchError as error:
         return str(error)
     except Exception as error:  # the run is over, and in good order: no traceback ends it

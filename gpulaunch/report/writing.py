@@ -33,15 +33,12 @@ class Writing:
     """
 
     def __init__(self, run: RunDir) -> None:
-        self._line = command("gpulaunch.report.write", os.fspath(run.path), title="report")
+        self._line = command("gpulaunch.report.process", os.fspath(run.path), title="report")
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
 
     def prepare(self) -> None:
-        """Have the process ready, ahead of the end of the run; does nothing the second time.
-
-        It is not niced: that could not be taken back when the end of the run waits for it.
-        """
+        """Have the process ready, ahead of the end of the run; does nothing the second time."""
         if self._process is not None:
             return
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
