@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
-from gpulaunch.app.last_second import LastSecond
+from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions
 from gpulaunch.app.rereading import Filed
@@ -130,7 +130,7 @@ def run_to_its_end(
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     with Writing(session.run) as report:
         if len(session.submitted.jobs) <= len(session.pool.gpus):
-            report.prepare()  # all of them start at once: the last second begins before they do
+            report.prepare()  # all of them start at once
         try:
             unrecorded = supervise(session, server, journal, observer.view, begun, report)
         finally:
@@ -218,14 +218,14 @@ def supervise(
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
-        last_second = LastSecond()
+        near_end = NearEnd()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
 
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
-            if last_second.begins(ledger, at.mono):
+            if near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)

@@ -1,16 +1,18 @@
-"""When a run's last second begins: what is needed at its end can then be got ready."""
+"""When a run is near its end: what is needed then can be got ready."""
 
 from __future__ import annotations
 
 from gpulaunch.core.ledger import Ledger
 
-AHEAD = 1.0
-"""Seconds before the end at which it begins, as far as the jobs that have ended can tell."""
+AHEAD = 0.5
+"""Seconds before the end that the report's process needs until it can read, other work beside."""
+AHEAD_PER_JOB = 1e-4
+"""And to read, by job: half of that where it has a core."""
 PACE_OF = 0.5
 """Seconds over which it is counted how fast jobs end."""
 
 
-class LastSecond:
+class NearEnd:
     """Watches how many jobs still wait. `begins` is asked often: of every fact."""
 
     def __init__(self) -> None:
@@ -19,12 +21,13 @@ class LastSecond:
         self._fewest = 0.0
 
     def begins(self, ledger: Ledger, now: float) -> bool:
-        """Tell whether the jobs that wait will probably have ended in a second, or none waits.
+        """Tell whether all jobs that wait will probably have started in that time, or none waits.
 
         `now`: monotonic seconds.
         """
         waiting = ledger.counts["waiting"]
         if now - self._since >= PACE_OF:
             pace = (self._waited - waiting) / (now - self._since)
-            self._since, self._waited, self._fewest = now, waiting, pace * AHEAD
+            self._since, self._waited = now, waiting
+            self._fewest = pace * (AHEAD + AHEAD_PER_JOB * len(ledger.jobs))
         return bool(ledger.counts["running"]) and waiting <= max(0.0, self._fewest)
