@@ -31,7 +31,7 @@ def command() -> NoReturn:
     """
     status = main()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # the reader is gone, or the disk is full: `main` has told
+        with suppress(OSError, ValueError):  # no reader, no room, or closed: `main` has told
             stream.flush()
     os._exit(status)
 

@@ -129,8 +129,6 @@ def run_to_its_end(
         urgent = session.options.metrics_port == 0
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     with Writing(session.run) as report:
-        if len(session.submitted.jobs) <= len(session.pool.gpus):
-            report.prepare()  # all of them start at once
         try:
             unrecorded = supervise(session, server, journal, observer.view, begun, report)
         finally:
@@ -233,6 +231,8 @@ def supervise(
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        if len(session.submitted.jobs) <= len(session.pool.gpus):
+            report.prepare()  # all of them start at once
         make = setup_of(session.pool.engine).make
         context = _context(session, ledger, supervisor, loop)
         engine = make(context, session.pool, session.options.slurm)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpulaunch.loop import Loop
+from gpulaunch.loop import LATEST, Loop
 
 
 @pytest.fixture
@@ -52,6 +52,28 @@ def test_what_waits_for_an_idle_loop_comes_after_all_that_has_come(loop: Loop) -
     loop.turn()
     assert order[4:] == ["read y"]
     loop.unwatch(read)
+    os.close(read)
+    os.close(write)
+
+
+def test_what_is_put_off_waits_for_all_that_has_come_but_not_for_ever() -> None:
+    clock = [0.0]
+    loop = Loop(lambda: clock[0])
+    read, write = os.pipe()
+    os.write(write, b"x")
+    order: list[str] = []
+    loop.watch(read, lambda: order.append("read"))
+    loop.later(lambda: order.append("put off"))
+    loop.turn()
+    assert order == ["read"]
+    clock[0] = LATEST
+    loop.turn()
+    assert order == ["read", "put off", "read"]
+    loop.later(lambda: order.append("put off again"))
+    os.read(read, 1)
+    loop.turn(block=False)
+    assert order[3:] == ["put off again"]
+    loop.close()
     os.close(read)
     os.close(write)
 

@@ -81,6 +81,22 @@ def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) ->
     assert order == ["intent", "launch"] * 3
 
 
+@pytest.mark.parametrize("how", ["needs", "after"])
+def test_results_are_linked_before_a_job_starts_that_looks_at_them(world: World, how: str) -> None:
+    order: list[str] = []
+    carry_out = world.engine.carry_out
+
+    def carrying(instruction):  # type: ignore[no-untyped-def]
+        order.extend([instruction.attempt.job] if isinstance(instruction, Launch) else [])
+        carry_out(instruction)
+
+    world.record.link_results = lambda: order.append("linked")  # type: ignore[method-assign]
+    world.engine.carry_out = carrying  # type: ignore[method-assign]
+    jobs = (Job("a", "true"), Job("b", "true", **{how: ("a",)}))
+    world.supervisor.serve(world.engine, Submitted(jobs))
+    assert order == ["a", "linked", "b"]
+
+
 def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
