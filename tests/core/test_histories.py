@@ -60,6 +60,13 @@ def test_every_history_in_an_engines_queue_keeps_every_invariant_and_ends(first:
         _play_in_a_queue(seed)
 
 
+@pytest.mark.parametrize(("seed", "sides"), [(7614, 1), (9094, 1), (4717, 2)])
+def test_an_attempt_that_had_not_begun_ends_after_two_crashes_in_a_row(
+    seed: int, sides: int
+) -> None:
+    _play(seed, sides)
+
+
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
     """A suite of histories in which nothing happens would pass as well."""
     seen: Counter[str] = Counter()

@@ -165,6 +165,7 @@ class Side:
     lost: set[str] = field(default_factory=set)
     facts: list[Fact] = field(default_factory=list)
     crashes: int = 0
+    left: list[AttemptId] = field(default_factory=list)
     asleep: bool = False
     gathered: bool = False  # it had the right to gather when it was stopped
     away: dict[str, bool] = field(default_factory=dict)  # let go meanwhile; to be drained
@@ -265,7 +266,9 @@ class World:
                 place.holder = None
                 self._freed(place)
         self.pending = [(who, act) for who, act in self.pending if who != side.name]
-        left, side.held = [*side.held, *unbegun], {}
+        # Of those that a crash before this one left, too, if nobody has heard of their ends yet.
+        side.left += [*side.held, *unbegun]
+        side.held = {}
         ledger = copy.deepcopy(side.replayed)
         recorded = [event for event in side.inbox if isinstance(event, Ended)]
         side.inbox.clear()
@@ -293,13 +296,15 @@ class World:
             key = f"{side.name}:{name}"
             assert self.launches[key] == before.get(key, 0), f"{name} was done and runs again"
         side.inbox.extend(recorded)
-        for attempt in left:
-            self._later(
-                side.name, partial(side.inbox.append, Ended(attempt, End(Lost(Quoted("gone")))))
-            )
+        for attempt in side.left:
+            self._later(side.name, partial(self._lose, side, attempt))
         for process in list(self.processes.values()):
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
+
+    def _lose(self, side: Side, attempt: AttemptId) -> None:
+        side.left.remove(attempt)
+        side.inbox.append(Ended(attempt, End(Lost(Quoted("gone")))))
 
     def _old_worker_gone(self, worker: AttemptId, idle: Idle) -> None:
         """Its keeper has ended it, and held its leases until then."""
