@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gpulaunch.core.ledger import Ledger
 
-AHEAD = 0.5
-"""Seconds before the end that the report's process needs until it can read, other work beside."""
-AHEAD_PER_JOB = 1e-4
-"""And to read, by job: half of that where it has a core."""
+AHEAD = 0.1
+"""Seconds before the last start at which the report's process begins: it needs as long to begin."""
+AHEAD_PER_JOB = 2e-4
+"""And more by job: to read takes a third of that where it has a core."""
 PACE_OF = 0.5
 """Seconds over which it is counted how fast jobs end."""
 
