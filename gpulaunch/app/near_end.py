@@ -5,9 +5,9 @@ from __future__ import annotations
 from gpulaunch.core.ledger import Ledger
 
 AHEAD = 0.1
-"""Seconds before the last start at which the report's process begins: it needs as long to begin."""
+"""Seconds before the last job starts: as long as the report's process takes to begin."""
 AHEAD_PER_JOB = 2e-4
-"""And more by job: to read takes a third of that where it has a core."""
+"""Seconds more for each job: three times what reading its facts takes on a core of its own."""
 PACE_OF = 0.5
 """Seconds over which it is counted how fast jobs end."""
 
@@ -21,7 +21,7 @@ class NearEnd:
         self._fewest = 0.0
 
     def begins(self, ledger: Ledger, now: float) -> bool:
-        """Tell whether all jobs that wait will probably have started in that time, or none waits.
+        """Tell whether all jobs will probably have started in so many seconds, or have already.
 
         `now`: monotonic seconds.
         """

@@ -84,6 +84,7 @@ def new_pair(
 
 
 def decoded_json(data: bytes) -> dict[str, Any]:
+    """Read a JSON object, whatever text it holds."""
     # Bytes would have their encoding guessed each time.
     value: dict[str, Any] = json.loads(str(data, "utf-8", "surrogatepass"))
     return value

@@ -40,7 +40,7 @@ from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end
 from gpulaunch.process.native import command_line
 
-_MESSAGE = msgspec.json.Decoder(dict[str, Any])
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class SpawnerGoneError(GpulaunchError):
@@ -384,7 +384,7 @@ class Pair:
 def _decoded(message: bytes) -> dict[str, Any]:
     """Read a pair's message; `json` takes four times as long."""
     try:
-        return _MESSAGE.decode(message)
+        return _DECODER.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError):  # text that UTF-8 cannot hold
         return decoded_json(message)
 

@@ -70,7 +70,7 @@ class RunHistory(Struct):
         return sorted(self.attempts_by_job(), key=lambda one: (begin(one), one.id))
 
     def attempts_by_job(self) -> list[AttemptRecord]:
-        """Return the same in the order of the jobs, for whom another order will do: quicker."""
+        """Return the same in the order of the jobs, which takes less time."""
         every = (attempt for job in self.ledger.jobs.values() for attempt in job.attempts)
         return [attempt for attempt in every if not attempt.in_queue]
 

@@ -36,9 +36,9 @@ def main() -> None:
     thread.join()
     if not os.read(0, 1):
         return  # the run came to another end, or its supervisor to its own
-    from gpulaunch.report.write import attempt
+    from gpulaunch.report.write import write_at_the_end
 
-    said = attempt(ready[0])
+    said = write_at_the_end(ready[0])
     sys.stdout.write(said)
     sys.stdout.flush()
     os._exit(1 if said else 0)  # the interpreter would take down piece by piece what it built

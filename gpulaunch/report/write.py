@@ -201,16 +201,16 @@ class HistoryAhead:
     def follow(self, told: int) -> None:
         """Get ready to write the report, and read the journal until `told` is readable."""
         prepare()
-        with suppress(GpulaunchError, OSError):
+        over = select.poll()
+        over.register(told, select.POLLIN)
+        pause = 0.0
+        try:
             self._follower = Follower(self.run.events)
-            over = select.poll()
-            over.register(told, select.POLLIN)
-            pause = 0.0
             while not over.poll(pause * 1000):
                 # Not at each change: that is when the next job starts, which wants this core.
                 pause = 0.0 if self._read(self._follower) else READ_EVERY
-            return
-        self._follower = None
+        except (GpulaunchError, OSError):
+            self._follower = None
 
     def _read(self, follower: Follower) -> bool:
         facts = follower.read(piece=True)
@@ -229,7 +229,7 @@ class HistoryAhead:
         return None
 
 
-def attempt(ahead: HistoryAhead) -> str:
+def write_at_the_end(ahead: HistoryAhead) -> str:
     """Write the report of a run that is over; return why that failed, or ""."""
     try:
         write(ahead.run, over=True, history=ahead.finish())

@@ -52,12 +52,11 @@ def measure(quick: bool) -> dict[str, object]:
             for name, launcher in list(found.items()):
                 try:
                     for slots, count in jobs.items() if number < rounds else ():
-                        found_gaps = _gaps(place, launcher.launch, slots, count, program)
-                        gaps[slots][name].append(found_gaps)
+                        one = _gaps(place, launcher.launch, slots, count, program)
+                        gaps[slots][name].append(one)
                     took = sum(empty / rate for rate in rates[name])
-                    if number < min(2, whole_rounds) or (
-                        number < whole_rounds and took < WHOLE_SECONDS
-                    ):
+                    enough = len(rates[name]) >= 2 and took >= WHOLE_SECONDS
+                    if number < whole_rounds and not enough:
                         rate, cpu = _whole(place, launcher.whole, empty, program)
                         rates[name].append(rate)
                         spent[name].append(cpu)

@@ -102,7 +102,7 @@ class PreparedAhead:
             except (OSError, GpulaunchError):
                 return  # the launch itself meets with that, and says so
             stack.pop_all()
-        kind = PairKind(tuple(gpu.uuid for gpu in launch.gpus))
+        kind = _kind(launch)
         pair = self._pairs.take_idle(kind)
         if pair is not None:
             pair.foresee(command, message)
@@ -120,7 +120,7 @@ class PreparedAhead:
             return self._ready.pop(launch.attempt)
         if ready is not None:
             self._drop(ready)
-        kind = PairKind(tuple(gpu.uuid for gpu in launch.gpus))
+        kind = _kind(launch)
         if not self._pairs.idle(kind):
             alike = [one for one in self._ready.values() if one.pair and one.kind == kind]
             for one in alike[-1:]:  # what comes last
@@ -145,15 +145,17 @@ class PreparedAhead:
         """Give back what is kept for this card, whose lease is given back."""
         for ready in [one for one in self._ready.values() if gpu in one.kind.leases]:
             self._drop(ready)
-        self._wanted = deque(
-            launch for launch in self._wanted if gpu not in {one.uuid for one in launch.gpus}
-        )
+        self._wanted = deque(one for one in self._wanted if gpu not in _kind(one).leases)
 
     def forget(self, pair: Pair) -> None:
         """Use a pair no more that has left, or is gone."""
         for attempt, ready in self._ready.items():
             if ready.pair is pair:
                 self._ready[attempt] = replace(ready, pair=None)
+
+
+def _kind(launch: Launch) -> PairKind:
+    return PairKind(tuple(gpu.uuid for gpu in launch.gpus))
 
 
 def _same(one: Launch, other: Launch) -> bool:

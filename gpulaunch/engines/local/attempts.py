@@ -126,15 +126,15 @@ class LocalAttempts:
             running = self._running[launch.attempt] = self._begin(launch)
             self._on_pair.setdefault(running.pair, []).append(running)
         except ServerImporting:
-            self._outs.over(self._context.run.out_dir(launch.attempt))
+            self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "server")
         except LeaseAwayError:
-            self._outs.over(self._context.run.out_dir(launch.attempt))
+            self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "lease")
         except WorkerOverError:
             self._refuse(launch, Interrupted(Because("worker_ended")))
         except LeaseLostError:
-            self._outs.over(self._context.run.out_dir(launch.attempt))
+            self._end_out(launch.attempt)
             self._refuse(launch, Interrupted(Because("lease_lost")))
         except OSError as error:
             if error.errno in SCARCE:
@@ -424,8 +424,10 @@ class LocalAttempts:
         self._services.end(attempt)
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))
-        out = self._context.run.out_dir(attempt)
-        self._context.loop.later(lambda: self._outs.over(out))
+        self._context.loop.later(lambda: self._end_out(attempt))
+
+    def _end_out(self, attempt: AttemptId) -> None:
+        self._outs.over(self._context.run.out_dir(attempt))
 
 
 def _leases(launch: Launch) -> tuple[str, ...]:
