@@ -7,6 +7,7 @@ Decides nothing about jobs or cards. An end whose status says all is passed on a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -135,7 +136,8 @@ class EndDiagnosis:
             tail(self._run.log_file(ended.attempt)),
             rises=counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
-            rooms=rooms_of([self._run.out_dir(ended.attempt), job.cwd, *self._rooms]),
+            # The attempt's own `{{out}}`, if it stayed empty, may be a later attempt's by now.
+            rooms=rooms_of([os.fspath(self._run.outs), job.cwd, *self._rooms]),
         )
         found = diagnose(evidence) or _plain(evidence, job)
         if found is not None:

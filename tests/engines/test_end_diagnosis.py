@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +106,24 @@ def test_a_failure_is_told_once_each_of_its_cards_was_seen(scene: Scene, outcome
     assert ended.end.failure.kind == "gpu_oom"
     assert "Tried to allocate 20.00 GiB" in ended.end.failure.evidence
     assert ended.end.failure.advice
+
+
+def test_a_full_disk_is_seen_though_the_attempts_own_directory_is_gone_when_its_card_was_seen(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.run.outs.mkdir()
+    statvfs = os.statvfs
+
+    def full(path: str) -> object:
+        below = str(path).startswith(str(scene.run.path))
+        return SimpleNamespace(f_bavail=0, f_frsize=4096) if below else statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", full)
+    scene.end(Exited(1), "", ONE)
+    scene.show(ONE)
+    (ended,) = scene.told
+    assert ended.end.failure is not None
+    assert ended.end.failure.kind == "disk_full"
 
 
 def test_a_job_without_cards_asks_nobody(scene: Scene) -> None:
