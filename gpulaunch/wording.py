@@ -51,6 +51,7 @@ _CAUSES: dict[c.Cause, str] = {
     "unplaceable": "never started: it does not fit on the run's cards",
     "unplaceable_beside": "never started: it does not fit on the run's cards beside its services",
     "unqueueable": ("never started: a service cannot wait in a queue: it runs beside other jobs"),
+    "redefined": "its job is defined otherwise now",
     "not_in_file": "no longer in the job file",
     "left_out": "left as it is this time",
     "unasked": "starts when a job that needs it is ready to go",

@@ -37,6 +37,7 @@ Cause: TypeAlias = Literal[
     "unplaceable",  # it does not fit on the run's cards
     "unplaceable_beside",  # likewise, beside its services
     "unqueueable",  # a service, where an engine queues: it would have to run beside other jobs
+    "redefined",  # the job, while its attempt waited in an engine's queue
     "not_in_file",  # the job file has the job no more
     "left_out",  # this supervisor was told to leave the job as it is
     "unasked",  # a service that starts when a job that needs it is ready to go

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpulaunch.core import card_health, graph, one_ahead, retry
+from gpulaunch.core import card_health, graph, one_ahead, relisting, retry
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
@@ -153,10 +153,16 @@ def _decide(
 
 
 def _follow(state: State, node: Node, decision: retry.Decision) -> None:
+    renewed = node.renewed is not None
+    relisting.take_up(state, node)
+    if node.withdrawn and isinstance(decision, retry.TryAgain):
+        decision = retry.Settle("cancelled", Because("not_in_file"))
     if isinstance(decision, retry.Settle):
         graph.settle(state, node, decision.state, decision.reason)
         return
     there = decision.there
+    if renewed:
+        there = replace(there, demand=replace(node.job.demand, avoid=there.demand.avoid))
     if there.demand != node.job.demand:
         graph.redemand(state, node, there.demand)
     state.effects.fact(JobDelayed(node.name, decision.reason, there.delay, there.change))

@@ -50,7 +50,7 @@ def _something_moves(state: State) -> bool:
         service = live.service
         if service is None or live.stopping or live.inherited:
             return True
-        if not service.answers and service.links.dependants:
+        if not service.answers and service.dependants:
             return True
     return bool(state.jobs.delayed)
 
@@ -147,7 +147,7 @@ def _has_served(state: State, live: ActiveAttempt) -> bool:
     If it were stopped before, again and again, the run might never get anywhere.
     """
     since = state.ledger.attempt(live.id).launched.mono
-    dependants = live.service.links.dependants if live.service else []
+    dependants = live.service.dependants if live.service else []
     last = [attempt for node in dependants for attempt in state.record(node).attempts[-1:]]
     return any(attempt.ended and attempt.launched.mono >= since for attempt in last)
 

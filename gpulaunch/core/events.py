@@ -209,7 +209,7 @@ class Cancel(Struct, frozen=True):
 class Retry(Struct, frozen=True):
     """Request: requeue these jobs, or all that failed, and what was skipped because of them.
 
-    `as_filed`: as the job file defines them now, which RetriedAnew then brings; else as they are.
+    `as_filed`: as the job file defines them now, which Relisted then brings; else as they are.
     """
 
     jobs: tuple[str, ...] | None
@@ -250,14 +250,13 @@ class Asked(Struct, frozen=True):
     request: Request
 
 
-class RetriedAnew(Struct, frozen=True):
-    """A Retry with the job file read again: `jobs` are defined as the file has them now.
+class Relisted(Struct, frozen=True):
+    """The list has changed while the run lives: a reload, an addition, a setting.
 
-    Only jobs that have ended, or wait for another try, get the new definition; their `needs` and
-    `after` stay. `gone`: jobs that the file no longer has; they are kept, and not run.
+    `jobs`: new ones, and known ones as they are now; all others stay as they are. `gone`: jobs that
+    the list has no more.
     """
 
-    names: tuple[str, ...] | None
     jobs: tuple[Job, ...]
     gone: tuple[str, ...] = ()
 
@@ -268,7 +267,7 @@ LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | 
 
 Event: TypeAlias = (
     Submitted
-    | RetriedAnew
+    | Relisted
     | LeaseEvent
     | GangGranted
     | GpuEvent

@@ -64,12 +64,14 @@ def enqueue(state: State, node: Node) -> None:
             bad = bad or NeedUnmet(need.name, end)
         elif need.excluded and end != "succeeded":
             bad = bad or NeedUnmet(need.name, "excluded")
+        elif end == "succeeded" and need.job.service and need.withdrawn:
+            bad = bad or NeedUnmet(need.name, "unknown")
         elif end == "succeeded" and need.job.service:
             requeue(state, [need], NeededBy(node.name))
     if bad:
         settle(state, node, "skipped", bad)
         return
-    if node.job.service and node.links.dependants and not node.serving.open:
+    if node.job.service and node.dependants and not node.serving.open:
         retire(state, node)
         return
     blockers = sum(state.record(need).state != "succeeded" for need in node.links.needs)
@@ -95,7 +97,7 @@ def _advance(state: State, node: Node) -> None:
         state.jobs.delayed += 1
         state.effects.emit(SetTimer(Timer("retry", node.name), not_before))
         return
-    if node.job.service and node.links.dependants and not node.serving.waiters:
+    if node.job.service and node.dependants and not node.serving.waiters:
         node.become(IDLE)
         return
     missing = tuple(service for service in node.links.services if not service.answers)
@@ -155,7 +157,7 @@ def service_down(state: State, service: Node) -> None:
     if not (isinstance(service.state, Launched) and service.state.answers):
         return
     service.become(Launched(service.state.attempt))
-    for node in service.links.dependants:
+    for node in service.dependants:
         if isinstance(node.state, Ready):
             leave(state, node)
             _advance(state, node)
@@ -177,15 +179,15 @@ def settle(state: State, node: Node, end: JobState, reason: JobReason | None = N
         node.become(SETTLED)
         state.jobs.unsettled -= 1
         state.effects.fact(JobSettled(node.name, end, reason))
-        if end == "failed":
+        if end == "failed" and not node.withdrawn:
             state.jobs.failed[node] = None
         count(state, node, -1)
         unneeded.update(
             {service: None for service in node.links.services if not service.serving.open}
         )
-        for follower in node.links.followers:
+        for follower in node.followers:
             _unblock(state, follower)
-        for dependant in node.links.dependants:
+        for dependant in node.dependants:
             if _ended_badly(end):
                 if dependant.waits:
                     todo.append((dependant, "skipped", NeedUnmet(node.name, end)))
@@ -198,11 +200,17 @@ def settle(state: State, node: Node, end: JobState, reason: JobReason | None = N
 
 
 def _wake(state: State, service: Node) -> None:
-    """Requeue a service that has just stopped if a waiting job needs it."""
+    """Requeue a service that has just stopped if a waiting job needs it.
+
+    One that the list has no more stays as it is, and those jobs are skipped.
+    """
     if not service.job.service or state.record(service).state != "succeeded":
         return
-    if any(node.waits for node in service.links.dependants):
+    waiting = [node for node in service.dependants if node.waits]
+    if not service.withdrawn and waiting:
         requeue(state, [service], Because("needed_again"))
+    for node in waiting if service.withdrawn else ():
+        settle(state, node, "skipped", NeedUnmet(service.name, "unknown"))
 
 
 def _unblock(state: State, node: Node) -> None:
@@ -222,7 +230,7 @@ def retire(state: State, service: Node) -> None:
         if live is not None:
             stop(state, live, "stopped", Because("unneeded"))
     elif service.waits:
-        states = {state.record(node).state for node in service.links.dependants}
+        states = {state.record(node).state for node in service.dependants}
         if "succeeded" in states or state.record(service).attempts:
             settle(state, service, "succeeded")
         else:
@@ -275,7 +283,7 @@ def requeue(
         node.job = replace(node.job, demand=demand)
         state.jobs.unsettled += 1
         count(state, node, +1)
-        for follower in node.links.followers:
+        for follower in node.followers:
             _block(state, follower)
     for node in nodes:
         if isinstance(node.state, Blocked):
@@ -315,7 +323,7 @@ def to_retry(state: State, names: tuple[str, ...] | None) -> list[Node]:
 
     over = [node for node in asked if isinstance(node.state, Delayed) or is_bad(state, node)]
     above = reached(over, obstacles)
-    found = reached(above, lambda node: filter(skipped, node.links.dependants))
+    found = reached(above, lambda node: filter(skipped, node.dependants))
     there = (node for node in found if not state.record(node).vanished)
     return sorted(there, key=lambda node: node.order)
 

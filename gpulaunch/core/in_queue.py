@@ -65,7 +65,7 @@ def _under_way(state: State, policy: InEngineQueue, node: Node) -> tuple[Attempt
 
 
 def _look_at_dependants(state: State, node: Node) -> None:
-    for other in node.links.dependants:
+    for other in node.dependants:
         graph.may_go_ahead(state, other)
 
 

@@ -17,6 +17,7 @@ from gpulaunch.core import (
     deadlock,
     graph,
     on_cards,
+    relisting,
     requests,
     submission,
     why,
@@ -168,9 +169,8 @@ def _on(state: State, event: ev.Event) -> None:
             requests.go_on(state)
         case ev.Asked(ev.Retry(names)):
             requests.retry(state, names)
-        case ev.RetriedAnew(names, jobs, gone):
-            submission.redefine(state, jobs, gone)
-            requests.retry(state, names)
+        case ev.Relisted(jobs, gone) if state.course.submitted:
+            relisting.relist(state, jobs, gone)
         case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
         case ev.Asked(ev.Pause(why)):

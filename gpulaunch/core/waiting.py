@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -88,17 +88,14 @@ TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
 
 
 class Links(Struct, frozen=True):
-    """A job's neighbours in the graph. `unknown`: a need that is not in the file.
+    """The jobs that a job waits for. `unknown`: a need that is not in the list.
 
-    `needs` are without the `services` that it needs; `dependants` need it, `followers` come after
-    it.
+    `needs` are without the `services` that it needs.
     """
 
     needs: tuple[Node, ...] = ()
     services: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
-    dependants: tuple[Node, ...] = ()
-    followers: tuple[Node, ...] = ()
     unknown: str = ""
 
     @property
@@ -121,28 +118,40 @@ class Serving(Struct, eq=False):
     demands: Counter[Demand] = field(default_factory=Counter)
     companions: set[Node] = field(default_factory=set)
 
+    def forget_whom(self) -> None:
+        """Forget what is counted of the jobs that need the service; who waits for it, stays."""
+        self.open = 0
+        self.demands.clear()
+        self.companions.clear()
 
-_NO_LINKS, _NOBODY = Links(), Serving()
+
+NO_LINKS, _NOBODY = Links(), Serving()
 
 
 class Node(Struct, eq=False):
-    """A job in the graph of jobs. `order` is its place in the job file.
+    """A job in the graph of jobs. `order` is its place in the list of jobs.
 
-    `excluded`: this supervisor leaves it as it is; `state` is then Settled, whatever is recorded.
-    `fresh_from`: attempts numbered from here are this supervisor's own. `demand_asked` is the
-    demand that the job file states; a retry may need something else. `serving` is the service's
-    own; other jobs share one that is empty. `entry`: a ready job's one among the waiting jobs.
+    `dependants` need it, `followers` come after it. `excluded`: this supervisor leaves it as it is;
+    `state` is then Settled, whatever is recorded. `fresh_from`: attempts numbered from here are
+    this supervisor's own. `demand_asked` is the demand that its definition states; a retry may need
+    something else. `serving` is the service's own; other jobs share one that is empty. `entry`: a
+    ready job's one among the waiting jobs. `renewed`: its new definition, which it takes up once
+    its attempt has ended; `withdrawn`: the list has it no more, and nothing starts it again.
     """
 
     job: Job
     order: int
     demand_asked: Demand
     state: NodeState = UNKNOWN
-    links: Links = _NO_LINKS
+    links: Links = NO_LINKS
+    dependants: Sequence[Node] = ()  # a list from the first one on, as most jobs have none
+    followers: Sequence[Node] = ()
     serving: Serving = field(default_factory=lambda: _NOBODY)
     excluded: bool = False
     fresh_from: int = 1
     entry: Entry | None = None
+    renewed: Job | None = None
+    withdrawn: bool = False
 
     @classmethod
     def of(cls, job: Job, order: int) -> Node:
@@ -320,13 +329,14 @@ class WaitingJobs:
 
 
 class Jobs(Struct, eq=False):
-    """All jobs by name, and what is counted of them.
+    """All jobs by name, those of them that are `services`, and what is counted of them.
 
     `demands` counts the demands of unsettled jobs; `failed` keeps the order of the failures.
     `perhaps_ahead`: blocked jobs of which something has changed since they were last looked at.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    services: list[Node] = field(default_factory=list)
     waiting: WaitingJobs = field(default_factory=WaitingJobs)
     unsettled: int = 0
     delayed: int = 0
@@ -336,3 +346,10 @@ class Jobs(Struct, eq=False):
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
+
+    def add(self, job: Job) -> Node:
+        """Add a job as the last one of the list, and return its node."""
+        node = self.nodes[job.name] = Node.of(job, len(self.nodes))
+        if job.service is not None:
+            self.services.append(node)
+        return node

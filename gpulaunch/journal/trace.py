@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, get_args
 
 from msgspec import Struct
 
-from gpulaunch.core.events import Event, Instruction, Launch, RetriedAnew, Submitted
+from gpulaunch.core.events import Event, Instruction, Launch, Relisted, Submitted
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, Instant, Job, RetryPolicy, Service
@@ -69,10 +69,9 @@ class JobsSubmitted(Struct, frozen=True):
     left: frozenset[str]
 
 
-class JobsRetried(Struct, frozen=True):
-    """A RetriedAnew as it is written."""
+class JobsRelisted(Struct, frozen=True):
+    """A Relisted as it is written."""
 
-    names: tuple[str, ...] | None
     jobs: tuple[TracedJob, ...]
     gone: tuple[str, ...]
 
@@ -184,8 +183,8 @@ def decode_step(line: bytes) -> Step:
 
 @cache
 def _events() -> Any:
-    kept = [kind for kind in get_args(Event) if kind not in (Submitted, RetriedAnew)]
-    return reduce(or_, [*kept, JobsSubmitted, JobsRetried])
+    kept = [kind for kind in get_args(Event) if kind not in (Submitted, Relisted)]
+    return reduce(or_, [*kept, JobsSubmitted, JobsRelisted])
 
 
 @cache
@@ -199,8 +198,8 @@ def _slim(value: Event | Result) -> Any:
     match value:
         case Submitted(jobs, again, left):
             return JobsSubmitted(tuple(map(TracedJob.of, jobs)), again, left)
-        case RetriedAnew(names, jobs, gone):
-            return JobsRetried(names, tuple(map(TracedJob.of, jobs)), gone)
+        case Relisted(jobs, gone):
+            return JobsRelisted(tuple(map(TracedJob.of, jobs)), gone)
         case Launch(attempt, _, gpus, worker, after, share, behind):
             uuids = tuple(gpu.uuid for gpu in gpus)
             shares = dict([share] if share else [])
@@ -213,7 +212,7 @@ def _full(event: Any) -> Event:
     match event:
         case JobsSubmitted(jobs, again, left):
             return Submitted(tuple(job.job() for job in jobs), again, left)
-        case JobsRetried(names, jobs, gone):
-            return RetriedAnew(names, tuple(job.job() for job in jobs), gone)
+        case JobsRelisted(jobs, gone):
+            return Relisted(tuple(job.job() for job in jobs), gone)
     read: Event = event
     return read

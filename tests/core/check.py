@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from gpulaunch.core import on_cards
 from gpulaunch.core.card import NAMES, SetAside
 from gpulaunch.core.idle_workers import may_go_on
-from gpulaunch.core.model import SETTLED_STATES
+from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, State
@@ -29,6 +32,14 @@ def check(run: Run) -> None:
             check_queue(state, state.config.placing)
         else:
             check_idle(state)
+
+
+def check_definition(job: Job, jobs: Sequence[Job]) -> None:
+    """Check that a job that is launched is in the list, and is as the list has it now."""
+    newest = next((other for other in jobs if other.name == job.name), None)
+    assert newest is not None, f"{job.name} is launched, and the list has it no more"
+    same = replace(job, demand=newest.demand) == newest
+    assert same, f"{job.name} is launched as it was once: {job}, now {newest}"
 
 
 def check_jobs(state: State) -> None:
@@ -58,7 +69,7 @@ def check_jobs(state: State) -> None:
         if ready:
             missing = [service.name for service in node.links.services if not service.answers]
             assert not missing, f"{node.name} is ready without {missing}"
-        open_dependants = sum(not other.settled for other in node.links.dependants)
+        open_dependants = sum(not other.settled for other in node.dependants)
         assert not node.job.service or node.serving.open == open_dependants, (
             f"{node.name}: open count"
         )

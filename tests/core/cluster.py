@@ -61,8 +61,8 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.run import Run
-from tests.core.check import check
-from tests.core.edits import retried_anew
+from tests.core.check import check, check_definition
+from tests.core.edits import Edited
 from tests.core.options import config
 from tests.core.timers import timer_name
 from tests.core.world import turn
@@ -111,7 +111,8 @@ class Cluster:
             for i in range(cards)
         ]
         self.widest = cards
-        self.jobs, self.most, self.limits, self.limit = tuple(jobs), most, limits, limit
+        self.list = Edited(jobs)
+        self.most, self.limits, self.limit = most, limits, limit
         self.options = options
         self.entries: dict[AttemptId, Entry] = {}
         self.ends: dict[AttemptId, Ended] = {}
@@ -193,6 +194,7 @@ class Cluster:
 
     def _launch(self, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
+        check_definition(launch.job, self.jobs)
         assert not launch.gpus, f"Launch({attempt}) on a card"
         assert launch.worker is None, f"Launch({attempt}) in a worker"
         assert not self.closed, f"Launch({attempt}) while nothing may start"
@@ -214,8 +216,9 @@ class Cluster:
         assert not (launch.after and demand.uses), f"{attempt} holds tokens ahead of its needs"
         self.ahead += bool(launch.after)
         for other in job.after:
-            state = self.run.ledger.jobs[other].state if other in self.run.ledger.jobs else ""
-            assert state not in ("waiting", "running"), f"{attempt} before {other} has ended"
+            record = self.run.ledger.jobs.get(other)
+            over = record is None or record.vanished or record.state not in ("waiting", "running")
+            assert over, f"{attempt} before {other} has ended"
         demands = [self._demand(other) for other in mine] + [demand]
         gpus = sum(each.gpus for each in demands)
         assert self.limit is None or not demand.gpus or gpus <= self.limit, f"{attempt}: cards"
@@ -275,7 +278,7 @@ class Cluster:
         self.timers.clear()
         self.stopped = self.paused = self.held = False
         self.crashes += 1
-        self.jobs = tuple(jobs)
+        self.list.jobs = tuple(jobs)
         self.log.append(f"{self.now:9.3f} -- the client is killed")
         for entry in list(self.entries.values()):
             if not entry.known and self.rng.random() < 0.5:
@@ -466,6 +469,10 @@ class Cluster:
         self.tell(TimerFired(timer))
         return True
 
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.list.jobs
+
     def disturb(self) -> None:
         """Something that people do, or that nobody asked for."""
         rng, names = self.rng, [job.name for job in self.jobs]
@@ -485,10 +492,12 @@ class Cluster:
             self._ask(Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll < 0.7:
             self._ask(rng.choice(requests))
-        elif roll < 0.75:
-            self.tell(retried_anew(rng, self.jobs))
         else:
             self.tell(self._nonsense())
+
+    def relist(self) -> None:
+        """Somebody changes the list while the run lives."""
+        self.tell(self.list.change(self.rng))
 
     def _nonsense(self) -> Event:
         nobody = AttemptId(self.rng.choice(self.jobs).name, 99)
@@ -550,11 +559,12 @@ class Cluster:
         busy = [card.gpu.uuid for card in live.gpus.values() if card.attempts]
         assert not busy, f"attempts are left on {busy}"
         state, reason = self.run.outcome()
-        there = [job.name for job in self.jobs if not live.jobs[job.name].vanished]
-        bad = [name for name in there if live.jobs[name].state != "succeeded"]
+        bad = [job.name for job in self.jobs if live.jobs[job.name].state != "succeeded"]
         assert reason if state != "succeeded" else not bad, f"{state} with {bad}, {reason!r}"
         for job in self.jobs:
             record = live.jobs[job.name]
+            assert not record.vanished, f"{job.name} is in the list, and recorded as gone"
+            assert record.reason != Because("not_in_file"), f"{job.name} is in the list"
             if record.state == "waiting":
                 assert self.run.why_waiting(job.name), f"{job.name} waits without a reason"
             elif record.state in ("failed", "skipped", "cancelled"):

@@ -91,12 +91,15 @@ def play(seed: int, sides: int = 1) -> World:
         world.add(jobs, name="ABC"[number], **random_options(rng, cards))
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
+    lively = rng.choice([0.0, 0.0, 0.05, 0.15])
     for _ in range(rng.randint(0, 150)):
         if rng.random() < nervous:
             world.disturb(rng.choice(world.sides))
         elif rng.random() < sleepy:
             side = rng.choice(world.sides)
             (world.wake if side.asleep else world.suspend)(side)
+        elif rng.random() < lively:
+            world.relist(rng.choice(world.sides))
         elif rng.random() < nervous / 20:
             side = rng.choice(world.sides)
             world.crash(side, edited(rng, side))
@@ -121,9 +124,12 @@ def play_in_a_queue(seed: int) -> Cluster:
     most = rng.choice([1, 2, 3, 100])
     cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)
     nervous = rng.choice([0.0, 0.05, 0.2])
+    lively = rng.choice([0.0, 0.0, 0.05, 0.15])
     for _ in range(rng.randint(0, 150)):
         if rng.random() < nervous:
             cluster.disturb()
+        elif rng.random() < lively:
+            cluster.relist()
         elif rng.random() < nervous / 5:
             cluster.crash(edited(rng, cluster))
         elif not cluster.step():

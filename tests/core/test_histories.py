@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -20,13 +20,15 @@ from gpulaunch.core import (
     idle_workers,
     in_queue,
     ledger,
+    links,
     on_cards,
     one_ahead,
     placement,
+    relisting,
     waiting,
 )
 from gpulaunch.core.facts import JobVanished
-from gpulaunch.core.model import Demand
+from gpulaunch.core.model import Demand, Job
 from gpulaunch.core.state import InEngineQueue, State
 from tests.core.cluster import Cluster
 from tests.core.histories import play, play_in_a_queue
@@ -82,7 +84,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
-        "LeaseLost HolderChanged robbed followed"
+        "LeaseLost HolderChanged robbed followed Relisted"
     )
     for name in (*expected.split(" "), "taken back"):
         assert seen[name], f"no history has {name}: {seen}"
@@ -99,7 +101,7 @@ def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
     expected = (
         "Launch StopAttempt SetTimer AttemptQueued AttemptStarted TimerFired Asked "
         "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
-        "Misplaced ahead shared"
+        "Misplaced ahead shared Relisted"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -250,9 +252,56 @@ def _ignore_a_new_holder(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cards.Cards, "described", lambda self, card, holder: None)
 
 
+def _keep_what_the_list_has_no_more(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(relisting, "_withdraw", lambda state, node: None)
+
+
+def _try_again_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    withdraw = relisting._withdraw
+
+    def broken(state: State, node: waiting.Node) -> None:
+        withdraw(state, node)
+        node.withdrawn = False
+
+    patch.setattr(relisting, "_withdraw", broken)
+
+
+def _stay_as_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(relisting, "take_up", lambda state, node: None)
+
+
+def _stay_linked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(links, "untie", lambda nodes: None)
+
+
+def _stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
+    def broken(state: State, pairs: Sequence[tuple[waiting.Node, Job]]) -> list[waiting.Node]:
+        for node, job in pairs:
+            node.job, node.demand_asked = job, job.demand
+        return []
+
+    patch.setattr(relisting, "_redefine", broken)
+
+
+def _never_come_back(patch: pytest.MonkeyPatch) -> None:
+    back = relisting._back_in_the_list
+    patch.setattr(relisting, "_back_in_the_list", lambda state, nodes: back(state, nodes)[:0])
+
+
+RELISTING = [
+    _keep_what_the_list_has_no_more,
+    _try_again_what_was_withdrawn,
+    _stay_as_it_was,
+    _stay_linked,
+    _stay_in_the_queue,
+    _never_come_back,
+]
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
+        *RELISTING,
         _skip_the_drain,
         _forget_the_tokens,
         _ignore_the_tokens,
@@ -360,6 +409,7 @@ def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "breakage",
     [
+        *RELISTING,
         _forget_the_tokens,
         _ignore_the_tokens,
         _never_skip,

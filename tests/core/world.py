@@ -79,8 +79,8 @@ from gpulaunch.core.model import (
 from gpulaunch.core.reasons import FailedAlike
 from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
-from tests.core.check import check
-from tests.core.edits import retried_anew
+from tests.core.check import check, check_definition
+from tests.core.edits import Edited
 from tests.core.options import config
 from tests.core.timers import timer_name
 
@@ -149,7 +149,7 @@ class Side:
 
     name: str
     run: Run
-    jobs: tuple[Job, ...]
+    list: Edited
     limits: dict[str, int]
     cpus: int
     options: dict[str, Any]
@@ -172,6 +172,10 @@ class Side:
     unleased: set[str] = field(default_factory=set)  # by LeaseLost, and not asked for since
     held: dict[AttemptId, Process] = field(default_factory=dict)  # until their cards are there
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.list.jobs
 
 
 def turn(rng: random.Random, most: int) -> int:
@@ -223,7 +227,7 @@ class World:
         ledger, replayed = Ledger(), Ledger()
         self._open(name, gpus, 1, ledger, replayed)
         run = Run(gpus, config(limits=limits or {}, cpus=cpus, **options), ledger)
-        side = Side(name, run, tuple(jobs), limits or {}, cpus, options, replayed)
+        side = Side(name, run, Edited(jobs), limits or {}, cpus, options, replayed)
         self.sides.append(side)
         self.tell(side, Submitted(side.jobs))
         return side
@@ -283,7 +287,7 @@ class World:
         side.asleep = side.gathered = False
         side.stopped = side.paused = False
         side.crashes += 1
-        side.jobs = tuple(jobs)
+        side.list.jobs = tuple(jobs)
         self._open(side.name, gpus, ledger.opening.epoch + 1, ledger, side.replayed)
         again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
         side.run = Run(gpus, config(limits=side.limits, cpus=side.cpus, **side.options), ledger)
@@ -454,6 +458,7 @@ class World:
     def _launch(self, side: Side, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
         uuids = [gpu.uuid for gpu in launch.gpus]
+        check_definition(job, side.jobs)
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
         mine = [p for p in self.processes.values() if p.side is side] + [*side.held.values()]
@@ -498,9 +503,8 @@ class World:
             assert idle.job.demand.same_seat(demand), f"Launch({attempt}) in another one's worker"
             self.continued += 1
         states = {name: record.state for name, record in side.run.ledger.jobs.items()}
-        by_name = {other.name: other for other in side.jobs}
         for need in job.needs:
-            if need in by_name and by_name[need].service:
+            if states.get(need) and side.run.ledger.jobs[need].definition.service:
                 serving: list[object] = [
                     p for p in mine if p.attempt.job == need and p.ready and not p.asked
                 ]
@@ -510,6 +514,7 @@ class World:
                 assert states[need] == "succeeded", f"Launch({attempt}) before {need}"
         for other in job.after:
             done = states.get(other, "succeeded") not in ("waiting", "running")
+            done = done or side.run.ledger.jobs[other].vanished
             assert done, f"Launch({attempt}) before {other} has ended"
         alive = [p for p in mine if p.asked != "old"]
         used = Counter(token for p in alive for token in p.job.demand.uses)
@@ -962,8 +967,9 @@ class World:
         elif roll == 1 and rng.random() < 0.3:
             self._ask(side, Cancel(None))
         elif roll in (2, 3):
+            if rng.random() < 0.5:
+                self.relist(side)
             self._ask(side, Retry(rng.choice([None, (rng.choice(names),)])))
-            self.tell(side, retried_anew(rng, side.jobs))
         elif roll in (4, 5):
             gpus = None if rng.random() < 0.3 else (rng.choice(uuids),)
             self._ask(side, DrainGpus(gpus, now=rng.random() < 0.5))
@@ -994,6 +1000,11 @@ class World:
             self._report(side, rng.choice(uuids))
         else:
             self.now += rng.choice([0.5, 5.0, 700.0])
+
+    def relist(self, side: Side) -> None:
+        """Somebody changes the list while the run lives."""
+        if not side.asleep:
+            self.tell(side, side.list.change(self.rng))
 
     def _nonsense(self, side: Side) -> Event:
         """Events that nothing asked for."""
@@ -1094,13 +1105,14 @@ class World:
         assert live == replayed, "the replayed ledger differs"
         state, reason = side.run.outcome()
         if state == "succeeded":
-            there = [n for n in side.jobs if not live.jobs[n.name].vanished]
-            bad = [n for n in there if live.jobs[n.name].state != "succeeded"]
+            bad = [n for n in side.jobs if live.jobs[n.name].state != "succeeded"]
             assert not bad, f"succeeded with {bad}"
         else:
             assert reason, f"{state} without a reason"
         for job in side.jobs:
             record = live.jobs[job.name]
+            assert not record.vanished, f"{job.name} is in the list, and recorded as gone"
+            assert record.reason != Because("not_in_file"), f"{job.name} is in the list"
             if record.state in ("failed", "skipped", "cancelled"):
                 assert record.reason, f"{job.name} {record.state} without a reason"
             if record.state == "waiting":
