@@ -5,26 +5,43 @@ supervise: Answers, by its loop ─▶ attended, by a thread: summary, report �
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from threading import Thread
+from typing import Any
 
 from msgspec import Struct
 
-from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
+from gpulaunch.app.listing import RunList
+from gpulaunch.app.rereading import Filed, Reading, RefusedError, read_addition
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.control.protocol import EXPLAINED, TOLD, Asking, Hello, Reasons, Told
+from gpulaunch.control.protocol import (
+    CHANGED,
+    EXPLAINED,
+    TOLD,
+    Add,
+    Asking,
+    Changed,
+    Hello,
+    Reasons,
+    Reload,
+    SetFields,
+    Told,
+)
 from gpulaunch.control.server import Conn, ControlServer
-from gpulaunch.core.events import Asked, Retry
+from gpulaunch.core.events import Asked, Event, Retry
+from gpulaunch.core.facts import Fact, JobSet
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.run import Run
-from gpulaunch.engines.pool import CardPool
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
+from gpulaunch.jobfile.load import Beside
+from gpulaunch.journal.given import facts_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
@@ -40,52 +57,134 @@ def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
     }
 
 
-class Answers(Struct, frozen=True):
-    """What a live run answers, and asks its supervisor for. `filed`: see `rereading`."""
+class Answers(Struct):
+    """What a live run answers, and asks its supervisor for.
+
+    `plan`: its list, as its job file had it last; `filed`: that file, None where there is none.
+    `lend` takes the environment of added jobs, by their names.
+    """
 
     directory: RunDir
-    pool: CardPool
+    plan: Plan
     filed: Filed | None
+    list: RunList
     supervisor: Supervisor
-    run: Run
     loop: Loop
+    lend: Callable[[Sequence[str], Mapping[str, str]], object]
 
     def answer(self, conn: Conn, asking: Asking) -> None:
-        """Answer one request, at once or when the job file has been read again."""
-        if isinstance(asking, Retry) and asking.as_filed and self.filed is not None:
-            self._read_again(conn, asking, self.filed)
-        else:
-            conn.send(self._answer(asking))
+        """Answer one request, at once or when a list of jobs has been read."""
+        try:
+            match asking:
+                case Retry(names, as_filed=True) if self.filed is not None:
+                    self._once_read(conn, self._file(), partial(self._retry, conn, names))
+                case Reload(dry_run):
+                    self._once_read(conn, self._file(), partial(self._reload, conn, dry_run))
+                case Add():
+                    self._once_read(conn, self._addition(asking), partial(self._add, conn, asking))
+                case SetFields(names, fields) if self.filed and not all(fields.values()):
+                    self._once_read(conn, self._file(), partial(self._set, conn, names, fields))
+                case SetFields(names, fields):
+                    self._set(conn, names, fields, None)
+                case _:
+                    conn.send(self._answer(asking))
+        except RefusedError as error:
+            _refuse(conn, error)
 
-    def _read_again(self, conn: Conn, asking: Retry, filed: Filed) -> None:
-        """Read the job file again, then answer with the requeued jobs, or why none is."""
-        reading = Reading(filed, os.environ)
+    # ── Lists that have to be read first ────────────────────────────────────────────────────────
+
+    def _once_read(self, conn: Conn, reading: Reading, then: Callable[[Plan], None]) -> None:
+        """Go on with the plan once it was read; answer with what is wrong, if anything is."""
 
         def over() -> None:
             self.loop.unwatch(reading.fileno())
             reading.close()
             try:
-                conn.send(self._retry_anew(reading.plan(), asking.jobs))
+                then(reading.plan())
             except RefusedError as error:
-                conn.fail(str(error))
+                _refuse(conn, error)
 
         self.loop.watch(reading.fileno(), over)
 
-    def _retry_anew(self, plan: Plan, names: tuple[str, ...] | None) -> dict[str, object]:
-        anew = refiled(self.run, plan, names, self.pool)
+    def _file(self) -> Reading:
+        """Begin to read the job file. Raises RefusedError where there is none."""
+        filed = self.filed
+        if filed is None:
+            raise RefusedError(f"{self.directory.path} has no job file that it could read anew")
+        return Reading(lambda: filed.read(os.environ), str(filed.file))
+
+    def _addition(self, asking: Add) -> Reading:
+        """Begin to read the jobs that are to be added."""
+        if self.supervisor.ledger.stopping:
+            raise RefusedError(f"{self.directory.path} is stopping: nothing is added to it")
+        text = asking.text
+        if asking.stem:
+            text = _named(text, self.list.name_for(asking.stem))
+        waits = "needs" in text or "after" in text
+        beside = Beside(self.list.run.listed() if waits else (), self.list.limits)
+        read = partial(read_addition, asking, text, beside, self.list.pool.engine, self.filed)
+        return Reading(read, asking.label)
+
+    # ── What becomes of them ────────────────────────────────────────────────────────────────────
+
+    def _retry(self, conn: Conn, names: tuple[str, ...] | None, plan: Plan) -> None:
+        change = self.list.retried(plan, names)
+        requeued = [n for n in self.list.run.retried_by(names) if n not in change.gone]
+        self._keep(plan)
+        known = self.list.run.ledger.jobs
+        changed = [j.name for j in change.jobs if known[j.name].definition.digest != j.digest]
+        told = {"requeued": requeued, "changed": changed, "gone": list(change.gone)}
+        self.supervisor.post(change)
+        self._take(conn, Asked(Retry(names)), told)
+
+    def _reload(self, conn: Conn, dry_run: bool, plan: Plan) -> None:
+        change = self.list.reloaded(plan)
+        told = CHANGED.plain(Changed(self.list.summary(change), tuple(self._kept_back(plan))))
+        if dry_run:
+            conn.send(told)
+            return
+        self._keep(plan)
+        self.plan = plan
+        self._take(conn, change, told)
+
+    def _add(self, conn: Conn, asking: Add, plan: Plan) -> None:
+        change = self.list.added(plan)
+        names = [job.name for job in change.jobs]
+        self.list.given.update(zip(names, change.jobs, strict=True))
+        self.lend(names, asking.environ)
+        self._take(conn, change, {"names": names}, facts_of(asking.addition, change.jobs))
+
+    def _set(
+        self, conn: Conn, names: tuple[str, ...], fields: Mapping[str, str], plan: Plan | None
+    ) -> None:
+        change = self.list.set(names, fields, plan)
+        told = CHANGED.plain(Changed(self.list.summary(change)))
+        self._take(conn, change, told, [JobSet(name, fields) for name in names])
+
+    def _take(
+        self, conn: Conn, event: Event, answer: Mapping[str, Any], facts: Sequence[Fact] = ()
+    ) -> None:
+        """Record the facts, have the core take the event, and answer once all that is recorded."""
+        self.supervisor.take(event, facts, lambda: conn.send(answer))
+
+    def _keep(self, plan: Plan) -> None:
+        """Keep a copy of the job file as it was read, if it has changed. Raises RefusedError."""
         directory = self.directory
         try:
             if read_bytes(directory.newest_jobs_file()) != plan.text:
                 replace_file(directory.next_jobs_file(), plan.text)
         except OSError as error:
-            raise RefusedError(
-                f"{error.filename}: {error.strerror}; nothing was requeued"
-            ) from None
-        known = self.run.ledger.jobs
-        changed = [j.name for j in anew.jobs if known[j.name].definition.digest != j.digest]
-        self.supervisor.post(anew)
-        requeued = [job.name for job in anew.jobs]
-        return {"requeued": requeued, "changed": changed, "gone": list(anew.gone)}
+            raise RefusedError(f"{error.filename}: {error.strerror}; nothing was changed") from None
+
+    def _kept_back(self, plan: Plan) -> Iterator[str]:
+        """Yield what of the job file's own keys changed, which a live run does not take up."""
+        for key, was, now in (
+            ("gpus", self.plan.selection, plan.selection),
+            ("limits", self.plan.limits, plan.limits),
+            ("notify", self.plan.notify, plan.notify),
+        ):
+            if was != now:
+                yield f"{key}: changed in the job file; the run has it so from its next resume on"
 
     def _answer(self, asking: Asking) -> dict[str, object]:
         ledger = self.supervisor.ledger
@@ -100,11 +199,26 @@ class Answers(Struct, frozen=True):
                 answer: dict[str, object] = TOLD.plain(Told(reasons))
                 return answer
             case Retry(names):
-                requeued = self.run.retried_by(names)
+                requeued = self.list.run.retried_by(names)
                 self.supervisor.post(Asked(asking))
                 return {"requeued": requeued, "changed": [], "gone": []}
+            case Add() | Reload() | SetFields():
+                raise AssertionError(asking)  # `answer` has them done
         self.supervisor.post(Asked(asking))
         return {"done": True}
+
+
+def _named(text: str, name: str) -> str:
+    """Return a list of one job with this name for it."""
+    tree = json.loads(text)
+    tree["jobs"][0]["name"] = name
+    return json.dumps(tree)
+
+
+def _refuse(conn: Conn, error: RefusedError) -> None:
+    """Answer that nothing was changed, and why."""
+    found = [{**mistake.plain(), "text": mistake.text} for mistake in error.found]
+    conn.send({"error": str(error), **({"found": found} if found else {})})
 
 
 @contextmanager

@@ -120,11 +120,16 @@ def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
 
 def alive(run: str | os.PathLike[str] | None, observer: Observer) -> FoundRun:
     """Return the live run of that name; without one, the only live run here. Raises UsageError."""
+    return FoundRun(alive_dir(run, observer), observer)
+
+
+def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
+    """Return the directory of the live run that `alive` returns. Its journal is not read."""
     if run is not None:
-        one = status(run, observer)
-        if one.state != "running":
-            raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
-        refuse_elsewhere(one.run)
+        one = directory(run, observer)
+        if state_of(one) != "running":
+            raise UsageError(f"{one.path} is not alive: it {_was(FoundRun(one, observer))}")
+        refuse_elsewhere(one)
         return one
     near = here(working_directory(), _named_directories())
     living = [each for each in near.runs if state_of(each) == "running"] if near else []
@@ -134,7 +139,7 @@ def alive(run: str | os.PathLike[str] | None, observer: Observer) -> FoundRun:
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
-    return FoundRun(living[0], observer)
+    return living[0]
 
 
 def alive_of(job_file: Path) -> list[RunDir]:

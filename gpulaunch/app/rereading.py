@@ -1,7 +1,7 @@
-"""Reads the job file once more: for a run that is gone on with, or, while it lives, for a retry.
+"""Reads a job list for a run that has begun: its file once more, or jobs that are added to it.
 
-    Retry(as filed) ─▶ a thread reads the file ─end of pipe─▶ refiled: what changed ─▶ RetriedAnew
-                                                                   └─ or Refused: why nothing did
+    Retry, Reload, Add ─▶ a thread reads the list ─end of pipe─▶ `listing`: what changes ─▶ Relisted
+                                                     └─ or Refused: why nothing does
 
 A long list takes seconds to read, and a dead file server never answers: the loop waits for neither.
 """
@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from gpulaunch.app.checks import misfits
 from gpulaunch.app.options import RunOptions
-from gpulaunch.core.events import RetriedAnew
-from gpulaunch.core.model import Job
-from gpulaunch.core.run import Run
-from gpulaunch.engines.pool import CardPool
-from gpulaunch.errors import GpulaunchError, JobFileError, UsageError
+from gpulaunch.control.protocol import Add
+from gpulaunch.core.ledger import LOCAL
+from gpulaunch.diagnose.lint.absent import looking
+from gpulaunch.errors import GpulaunchError, Mistake, UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.jobfile import Plan, load, load_text
+from gpulaunch.jobfile.load import Beside
 from gpulaunch.jobfile.plan import as_chosen
-from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import listing
 
 
 class Filed(Struct, frozen=True):
@@ -63,6 +61,20 @@ def filed_of(manifest: Manifest, options: RunOptions) -> Filed | None:
     return Filed(Path(manifest.job_file), options.choices) if manifest.job_file else None
 
 
+def read_addition(asking: Add, text: str, beside: Beside, engine: str, filed: Filed | None) -> Plan:
+    """Return the plan of jobs that are added to a run. Raises JobFileError."""
+    plan = load_text(
+        text.encode(errors="surrogateescape"),
+        name=asking.label,
+        base=Path(asking.base),
+        environ=asking.environ,
+        look=looking(asking.environ, cluster=engine != LOCAL),
+        beside=beside,
+    )
+    choices = filed.choices if filed else NOTHING_CHOSEN
+    return as_chosen(plan, choices.explain, choices.preload)
+
+
 def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -> Plan:
     """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError."""
     copy = run.newest_jobs_file()
@@ -75,72 +87,43 @@ def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -
 
 
 class RefusedError(GpulaunchError):
-    """Nothing was requeued; the text says why."""
+    """Nothing was changed; the text says why. `found`: the mistakes of a list, if it has any."""
+
+    def __init__(self, text: str, found: Sequence[Mistake] = ()) -> None:
+        super().__init__(text)
+        self.found = tuple(found)
 
 
 class Reading:
-    """Reads the file in a thread; `fileno` becomes readable (end of file) once that is over."""
+    """Reads a list in a thread; `fileno` becomes readable (end of file) once that is over."""
 
-    def __init__(self, filed: Filed, environ: Mapping[str, str]) -> None:
-        self._read, self._write = os.pipe2(os.O_CLOEXEC)
-        self._filed = filed
-        self._environ = dict(environ)
-        self._found: Plan | str = ""
+    def __init__(self, read: Callable[[], Plan], what: str) -> None:
+        self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
+        self._read = read
+        self._what = what
+        self._found: Plan | RefusedError | None = None
         threading.Thread(target=self._look, daemon=True).start()
 
     def fileno(self) -> int:
-        return self._read
+        return self._read_end
 
     def close(self) -> None:
         """Close the descriptor. Unwatch it first; the thread ends by itself."""
-        os.close(self._read)
+        os.close(self._read_end)
 
     def plan(self) -> Plan:
-        """Return the plan that was read. Raises RefusedError with every mistake of the file."""
+        """Return the plan that was read. Raises RefusedError with every mistake of the list."""
         if isinstance(self._found, Plan):
             return self._found
-        raise RefusedError(self._found)
+        assert self._found is not None
+        raise self._found
 
     def _look(self) -> None:
         try:
-            self._found = self._filed.read(self._environ)
+            self._found = self._read()
         except GpulaunchError as error:
-            self._found = f"{error}\nnothing was requeued: the run goes on as it was"
+            self._found = RefusedError(str(error), getattr(error, "found", ()))
         except Exception as error:  # a bug there must not leave the client without an answer
-            self._found = f"{self._filed.file} could not be read: {error!r}; nothing was requeued"
+            self._found = RefusedError(f"{self._what} could not be read: {error!r}")
         finally:
-            os.close(self._write)
-
-
-def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool) -> RetriedAnew:
-    """Return the retry of these jobs (None: all that failed) by this plan. Changes nothing.
-
-    Raises RefusedError where a job can never run as it is now, or its needs, after or service
-    changed: a live run cannot take that up.
-    """
-    by_name = {job.name: job for job in plan.jobs}
-    asked = run.retried_by(names)
-    gone = tuple(name for name in asked if name not in by_name)
-    jobs = tuple(by_name[name] for name in asked if name in by_name)
-    if wrong := misfits(plan, jobs, pool):
-        raise RefusedError(str(JobFileError(wrong)))
-    if moved := [job.name for job in jobs if _moved(job, run)]:
-        raise RefusedError(
-            f"{listing(moved)}: needs, after or service is another now, which a live run cannot"
-            " take up. Nothing was requeued: let the run end, or stop it, and retry then;"
-            " --recorded retries what it began with"
-        )
-    return RetriedAnew(names, jobs, gone)
-
-
-def _moved(job: Job, run: Run) -> bool:
-    """Tell whether the job's needs or after, among the run's jobs, or its service changed."""
-    known = run.job(job.name)
-    if known is None:
-        return False
-
-    def links(one: Job) -> tuple[set[str], set[str], bool]:
-        there = run.ledger.jobs.keys()
-        return set(one.needs) & there, set(one.after) & there, one.service is None
-
-    return links(job) != links(known)
+            os.close(self._write_end)

@@ -25,6 +25,7 @@ from gpulaunch.app.checks import (
     warn_of_telling,
 )
 from gpulaunch.app.damage import remembered_to_go_on
+from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import directory, jobs_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
@@ -147,15 +148,20 @@ def _go_on(
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
         plan = plan_again(run, manifest, options, recorded)
-        chosen = choose(ledger, plan.jobs, options)
+        given = added_to(run, plan, ledger)
+        jobs = [as_set(job, ledger) for job in (*plan.jobs, *given)]
+        chosen = choose(ledger, jobs, options)
         with looking_at(plan) as looking:
             pool, *_ = all_told(
                 lambda: pool_for(plan, chosen.to_do, options, manifest.run, observer),
-                lambda: refuse_absent(plan, chosen.to_do, options),
+                lambda: refuse_absent(plan, [j for j in chosen.to_do if not j.given], options),
                 lambda: warn_of_telling(plan, looking, observer),
             )
         cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
         observer.note(f"{cards}{chosen}")
+        if strange := [job.name for job in given if job.name not in chosen.over]:
+            text = f"with this shell's environment, as theirs is not kept: {listing(strange, 5)}"
+            observer.note(text, urgent=True)
         if lost := [job.name for job in chosen.to_do if job.name in endless]:
             why = "again because no end of theirs can be read, be it a success"
             observer.note(f"{why}: {listing(lost, 10)}", urgent=True)
@@ -187,6 +193,7 @@ def _go_on(
             Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
             ledger,
             [attempt.id for attempt in ledger.open_attempts()],
+            given,
             None if recorded else filed_of(manifest, options),
         )
         with Journal.reopen(run) as journal:

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
+from gpulaunch.app.listing import RunList
 from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions
@@ -27,7 +28,7 @@ from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.model import AttemptId, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, OnCards, RunConfig
 from gpulaunch.engines import setup_of
@@ -61,8 +62,9 @@ QUEUE = 1000
 class Session(Struct, frozen=True):
     """What a supervisor needs to begin. `ledger` is the state that earlier epochs left, if any.
 
-    `left`: attempts without a recorded end. `filed`: the job file; None: the jobs are only in the
-    run's directory. `earlier`: how long jobs took in earlier runs of the file, in seconds by name.
+    `left`: attempts without a recorded end. `given`: jobs that were added while it lived. `filed`:
+    the job file; None: the jobs are only in the run's directory. `earlier`: how long jobs took in
+    earlier runs of the file, in seconds by name.
     """
 
     run: RunDir
@@ -73,6 +75,7 @@ class Session(Struct, frozen=True):
     submitted: Submitted
     ledger: Ledger
     left: Sequence[AttemptId] = ()
+    given: Sequence[Job] = ()
     filed: Filed | None = None
     earlier: Mapping[str, float] = field(default_factory=dict)
 
@@ -237,7 +240,12 @@ def supervise(
         context = _context(session, ledger, supervisor, loop)
         engine = make(context, session.pool, session.options.slurm)
         stack.callback(engine.close)
-        answers = Answers(session.run, session.pool, session.filed, supervisor, run, loop)
+        only, given = session.options.choices.only, {job.name: job for job in session.given}
+        runs_list = RunList(run, session.pool, session.plan.limits, only, given)
+        lend = context.environments.lend
+        answers = Answers(
+            session.run, session.plan, session.filed, runs_list, supervisor, loop, lend
+        )
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)

@@ -85,6 +85,7 @@ class Supervisor:
         self._to_show = False
         self._recording = True
         self._syncing = False
+        self._once_recorded: list[Callable[[], object]] = []
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
         self.no_card = False
@@ -98,6 +99,22 @@ class Supervisor:
     def note(self, job: str | None, text: str) -> None:
         """Record a line for people, which changes no state."""
         self._add(Noted(text, job))
+
+    def take(self, event: ev.Event, facts: Sequence[Fact], recorded: Callable[[], object]) -> None:
+        """Record facts that somebody else made, handle all that was posted and then this event.
+
+        Calls `recorded` once all of that is in the journal. Not to be called from `Run.handle`.
+        """
+        now = self._clock()
+        for fact in facts:
+            self._run.ledger.apply(fact, now)
+        self.record(facts, now)
+        self.post(event)
+        self._driver.settle()
+        if self._recording:
+            recorded()
+        else:
+            self._once_recorded.append(recorded)
 
     def on_signal(self, number: int) -> None:
         """Ask the run to stop; at the second signal, to stop at once."""
@@ -293,6 +310,9 @@ class Supervisor:
             held, self._held = self._held, {}
             for instruction in held.values():
                 self.carry_out(instruction)
+            waiting, self._once_recorded = self._once_recorded, []
+            for recorded in waiting:
+                recorded()
             if not self.unrecorded:
                 self.post(ev.Asked(ev.Pause(None)))
         else:

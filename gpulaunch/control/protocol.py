@@ -16,14 +16,15 @@ from msgspec import Struct
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
+from gpulaunch.core.relisting import ListChange
 from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.gpus.names import Holder, user_name
 from gpulaunch.shapes import coder_of
 
 EXPLAINED = 1000
 """Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
-REQUEST_BYTES = 4 << 20
-"""Bytes of a request at most: a command line holds 2 MiB, and JSON may double some of it."""
+REQUEST_BYTES = 64 << 20
+"""Bytes of a request at most: a job file of 100,000 jobs has a third of that."""
 REPLY_BYTES = 64 << 20
 """Bytes of an answer at most."""
 _NAME_CHARS = 255
@@ -38,7 +39,39 @@ class Reasons(Struct, frozen=True):
     """Request: why do jobs wait? Answered by Told, for the first of them."""
 
 
-Asking: TypeAlias = Request | Hello | Reasons
+class Reload(Struct, frozen=True):
+    """Request: read the job file anew. `dry_run`: only say what that would change.
+
+    Answered by Changed once it is recorded.
+    """
+
+    dry_run: bool = False
+
+
+class Add(Struct, frozen=True):
+    """Request: add jobs to the list. Answered by {"names"} once they are recorded.
+
+    `text` is a job file's; messages call it `label`, and its relative paths start at `base`. With a
+    `stem`, its one job gets a name of the run's choosing, which begins so. `environ`: the jobs'
+    environment. `addition`: a text of the client's own; two that have the same are one.
+    """
+
+    addition: str
+    text: str
+    label: str
+    base: str
+    environ: Mapping[str, str]
+    stem: str = ""
+
+
+class SetFields(Struct, frozen=True):
+    """Request: set fields of jobs that wait, as typed. Answered by Changed once recorded."""
+
+    jobs: tuple[str, ...]
+    fields: Mapping[str, str]
+
+
+Asking: TypeAlias = Request | Hello | Reasons | Reload | Add | SetFields
 ASKING = coder_of(Asking)
 """How a request is written. Reading another raises ValueError, in words for the client."""
 
@@ -72,6 +105,16 @@ class Told(Struct, frozen=True):
 
 
 TOLD = coder_of(Told)
+
+
+class Changed(Struct, frozen=True):
+    """A run's answer to Reload and SetFields. `notes`: what of the job file it does not take up."""
+
+    change: ListChange
+    notes: tuple[str, ...] = ()
+
+
+CHANGED = coder_of(Changed)
 
 
 class AlreadySupervisedError(UnfinishedRunError):

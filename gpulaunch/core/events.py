@@ -241,7 +241,11 @@ class GoOn(Struct, frozen=True):
     """Request: start jobs again, after so many failed alike that none was started any more."""
 
 
-Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop
+class Finish(Struct, frozen=True):
+    """Request: no more jobs come; a standing run ends once all that it has are over."""
+
+
+Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop | Finish
 
 
 class Asked(Struct, frozen=True):

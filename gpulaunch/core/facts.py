@@ -32,6 +32,7 @@ class RunOpened(Struct, frozen=True):
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
     at most so many of the cards are held at once, None: all. `engine` carries the attempts out.
+    `standing`: it waits for more jobs when it has none left, until ListClosed.
     Where it places them by itself, `gpus` is empty, and AttemptStarted names the cards. `format`
     is the version of the journal's form.
     """
@@ -47,15 +48,17 @@ class RunOpened(Struct, frozen=True):
     simulated: bool = False
     limit: int | None = None
     engine: Sparse[str] = "local"
+    standing: Sparse[bool] = False
     format: Literal[3] = FORMAT
 
 
 class JobAdded(Struct, frozen=True):
-    """A job that the file holds. For a name that is known: its new definition.
+    """A job that the list holds. For a name that is known: its new definition.
 
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
     `service`: it is a server beside the jobs; `expected`: the seconds that it is expected to take
-    from earlier runs, 0 where nothing is known.
+    from earlier runs, 0 where nothing is known. `given`: it was added to the live list, and no file
+    has it.
     """
 
     name: str
@@ -67,6 +70,33 @@ class JobAdded(Struct, frozen=True):
     service: bool = False
     expected: float = 0.0
     gpu_memory: int = 0
+    given: Sparse[bool] = False
+
+
+class JobsGiven(Struct, frozen=True):
+    """Jobs were added to the live list: recorded before who added them has the answer.
+
+    `addition` is theirs, a text that nobody else uses. `jobs`: their definitions (see
+    `journal.given`). `more`: others of the same addition follow; it counts once the last is there.
+    """
+
+    addition: str
+    jobs: str
+    more: Sparse[bool] = False
+
+
+class JobSet(Struct, frozen=True):
+    """A person set fields of a job, over what its definition says: by field, as typed.
+
+    An empty text: the field is as its definition says again.
+    """
+
+    name: str
+    fields: Mapping[str, str]
+
+
+class ListClosed(Struct, frozen=True):
+    """A person said that no more jobs come: a standing run ends once all that it has are over."""
 
 
 class JobVanished(Struct, frozen=True):
@@ -221,12 +251,19 @@ class RunClosed(Struct, frozen=True):
     status: int = 0
 
 
-JobFact: TypeAlias = JobAdded | JobVanished | JobRequeued | JobDelayed | JobSettled
+JobFact: TypeAlias = JobAdded | JobVanished | JobRequeued | JobDelayed | JobSettled | JobSet
 AttemptFact: TypeAlias = (
     AttemptLaunched | AttemptQueued | AttemptStarted | ServiceReady | AttemptEnded
 )
 CardFact: TypeAlias = WorkerLeft | WorkerGone | GpuChanged | GpuReported | GpuDrained
 RunFact: TypeAlias = (
-    RunOpened | AdmissionPaused | AdmissionContinued | StopAsked | Noted | RunClosed
+    RunOpened
+    | JobsGiven
+    | ListClosed
+    | AdmissionPaused
+    | AdmissionContinued
+    | StopAsked
+    | Noted
+    | RunClosed
 )
 Fact: TypeAlias = RunFact | JobFact | AttemptFact | CardFact

@@ -7,7 +7,7 @@ state that was; views and `status` read nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -202,6 +202,8 @@ class Ledger(Struct):
     notes: list[str] = field(default_factory=list)
     counts: Counter[JobState] = field(default_factory=Counter)
     vanished: int = 0  # jobs that are gone, which `counts` leaves out
+    settings: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by job: see JobSet
+    complete: bool = False  # no more jobs come: a standing run may end
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Change the state by one fact. Raises KeyError for a job that was never added."""
@@ -262,6 +264,8 @@ class Ledger(Struct):
         match fact:
             case f.RunOpened():
                 self._open(fact, at)
+            case f.ListClosed():
+                self.complete = True
             case f.AdmissionPaused(why):
                 self.paused = why
             case f.AdmissionContinued():
@@ -294,6 +298,9 @@ class Ledger(Struct):
                 self._count(job, -1)
                 job.vanished = True
                 self._count(job, +1)
+            case f.JobSet(name, fields):
+                kept = {**self.settings.get(name, {}), **fields}
+                self.settings[name] = {key: text for key, text in kept.items() if text}
             case f.JobRequeued(_, why):
                 job.budget_from = len(job.attempts) + 1
                 job.not_before = job.settled = None

@@ -1,6 +1,6 @@
 """The links between jobs: what each waits for, and who waits for it.
 
-    definitions, by name ─tie─▶ Links of a job ◀─▶ `dependants` and `followers` of the others
+definitions, by name ─tie─▶ Links of a job ◀─▶ `dependants` and `followers` of the others
 """
 
 from __future__ import annotations

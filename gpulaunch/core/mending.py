@@ -78,7 +78,7 @@ class Mender:
         if self.ledger.closed is not None and isinstance(fact, _OF_ATTEMPTS):
             yield self._taken_up()
         match fact:
-            case f.JobVanished(name):
+            case f.JobVanished(name) | f.JobSet(name):
                 yield from self._known(name)
             case f.JobRequeued(name) | f.JobDelayed(name):
                 yield from self._known(name)

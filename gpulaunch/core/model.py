@@ -62,7 +62,7 @@ class Gpu(Struct, frozen=True):
     node: Sparse[str] = ""
 
 
-class Demand(Struct, frozen=True):
+class Demand(Struct, frozen=True, omit_defaults=True):
     """The cards, CPUs and tokens that an attempt takes. Jobs of equal demand wait in one queue.
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
@@ -85,7 +85,7 @@ class Demand(Struct, frozen=True):
         return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 
 
-class RetryPolicy(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     """A job's retries: how often, after which failure classes (empty: any), after which delay."""
 
     times: int = 0
@@ -113,7 +113,7 @@ class FastaRecord(Struct, frozen=True):
     digest: str
 
 
-class Worker(Struct, frozen=True):
+class Worker(Struct, frozen=True, omit_defaults=True):
     """A process that loads once and takes one job after the other.
 
     Either `function` (`/FILE.py:name` or `package.module:name`, called with what `load`, named
@@ -162,15 +162,16 @@ class Params(Mapping[str, str]):
         return repr(dict(self))
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, omit_defaults=True):
     """One job, expanded and checked. Start-time placeholders are still slots inside `Text`s.
 
     `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
     and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
-    script imports). Where there is a `worker`, `run` is the worker's command, and `item` what the
-    worker is handed for this job. `engine` holds options for engines: by engine, by key, words.
+    script imports). `given`: it was added to a live list, and no file has it. Where there is a
+    `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
+    `engine` holds options for engines: by engine, by key, words.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -208,6 +209,7 @@ class Job(Struct, frozen=True):
     item: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    given: bool = False
     digest: str = ""
 
 

@@ -1,14 +1,15 @@
 """What a change of the list makes of the graph of jobs while the run lives.
 
-    new ─────────▶ a node, which waits
-    changed ─────▶ waits, or has ended: as it is now;  runs: once its attempt has ended
-    gone ────────▶ waits: cancelled;  runs, or has ended: stays, and is not tried again
+new ─────────▶ a node, which waits
+changed ─────▶ waits, or has ended: as it is now;  runs: once its attempt has ended
+gone ────────▶ waits: cancelled;  runs, or has ended: stays, and is not tried again
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core import graph, links, submission
@@ -19,6 +20,27 @@ from gpulaunch.core.state import State
 from gpulaunch.core.waiting import UNKNOWN, Launched, Node
 
 _WITHDRAWN = Because("not_in_file")
+
+
+class ListChange(Struct, frozen=True):
+    """What a change of the list would do, by names of jobs.
+
+    `new` join, `changed` wait and are otherwise from now on, `withdrawn` wait and are taken out.
+    `running` and `over` are defined otherwise, and stay as they are, the first until their attempt
+    ends; `gone` are running or over, and no longer in the list.
+    """
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        """True where every job stays as it is."""
+        return self == ListChange()
 
 
 def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> None:
@@ -32,7 +54,7 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     for node, job in changed:
         if isinstance(node.state, Launched):
             _put_off(state, node, job)
-    waiting = _redefine(state, [pair for pair in changed if not isinstance(pair[0].state, Launched)])
+    waiting = _redefine(state, [pair for pair in changed if pair[0].renewed is None])
     links.tie(state, fresh)
     links.recount(state, fresh)
     for node in (*waiting, *fresh):
@@ -44,6 +66,31 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     submission.retire_unneeded(state)
 
 
+def compare(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> ListChange:
+    """Return what `relist` would do. Changes nothing."""
+    found: dict[str, list[str]] = {name: [] for name in ListChange.__struct_fields__}
+    for job in jobs:
+        node = state.jobs.nodes.get(job.name)
+        if node is None or node in _over(state, [node] if node.withdrawn else []):
+            found["new"].append(job.name)
+        elif differs(node, _of_its_kind(node, job)):
+            found[_standing(state, node)].append(job.name)
+    for name in gone:
+        node = state.jobs.nodes.get(name)
+        if node is not None and not node.withdrawn:
+            kind = "withdrawn" if _standing(state, node) == "changed" else "gone"
+            found[kind].append(name)
+    return ListChange(**{kind: tuple(names) for kind, names in found.items()})
+
+
+def _standing(state: State, node: Node) -> str:
+    """Return as what a job counts that is defined otherwise: changed, running or over."""
+    if node.settled:
+        return "over"
+    waits = node.waits or state.record(node).in_queue
+    return "changed" if waits else "running"
+
+
 def take_up(state: State, node: Node) -> None:
     """Give a job whose attempt has ended the definition that it was to have from then on."""
     if node.renewed is not None:
@@ -53,8 +100,12 @@ def take_up(state: State, node: Node) -> None:
 
 def differs(node: Node, job: Job) -> bool:
     """Tell whether the job's newest definition is another one than the node's."""
-    newest = node.renewed or replace(node.job, demand=node.demand_asked)
-    return newest != job
+    return newest(node) != job
+
+
+def newest(node: Node) -> Job:
+    """Return the job's newest definition, which it has from its next attempt on."""
+    return node.renewed or replace(node.job, demand=node.demand_asked)
 
 
 def _new_nodes(state: State, jobs: Sequence[Job]) -> list[Node]:
@@ -85,7 +136,12 @@ def _back_in_the_list(state: State, nodes: Sequence[Node]) -> list[Node]:
     for node in back:
         node.withdrawn = False
         submission.record(state, node.job)
-    over = [node for node in back if node.settled and not node.excluded]
+    return _over(state, back)
+
+
+def _over(state: State, nodes: Sequence[Node]) -> list[Node]:
+    """Return those of these jobs that have ended without success, and are not left out."""
+    over = [node for node in nodes if node.settled and not node.excluded]
     return [node for node in over if state.record(node).state != "succeeded"]
 
 

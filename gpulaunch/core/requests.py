@@ -1,4 +1,4 @@
-"""What people ask of a run: cancel, retry, drain, pause, go on, stop."""
+"""What people ask of a run: cancel, retry, drain, pause, go on, finish, stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from gpulaunch.core import graph
 from gpulaunch.core.card import Draining
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import DrainGpus, HoldQueue
-from gpulaunch.core.facts import AdmissionContinued, AdmissionPaused, GpuDrained, StopAsked
+from gpulaunch.core.facts import (
+    AdmissionContinued,
+    AdmissionPaused,
+    GpuDrained,
+    ListClosed,
+    StopAsked,
+)
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.state import State
 
@@ -25,6 +31,11 @@ def cancel(state: State, names: tuple[str, ...] | None) -> None:
         gone = live.adopted and (names is None or live.id.job in names)
         if live.node in nodes or gone:
             graph.stop(state, live, "cancelled", Because("cancelled"))
+
+
+def finish(state: State) -> None:
+    if not state.ledger.complete:
+        state.effects.fact(ListClosed())
 
 
 def retry(state: State, names: tuple[str, ...] | None) -> None:

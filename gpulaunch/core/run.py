@@ -9,7 +9,7 @@ nothing) are ignored. This module asks no clock and touches nothing outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gpulaunch.core import (
     admission,
@@ -57,6 +57,19 @@ class Run:
         node = self._state.jobs.nodes.get(name)
         return None if node is None else node.job
 
+    def as_listed(self, name: str) -> Job | None:
+        """Return the job's newest definition; None for a name that the list does not have."""
+        node = self._state.jobs.nodes.get(name)
+        return None if node is None or node.withdrawn else relisting.newest(node)
+
+    def listed(self) -> list[str]:
+        """Return the names of all jobs that the list has."""
+        return [node.name for node in self._state.jobs if not node.withdrawn]
+
+    def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> relisting.ListChange:
+        """Return what Relisted(jobs, gone) would do."""
+        return relisting.compare(self._state, jobs, gone)
+
     def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
         return [node.name for node in graph.to_retry(self._state, names)]
@@ -91,7 +104,9 @@ class Run:
             return False
         if len(state.idle_workers):
             return False
-        return bool(state.ledger.stopping or state.halted or not state.jobs.unsettled)
+        if state.ledger.stopping or state.halted:
+            return True
+        return not (state.jobs.unsettled or state.awaits_more)
 
     def outcome(self) -> tuple[RunState, RunReason | None]:
         """Return how a finished run ended, and why where not every job succeeded."""
@@ -165,6 +180,8 @@ def _on(state: State, event: ev.Event) -> None:
             state.placing.gang.grant()
         case ev.Asked(ev.Cancel(names)):
             requests.cancel(state, names)
+        case ev.Asked(ev.Finish()):
+            requests.finish(state)
         case ev.Asked(ev.GoOn()):
             requests.go_on(state)
         case ev.Asked(ev.Retry(names)):

@@ -69,6 +69,7 @@ def record(state: State, job: Job) -> None:
         job.service is not None,
         job.expected,
         job.demand.gpu_memory,
+        job.given,
     )
     known = state.ledger.jobs.get(job.name)
     if known is None or known.vanished or known.definition != fact:

@@ -7,7 +7,7 @@ is set and what is removed there, so that the caller's values are written nowher
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -154,15 +154,28 @@ def delta(
 
 
 class EnvironmentMaker:
-    """Makes the changes for the attempts of a run. What those of one kind share is made once."""
+    """Makes the changes for the attempts of a run. What those of one kind share is made once.
+
+    `base` is the keepers' own environment; jobs that others added have what those lent them.
+    """
 
     def __init__(self, machine: MachineLimits, base: Mapping[str, str]) -> None:
         self.machine = machine
         self.base = base
+        self._lent: dict[str, Mapping[str, str]] = {}
+        self._kept: dict[int, Mapping[str, str]] = {}
         self._shared: dict[tuple[object, ...], tuple[Delta, tuple[str, ...]]] = {}
+
+    def lend(self, names: Iterable[str], environ: Mapping[str, str]) -> None:
+        """Let these jobs have this environment instead of `base`. It is kept in memory alone."""
+        environ = self._kept.setdefault(hash(frozenset(environ.items())), environ)
+        self._lent.update(dict.fromkeys(names, environ))
 
     def delta(self, job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> Delta:
         """Return what the function `delta` returns."""
+        if (lent := self._lent.get(job.name)) is not None:
+            whole = delta(job, place, self.machine, lent, own).over(lent)
+            return _between(self.base, whole)
         if place.slots is not None:  # which are each attempt's own
             return delta(job, place, self.machine, self.base, own)
         kind = _kind(job, place, own)
@@ -175,6 +188,12 @@ class EnvironmentMaker:
         shared, ports = self._shared[kind]
         port = dict.fromkeys(ports, str(place.master_port))
         return Delta({**shared.set, **_facts(job, place), **port}, shared.unset)
+
+
+def _between(base: Mapping[str, str], whole: Mapping[str, str]) -> Delta:
+    """Return the changes that make `whole` of `base`."""
+    changed = {name: value for name, value in whole.items() if base.get(name) != value}
+    return Delta(changed, frozenset(base.keys() - whole.keys()))
 
 
 def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any
 
@@ -167,10 +167,13 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 # ── needs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
-    """Return the jobs with the names they wait for, which may be those of unknown jobs."""
-    resolver = Resolver(Index(drafts.names), drafts.shapes)
-    waits: dict[str, tuple[Names, Names]] = {}
+def resolved(drafts: Drafts, mistakes: Mistakes, others: Collection[str] = ()) -> list[Job]:
+    """Return the jobs with the names they wait for, which may be those of unknown jobs.
+
+    `others`: names of jobs of the live run that these are added to. None of them waits for these.
+    """
+    resolver = Resolver(Index({**dict.fromkeys(others), **drafts.names}), drafts.shapes)
+    waits: dict[str, tuple[Names, Names]] = dict.fromkeys(others, ((), ()))
     jobs: list[Job] = []
     shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
     for draft in drafts.drafts:

@@ -6,11 +6,12 @@ Goes on after every mistake that leaves the rest readable, and raises them all t
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
@@ -24,6 +25,16 @@ from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
 from gpulaunch.jobfile.values import found
 
+
+class Beside(Struct, frozen=True):
+    """What jobs that are added to a live run find there: names of its jobs, which they may need,
+    and its `limits`, which hold for them."""
+
+    names: Collection[str] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+ALONE = Beside()
 Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
 """A check of the jobs that start first, which adds mistakes."""
 
@@ -71,10 +82,12 @@ def load_text(
     environ: Mapping[str, str],
     per_gpu: int | None = None,
     look: Look | None = None,
+    beside: Beside = ALONE,
 ) -> Plan:
     """Return the plan of a text, as `load`; `name` is how messages call it.
 
-    `base` is the directory where relative paths and globs start.
+    `base` is the directory where relative paths and globs start; `beside`: the run that the jobs
+    are added to.
     """
     base = base.absolute()
     base = base.resolve() if ".." in base.parts else base  # without `..`, but with its links
@@ -89,10 +102,11 @@ def load_text(
     top = FileKeys(root, mistakes)
     top.read(Path(name).stem)
     shared = top.per_gpu if per_gpu is None else per_gpu
-    context = ExpansionContext(Places(base, environ), mistakes, top.limits, shared)
+    limits = {**top.limits, **beside.limits}
+    context = ExpansionContext(Places(base, environ), mistakes, limits, shared)
     drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
-    jobs = resolved(drafts, mistakes)
+    jobs = resolved(drafts, mistakes, beside.names)
     if look is not None:
         look(mistakes, drafts.startable())
     mistakes.raise_if_any()
@@ -100,7 +114,7 @@ def load_text(
         name=top.name,
         selection=top.selection,
         per_gpu=shared,
-        limits=top.limits,
+        limits=limits,
         jobs=tuple(jobs),
         notify=top.notify,
         source=source,

@@ -89,6 +89,14 @@ class Plan(Struct, frozen=True, dict=True):
         return mistakes.found()
 
 
+def why_never(
+    job: Job, gpus: Sequence[Gpu], pool_size: int, limits: Mapping[str, int]
+) -> list[str]:
+    """Return `field: reason` for all that keeps one job from ever running on these cards."""
+    machine = _Machine(gpus, pool_size, limits)
+    return [f"{field}: {reason}" for field, reason in machine.why_never(job)]
+
+
 class _Machine(Struct):
     gpus: Sequence[Gpu]
     pool_size: int

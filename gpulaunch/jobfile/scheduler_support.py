@@ -19,12 +19,12 @@ def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
     return plan.mistakes(
         (place, why if place[-1] == field else f"{field}: {why}")
         for job in jobs
-        for field, why in _why_not(job, limit, plan.limits)
+        for field, why in why_not(job, limit, plan.limits)
         for place in [_place(plan.root, job.group, field)]
     )
 
 
-def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Yield (field, reason) for everything that keeps the job from running there."""
     demand = job.demand
     if job.service is not None:

@@ -174,7 +174,7 @@ def _body(line: bytes) -> bytes:
 def _checked(line: bytes) -> dict[str, Any]:
     body = _body(line) + b"}"
     try:
-        given = _from_json(body)
+        given = from_json(body)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise BadLineError("it is no JSON, though its checksum holds") from None
     if not isinstance(given, dict):
@@ -182,7 +182,8 @@ def _checked(line: bytes) -> dict[str, Any]:
     return given
 
 
-def _from_json(text: bytes) -> Any:
+def from_json(text: bytes) -> Any:
+    """Return the value of JSON text. Raises ValueError where it is none."""
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -130,6 +130,14 @@ def scan(path: Path) -> Splitter[None]:
     return lines
 
 
+def pieces(path: Path) -> Iterator[bytes]:
+    """Yield the file's lines as they are, whole ones alone. Raises as `read` does."""
+    rest = b""
+    for chunk in _chunks(path):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+
+
 class Follower:
     """Reads the facts of a journal as they come, from the first one on. A context manager.
 

@@ -20,7 +20,7 @@ class Edited:
         self._changes = 0
 
     def change(self, rng: random.Random) -> Relisted:
-        """Define some jobs otherwise, take some out, put new and old ones in; return what is new."""
+        """Define some jobs otherwise, take some out, put new and old ones in; return that."""
         self._changes += 1
         demand = replace(rng.choice(self.jobs).demand, worker="")
         chosen = rng.sample(self.jobs, rng.randint(0, len(self.jobs)))

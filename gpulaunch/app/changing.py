@@ -1,0 +1,186 @@
+"""Changes the list of a live run from another terminal: reload, add, set, finish.
+
+The run itself reads, checks and records; the answer comes once that is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+from msgspec import Struct
+
+from gpulaunch.app.lookup import alive, alive_dir, jobs_of, pulse
+from gpulaunch.app.observer import NOBODY, Observer
+from gpulaunch.control.client import call
+from gpulaunch.control.protocol import CHANGED, Add, Changed, NoAnswerError, Reload, SetFields
+from gpulaunch.core.events import Finish
+from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.model import exit_code_of, signal_of
+from gpulaunch.engines.environment import as_given
+from gpulaunch.errors import OK, SOME_JOB_FAILED, UsageError
+from gpulaunch.jobfile.settings import pair_of
+from gpulaunch.jobfile.source import read_bytes
+from gpulaunch.journal.given import additions_in
+from gpulaunch.journal.liveness import own_id
+from gpulaunch.journal.read import Follower
+from gpulaunch.journal.rundir import RunDir
+
+READING = 600.0
+"""Seconds for a live run to read a list of jobs: 100,000 take ten."""
+
+
+class Added(Struct, frozen=True):
+    """Jobs that were added to a run."""
+
+    run: RunDir
+    run_id: str
+    names: tuple[str, ...]
+
+
+def reload(
+    run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY, *, dry_run: bool = False
+) -> tuple[RunDir, Changed]:
+    """Have a live run read its job file anew; return the run and what that changed.
+
+    `run`: None is the only live run here. `dry_run`: nothing is changed. Raises UsageError, or
+    JobFileError with every mistake of the file: then nothing is changed.
+    """
+    one = alive_dir(run, observer)
+    answer = call(own_id(one), Reload(dry_run), READING)
+    return one, cast(Changed, CHANGED.decode(answer))
+
+
+def add_command(
+    command: Sequence[str],
+    fields: Mapping[str, Any],
+    run: str | os.PathLike[str] | None = None,
+    observer: Observer = NOBODY,
+) -> Added:
+    """Add one command to a live run. Raises as `add` does.
+
+    One word is a shell command, several are executed as they are. `fields` are those of the job, as
+    a job file has them; without a `name`, the run gives one.
+    """
+    stem = _stem(command)
+    job = {**fields, "run": command[0] if len(command) == 1 else list(command)}
+    text = json.dumps({"name": stem, "jobs": [job]})
+    return add(text, "add", Path.cwd(), run, observer, "" if "name" in fields else stem)
+
+
+def add_file(
+    file: Path, run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY
+) -> Added:
+    """Add a file of jobs to a live run. Raises as `add` does."""
+    data = read_bytes(file, "a job file (YAML text)")
+    text = data.decode(errors="surrogateescape")
+    return add(text, str(file), file.absolute().parent, run, observer)
+
+
+def add(
+    text: str,
+    label: str,
+    base: Path,
+    run: str | os.PathLike[str] | None = None,
+    observer: Observer = NOBODY,
+    stem: str = "",
+) -> Added:
+    """Add the jobs of a job file's text to a live run, with this process's environment.
+
+    `label` and `base` as for `load_text`; `stem` as in Add. Raises JobFileError with every mistake,
+    UsageError where nothing was added. A run that dies before it answers may have added them: then
+    this is found out, and they are returned.
+    """
+    one = alive_dir(run, observer)
+    addition, id = uuid4().hex, own_id(one)
+    asking = Add(addition, text, label, str(base), as_given(os.environ), stem)
+    try:
+        names = tuple(call(id, asking, READING)["names"])
+    except NoAnswerError:
+        kept = next((each for each in additions_in(one.events) if each.name == addition), None)
+        if kept is None:
+            raise
+        names = tuple(job.name for job in kept.jobs)
+        observer.note(f"added, but the run ended at once: gpulaunch resume {one.path}", urgent=True)
+    return Added(one, id, names)
+
+
+def status_of(added: Added) -> int:
+    """Wait until the jobs have ended; return the exit status of the one, or 1 if any failed.
+
+    A job that was killed has 128 and the signal's number. One whose run ended first has 1.
+    """
+    ledger = Ledger()
+    with Follower(added.run.events) as follower:
+        while True:
+            supervisor = pulse(added.run, added.run_id)
+            for fact, at in follower.read():
+                ledger.apply(fact, at)
+            if supervisor is None or all(ledger.jobs[name].settled for name in added.names):
+                break
+            with supervisor:
+                follower.wait(also=[supervisor])
+    statuses = [_status(ledger.jobs[name]) for name in added.names]
+    return statuses[0] if len(statuses) == 1 else int(any(statuses))
+
+
+def _status(job: JobRecord) -> int:
+    if job.state == "succeeded":
+        return OK
+    end = job.attempts[-1].end if job.attempts else None
+    if job.settled is None or end is None:
+        return SOME_JOB_FAILED
+    code, signal = exit_code_of(end.outcome), signal_of(end.outcome)
+    return 128 + signal if signal else code or SOME_JOB_FAILED
+
+
+def set_fields(
+    words: Sequence[str],
+    run: str | os.PathLike[str] | None = None,
+    observer: Observer = NOBODY,
+) -> tuple[RunDir, Changed]:
+    """Set fields of jobs that wait in a live run; return the run and what that changed.
+
+    `words`: names or patterns of jobs, then `field=value`. Raises UsageError.
+    """
+    fields = dict(pair_of(word) for word in words if "=" in word)
+    patterns = [word for word in words if "=" not in word]
+    if not patterns or not fields:
+        raise UsageError("set takes jobs and fields: gpulaunch set 'fold-x*' priority=5 timeout=4h")
+    one = alive(run, observer)
+    names = tuple(jobs_of(one.ledger, patterns))
+    waiting = tuple(name for name in names if one.ledger.jobs[name].state == "waiting")
+    if not waiting:
+        raise UsageError(f"{names[0]} does not wait ({one.ledger.jobs[names[0]].state})")
+    if len(waiting) < len(names):
+        observer.note(f"{len(names) - len(waiting)} of {len(names)} do not wait, and stay")
+    answer = call(one.id, SetFields(waiting, fields), READING)
+    return one.run, cast(Changed, CHANGED.decode(answer))
+
+
+def finish(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunDir:
+    """Tell a standing run that no more jobs come: it ends once all that it has are over."""
+    one = alive(run, observer)
+    if not one.ledger.opening.standing:
+        raise UsageError(f"{one.run.path} ends by itself once its jobs have: nothing to finish")
+    call(one.id, Finish())
+    return one.run
+
+
+def _stem(command: Sequence[str]) -> str:
+    """Return what a command's job is called: its script's name, or its program's."""
+    words = command[0].split() if len(command) == 1 else list(command)
+    names = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
+    if len(names) > 1 and names[0].rstrip("0123456789.") in _RUNNERS:
+        names = names[1:]
+    stem = names[0].removesuffix(".py").removesuffix(".sh") if names else "job"
+    clean = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
+    return clean.lstrip(".")[:60] or "job"
+
+
+_RUNNERS = frozenset({"python", "bash", "sh", "zsh", "torchrun", "Rscript", "julia", "perl"})
+"""Programs whose first argument says more than they do."""

@@ -1,0 +1,180 @@
+"""`gpulaunch reload`, `add`, `set` and `finish`: change the list of a live run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpulaunch.app import changing
+from gpulaunch.cli.options import as_json, refuse_option_as_command, run_argument
+from gpulaunch.cli.output import print_json, say
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.control.protocol import CHANGED, Changed
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.finding import typed
+from gpulaunch.text import listing, several
+
+_only_alive = click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
+
+
+@click.command("reload")
+@run_argument
+@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+@as_json
+def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
+    """Have a live run read its job file anew: new jobs join, waiting ones are as they are now.
+
+    Waiting jobs that the file has no more are withdrawn; running and finished ones stay as they
+    are. A file with a mistake changes nothing.
+
+    \b
+    gpulaunch reload
+    gpulaunch reload --dry-run
+    """
+    one, told = changing.reload(run, Terminal(), dry_run=dry_run)
+    if as_json:
+        print_json(CHANGED.plain(told))
+        return
+    for line in (*_sentences(told), *told.notes):
+        say(line)
+    done = "nothing was changed (--dry-run)" if dry_run else "the run has it so from now on"
+    if not told.change.nothing:
+        say(f"{typed(one.path)}: {done}")
+
+
+@click.command(
+    "add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@_only_alive
+@click.option("--name", metavar="NAME", help="The job's name; else its program's, and a number.")
+@click.option("-g", "gpus", type=click.IntRange(0), metavar="N", help="Cards (1).")
+@click.option("--gpu-memory", metavar="SIZE", help="Only a card with so much memory free: 16GB.")
+@click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs (1).")
+@click.option("--uses", multiple=True, metavar="TOKEN", help="Named tokens of the run.")
+@click.option("--needs", multiple=True, metavar="JOB", help="Starts once these have succeeded.")
+@click.option("--after", multiple=True, metavar="JOB", help="Starts once these have ended.")
+@click.option("--priority", metavar="N", help="Higher is earlier (0).")
+@click.option("--timeout", metavar="TIME", help="Longest run: 2h.")
+@click.option("--retries", metavar="N", help="How often it is tried again.")
+@click.option("--env", multiple=True, metavar="K=V", help="A variable; kept with the job.")
+@click.option("--cwd", metavar="DIR", help="Its directory; this one.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it does.")
+@click.option("--follow", is_flag=True, help="Show its log meanwhile, and exit as it does.")
+@as_json
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD... | FILE")
+def add(
+    run: str | None,
+    words: tuple[str, ...],
+    wait: bool,
+    follow: bool,
+    as_json: bool,
+    **fields: Any,
+) -> int:
+    """Add a command, or a file of jobs, to a live run. Prints the jobs' names once recorded.
+
+    The job has this directory and this shell's environment, which is kept in memory alone. One word
+    is a shell command, several are executed as they are. A file ends in .yaml or .yml, and no
+    command stands behind it.
+
+    \b
+    gpulaunch add -- python train.py --lr 3e-4
+    gpulaunch add --name plots --needs 'fold-*' -g 0 -- 'python plot.py > plot.log'
+    gpulaunch add more.yaml
+    """
+    terminal, given = Terminal(), _fields(fields)
+    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+        if given:
+            option = next(iter(given)).replace("_", "-")
+            raise UsageError(f"--{option} is for a command: a file says that of each of its jobs")
+        added = changing.add_file(Path(words[0]), run, terminal)
+    else:
+        refuse_option_as_command(words)
+        added = changing.add_command(words, given, run, terminal)
+    if as_json:
+        print_json({"run": str(added.run.path), "names": list(added.names)})
+    elif not follow:
+        click.echo("\n".join(added.names))
+    if follow:
+        from gpulaunch.cli.logs import LogSelection, follow_logs
+
+        say(f"added {listing(added.names, 3)} to {typed(added.run.path)}")
+        follow_logs(LogSelection(added.run, added.run_id, added.names, None, raw=False), None)
+    return changing.status_of(added) if wait or follow else 0
+
+
+@click.command("set", context_settings={"ignore_unknown_options": True})
+@_only_alive
+@click.argument("words", nargs=-1, required=True, metavar="JOB... FIELD=VALUE...")
+def set_(run: str | None, words: tuple[str, ...]) -> None:
+    """Set priority, timeout, retries, gpus or needs of jobs that wait. JOB may be a pattern.
+
+    It holds over what the job file says, also after a reload, until FIELD= takes it back.
+
+    \b
+    gpulaunch set fold-x2 priority=10
+    gpulaunch set 'train-*' timeout=8h 'retries={times: 3, on: [timeout]}'
+    gpulaunch set fold-x2 priority=
+    """
+    one, told = changing.set_fields(words, run, Terminal())
+    changed = told.change.changed
+    if not changed:
+        say(f"{typed(one.path)}: nothing changed, it was so already")
+    else:
+        say(f"{typed(one.path)}: set for {listing(changed, 5)}")
+
+
+@click.command("finish")
+@run_argument
+def finish(run: str | None) -> None:
+    """Tell a run that follows its inputs, or a queue, that no more jobs come.
+
+    It runs what it has, and ends.
+
+    \b
+    gpulaunch finish
+    """
+    one = changing.finish(run, Terminal())
+    say(f"{typed(one.path)}: no more jobs come; it ends once those that it has are over")
+
+
+def _fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given as fields of a job, as typed."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "env" in given:
+        pairs = [word.partition("=") for word in given["env"]]
+        if wrong := next((name for name, equals, _ in pairs if not (name and equals)), None):
+            raise UsageError(f"--env {wrong}: expected NAME=VALUE")
+        given["env"] = {name: value for name, _, value in pairs}
+    return {
+        name: list(value) if isinstance(value, tuple) else value if name == "env" else str(value)
+        for name, value in given.items()
+    }
+
+
+def _sentences(told: Changed) -> Sequence[str]:
+    """Return what a reload changes, and what it leaves, in one line."""
+    change = told.change
+    parts = [
+        f"{several(len(names), 'job')} {what}: {listing(names, 5)}"
+        for what, names in (
+            ("new", change.new),
+            ("changed", change.changed),
+            ("withdrawn", change.withdrawn),
+        )
+        if names
+    ]
+    if change.running:
+        parts.append(
+            f"running, and changed from their next attempt on: {listing(change.running, 5)}"
+        )
+    if change.over:
+        parts.append(
+            f"over, and defined otherwise now: {listing(change.over, 5)}"
+            " (resume --changed or retry runs them so)"
+        )
+    if change.gone:
+        parts.append(f"no longer in the file, and left as they are: {listing(change.gone, 5)}")
+    return parts or ["nothing has changed"]
