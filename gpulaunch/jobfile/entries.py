@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpulaunch.jobfile.needs import (
     Index,
     Names,
     NameShape,
+    Pattern,
     Resolver,
     find_cycles,
     shape_of,
@@ -39,7 +40,8 @@ class Drafts(Struct):
     """All entries expanded: drafts in order, each name once.
 
     `bare`: what is known of entries whose items are not; `shapes`: of the names of jobs that are
-    not known, those they may have. `wrong_defaults`: fields of `defaults:` that could not be read.
+    not known, those they may have; `growing`: of entries whose items come as the run goes on.
+    `wrong_defaults`: fields of `defaults:` that could not be read.
     """
 
     context: ExpansionContext
@@ -49,6 +51,7 @@ class Drafts(Struct):
     firsts: dict[int, str] = field(default_factory=dict)
     bare: list[Draft] = field(default_factory=list)
     shapes: list[NameShape] = field(default_factory=list)
+    growing: list[NameShape] = field(default_factory=list)
 
     def startable(self) -> list[Job]:
         """Return the jobs that wait for no other job, as far as it is known what they run."""
@@ -101,9 +104,11 @@ class Drafts(Struct):
         else:
             self.bare.append(entry.bare())
             entry.complete = False
-        if not entry.complete:
-            expands = not {"foreach", "matrix"}.isdisjoint(plain)
-            self.shapes.append(shape_of(plain.get("name"), expands, group))
+        if entry.complete and not entry.grows:
+            return
+        expands = not {"foreach", "matrix"}.isdisjoint(plain)
+        shapes = self.growing if entry.complete else self.shapes
+        shapes.append(shape_of(plain.get("name"), expands, group))
 
     def _add(self, entry: EntryExpansion) -> None:
         made = False
@@ -167,12 +172,16 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 # ── needs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def resolved(drafts: Drafts, mistakes: Mistakes, others: Collection[str] = ()) -> list[Job]:
+def resolved(
+    drafts: Drafts, mistakes: Mistakes, others: Collection[str] = ()
+) -> tuple[list[Job], Names]:
     """Return the jobs with the names they wait for, which may be those of unknown jobs.
 
-    `others`: names of jobs of the live run that these are added to. None of them waits for these.
+    Where sources are followed, also the names of jobs that are left out for now. `others`: names of
+    jobs of the live run that these are added to. None of those waits for these.
     """
-    resolver = Resolver(Index({**dict.fromkeys(others), **drafts.names}), drafts.shapes)
+    known = {**dict.fromkeys(others), **drafts.names}
+    resolver = Resolver(Index(known), [*drafts.shapes, *drafts.growing])
     waits: dict[str, tuple[Names, Names]] = dict.fromkeys(others, ((), ()))
     jobs: list[Job] = []
     shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
@@ -195,7 +204,46 @@ def resolved(drafts: Drafts, mistakes: Mistakes, others: Collection[str] = ()) -
             " rename one of them",
         )
     _find_cycles(drafts, waits, frozenset(services), mistakes)
-    return jobs
+    if not drafts.growing:
+        return jobs, ()
+    held = _held(drafts, waits, resolver)
+    return [job for job in jobs if job.name not in held], tuple(held)
+
+
+def _held(
+    drafts: Drafts, waits: Mapping[str, tuple[Names, Names]], resolver: Resolver
+) -> dict[str, None]:
+    """Return the jobs that wait for jobs still to come: for all of a kind, or for one not there.
+
+    Also those that wait for such a job.
+    """
+    following = drafts.context.following
+    more = following is not None and following.more
+    held: dict[str, None] = {}
+    for draft in drafts.drafts:
+        gathers = more and any(
+            shape.may_be(one) for one in draft.gathers for shape in drafts.growing
+        )
+        if gathers or not all(map(resolver.index.match, _singles(draft))):
+            held[draft.name] = None
+    if not held:
+        return held
+    followers: dict[str, list[str]] = {}
+    for name, (needs, after) in waits.items():
+        for other in (*needs, *after):
+            followers.setdefault(other, []).append(name)
+    todo = list(held)
+    while todo:
+        for name in followers.get(todo.pop(), ()):
+            if name not in held:
+                held[name] = None
+                todo.append(name)
+    return held
+
+
+def _singles(draft: Draft) -> Iterator[Pattern]:
+    """Yield what the job waits for besides all jobs of a kind: without it, it cannot start."""
+    return (one for one in (*draft.needs, *draft.after) if one not in draft.gathers)
 
 
 def _find_cycles(

@@ -21,11 +21,12 @@ from gpulaunch.jobfile import engines, paths, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
-from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items
+from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items, sources_of
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, converted
 from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.placeholders import compile_raw, insert
+from gpulaunch.jobfile.sources import Following, ForeachSource
 from gpulaunch.jobfile.suggest import shorten
 from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
 from gpulaunch.jobfile.tree import Path as Steps
@@ -37,6 +38,7 @@ class Draft(Struct, frozen=True):
     """A job whose needs are still patterns; `serves`: it is a service.
 
     `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
+    `gathers`: of its needs, those that mean all jobs of a kind, however many come.
     """
 
     name: str
@@ -47,15 +49,21 @@ class Draft(Struct, frozen=True):
     after: tuple[Pattern, ...] = ()
     serves: bool = False
     sound: bool = True
+    gathers: tuple[Pattern, ...] = ()
 
 
 class ExpansionContext(Struct):
-    """What all entries share: the file's directory and environment, and what was looked up."""
+    """What all entries share: the file's directory and environment, and what was looked up.
+
+    `following`: items may come and go later. `sources`: what the items come from, in order.
+    """
 
     places: Places
     mistakes: Mistakes
     limits: Mapping[str, int]
     per_gpu: int = 1
+    following: Following | None = None
+    sources: dict[ForeachSource, None] = field(default_factory=dict)
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
     demands: dict[Demand, Demand] = field(default_factory=dict)
@@ -92,6 +100,8 @@ class EntryExpansion(Struct):
             if known is None or "batch" in self.fields:
                 return
             items = known
+        if items.nameless:
+            return
         context = self.context
         home = context.places.home
         texts = Texts(self.fields, items, self.group, context.scripts, home, self._add)
@@ -115,6 +125,12 @@ class EntryExpansion(Struct):
             for texts in (map(compile_raw, self.fields.get(key, ())) for key in ("needs", "after"))
         )
         return Draft("", "", self.group, self._sketch(), needs, after, sound=self.sound)
+
+    @property
+    def grows(self) -> bool:
+        """Whether items may come, or come and go, while the run follows them."""
+        following, foreach = self.context.following, self.fields.get("foreach")
+        return following is not None and foreach is not None and foreach.kind != "values"
 
     @property
     def sound(self) -> bool:
@@ -178,7 +194,10 @@ class EntryExpansion(Struct):
             if self.fields.get("first") and matrix is None:
                 self._add("first", FieldError("first needs foreach: or matrix:"))
             return Items(frozenset(), iter((ForeachItem({}, "", {}, ""),)), 1)
-        items = open_items(foreach, self.context.places.base, self.context.places.home)
+        context, places = self.context, self.context.places
+        context.sources |= dict.fromkeys(sources_of(foreach, places.base, places.home))
+        counting = context.following.counting if context.following is not None else None
+        items = open_items(foreach, places.base, places.home, counting)
         for key in matrix.keys if matrix is not None else ():
             if key in items.names or key in items.start_names:
                 why = f"{key} is a name that foreach gives"
@@ -187,6 +206,9 @@ class EntryExpansion(Struct):
             return items
         if foreach.kind != "glob":
             self._add("batch", FieldError(f"batch needs foreach: over files, not {foreach.kind}:"))
+        if self.grows:
+            why = "batches would change with each file that comes: without --follow, or no batch:"
+            self._add("batch", FieldError(why))
         count = -(-items.count // batch)
         return Items(frozenset({"index"}), items.items, count, frozenset({"batch_dir"}))
 
@@ -242,7 +264,15 @@ class EntryExpansion(Struct):
         job = self._job(texts, item, params, values, where) if fine else None
         needs, after = (texts.patterns(field, values) for field in ("needs", "after"))
         serves = "service" in self.fields
-        return Draft(name, where, self.group, job, needs, after, serves, self.sound)
+        gathers = self._gathered(texts, (*needs, *after)) if self.context.following else ()
+        return Draft(name, where, self.group, job, needs, after, serves, self.sound, gathers)
+
+    def _gathered(self, texts: Texts, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Return the globs over jobs that are not just those of the job's own item."""
+        if self.grows:
+            constant = (pattern for some in texts.constant.values() for pattern in some)
+            return tuple(pattern for pattern in constant if pattern.glob is not None)
+        return tuple(pattern for pattern in patterns if pattern.glob is not None)
 
     def _params(self, given: Values) -> Mapping[str, str]:
         if not given:

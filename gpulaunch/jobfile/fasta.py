@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
@@ -36,26 +37,55 @@ def digest_of(record: bytes) -> str:
     return hashlib.blake2b(record, digest_size=8).hexdigest()
 
 
-def records(path: Path) -> list[FastaEntry]:
-    """Return all records, in order. Raises FieldError with file and line."""
+class _Wholeness(Protocol):
+    def whole(self, path: str, size: int) -> bool: ...
+
+
+def records(path: Path, growing: _Wholeness | None = None) -> list[FastaEntry]:
+    """Return all records, in order. Raises FieldError with file and line.
+
+    `growing`: the file may have none, and the last one counts where the file is `whole`.
+    """
     try:
         with open_regular(path, "a FASTA file") as file:
-            found = list(_scan(file, str(path)))
+            lines: Iterable[bytes] = file
+            if growing is not None:
+                size = os.fstat(file.fileno()).st_size
+                lines = _first(file, size)
+                lines = lines if growing.whole(str(path), size) else _complete(lines)
+            found = list(_scan(lines, str(path)))
     except UsageError as error:
         raise FieldError(str(error)) from None
     except OSError as error:
         raise FieldError(f"{path}: cannot be read: {error.strerror}") from None
-    if not found:
+    if not found and growing is None:
         raise FieldError(f"{path}: expected FASTA records, found none")
     return found
 
 
-def _scan(file: BinaryIO, where: str) -> Iterator[FastaEntry]:
+def _first(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the lines of the file's first bytes: more may be written meanwhile."""
+    while size > 0 and (line := file.readline(size)):
+        size -= len(line)
+        yield line
+
+
+def _complete(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of all records but the last, which may be half-written."""
+    held: list[bytes] = []
+    for line in lines:
+        if line.startswith(b">"):
+            yield from held
+            held = []
+        held.append(line)
+
+
+def _scan(lines: Iterable[bytes], where: str) -> Iterator[FastaEntry]:
     offset = 0
     current: FastaEntry | None = None
     hash = hashlib.blake2b(digest_size=8)
     seen: dict[str, int] = {}
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(lines, 1):
         if line.startswith(b">"):
             if current is not None:
                 yield _done(current, hash, where)

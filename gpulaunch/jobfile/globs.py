@@ -7,12 +7,15 @@ directory is looked into once per component of the pattern, and there is a limit
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from gpulaunch.jobfile.mistakes import FieldError
 
@@ -23,6 +26,32 @@ RUNS = "gpulaunch-runs"
 _NUMBER = re.compile(r"(\d+)")
 _MAGIC = re.compile(r"[*?[]")
 _State: TypeAlias = tuple[str, int, bool]
+_EMPTY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP})
+"""Why a directory counts as empty; after another error, nobody knows what is in it."""
+
+
+class Sight(Struct):
+    """What one look at a pattern saw. Paths are relative or absolute, as the pattern is typed.
+
+    `matches`: each once. `ends`: of each directory in which a match may appear, ending in a slash
+    or empty, what tells the names that match there. `ways`: the directories in which another
+    such directory may appear. `unread`: why a directory could not be read, '' for none.
+    """
+
+    matches: list[str] = field(default_factory=list)
+    ends: dict[str, list[Callable[[str], object]]] = field(default_factory=dict)
+    ways: set[str] = field(default_factory=set)
+    unread: str = ""
+
+
+def sight_of(pattern: str, base: str, limit: int = MAX_ENTRIES) -> Sight:
+    """Look at the pattern below `base`. Raises FieldError if it reads too many entries."""
+    search = _Search(pattern, base, limit)
+    found = dict.fromkeys(match for match in search.all() if match)
+    if not found and os.path.lexists(os.path.join(base, pattern)):
+        found = {pattern: None}
+    search.sight.matches = list(found)
+    return search.sight
 
 
 def matches_of(pattern: str, base: str, limit: int = MAX_ENTRIES) -> list[str]:
@@ -57,6 +86,7 @@ class _Search:
         self.root = "/" if pattern.startswith("/") else ""
         self.parts = _components(pattern)
         self.seen: set[_State] = set()
+        self.sight = Sight()
 
     def all(self) -> Iterator[str]:
         """Yield paths that match; some may come twice."""
@@ -70,6 +100,10 @@ class _Search:
     def _step(self, prefix: str, number: int, deep: bool, todo: list[_State]) -> Iterator[str]:
         """Yield a component's matches in the directory `prefix` (empty, or ending in a slash)."""
         part, last = self.parts[number], number == len(self.parts) - 1
+        if last:
+            self.sight.ends.setdefault(prefix, []).append(_ending(part))
+        if part == "**" or not last:
+            self.sight.ways.add(prefix)
         if part == "**":
             yield from self._below(prefix, number, last and not deep, todo)
         elif not _MAGIC.search(part):
@@ -116,8 +150,10 @@ class _Search:
                             " a narrower directory, or name the files with lines:"
                         )
                     yield entry
-        except OSError:
-            return  # as in every glob, an unreadable directory counts as empty
+        except OSError as error:
+            # As in every glob, an unreadable directory counts as empty.
+            if error.errno not in _EMPTY:
+                self.sight.unread = f"{os.path.join(self.base, prefix)}: {error.strerror}"
 
 
 def _components(pattern: str) -> list[str]:
@@ -126,6 +162,13 @@ def _components(pattern: str) -> list[str]:
     kept = [part for part in parts[:-1] if part]
     kept = [part for i, part in enumerate(kept) if part != "**" or kept[i - 1 : i] != ["**"]]
     return kept if parts[-1] == "**" and kept[-1:] == ["**"] else [*kept, parts[-1]]
+
+
+def _ending(part: str) -> Callable[[str], object]:
+    """Return what tells whether a name matches a pattern's last component."""
+    if part == "**":
+        return lambda name: not name.startswith(".")
+    return _fits(part) if _MAGIC.search(part) else part.__eq__
 
 
 def _fits(part: str) -> Callable[[str], object]:

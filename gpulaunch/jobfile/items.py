@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core.model import FastaRecord
 from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.fasta import records
 from gpulaunch.jobfile.forms import ForEach, check_free
-from gpulaunch.jobfile.globs import home_expanded, matches_of, natural
+from gpulaunch.jobfile.globs import home_expanded, matches_of, natural, sight_of
 from gpulaunch.jobfile.mistakes import FieldError
 from gpulaunch.jobfile.placeholders import NAME, OF_PATHS
 from gpulaunch.jobfile.source import read_bytes
+from gpulaunch.jobfile.sources import Counting, ForeachSource
 
 MAX_DATA_BYTES = 256 << 20
 MAX_LINES = 2_000_000
@@ -51,7 +53,8 @@ class ForeachItem(Struct, frozen=True):
 class Items(Struct, frozen=True):
     """`names` are known at load, of `count` items; `start_names` only once a job starts.
 
-    `unfit`: columns whose names no placeholder can have.
+    `unfit`: columns whose names no placeholder can have. `nameless`: it is not known yet which
+    names there are.
     """
 
     names: frozenset[str]
@@ -59,22 +62,41 @@ class Items(Struct, frozen=True):
     count: int
     start_names: frozenset[str] = field(default=frozenset())
     unfit: tuple[str, ...] = ()
+    nameless: bool = False
 
 
-def open_items(foreach: ForEach, base: Path, home: str) -> Items:
-    """Return the items of a `foreach`, lazy where possible. Raises FieldError."""
+def sources_of(foreach: ForEach, base: Path, home: str) -> list[ForeachSource]:
+    """Return the globs or the file that the items of a `foreach` come from; none for values."""
+    if foreach.kind == "values":
+        return []
     if foreach.kind == "glob":
-        return _of_paths(_glob_all(foreach.values, base, home), base, True)
+        return [ForeachSource(home_expanded(glob, home), str(base)) for glob in foreach.values]
+    return [ForeachSource(str(resolve(foreach.values[0], base, home)), str(base), True)]
+
+
+def open_items(foreach: ForEach, base: Path, home: str, counting: Counting | None = None) -> Items:
+    """Return the items of a `foreach`, lazy where possible. Raises FieldError.
+
+    `counting`: what counts of files that come and grow; there may be none yet.
+    """
+    if foreach.kind == "glob":
+        items = _of_paths(_glob_all(foreach.values, base, home, counting), base, True)
+        # A file's place among the others changes with each one that comes.
+        return items if counting is None else replace(items, names=items.names - {"index"})
     if foreach.kind == "values":
         return _of_paths(foreach.values, base)
     file = resolve(foreach.values[0], base, home)
     try:
+        if counting is not None and not file.exists():
+            return _none_yet(foreach)
         if foreach.kind == "fasta":
-            return _of_records(file)
-        text = _text(file)
+            return _of_records(file, counting)
+        text = _text(file, counting, quoted=foreach.kind == "csv")
         if foreach.kind == "lines":
-            return _of_paths(_lines(text, file), base)
-        return _of_rows(text, file)
+            return _of_paths(_lines(text, file, counting is not None), base)
+        if counting is not None and not text:
+            return _none_yet(foreach)
+        return _of_rows(text, file, counting is not None)
     except FieldError as bad:
         raise bad.under(foreach.kind) from None
 
@@ -86,6 +108,11 @@ def names_of(foreach: ForEach) -> Items | None:
     if foreach.kind == "fasta":
         return Items(_OF_RECORD, iter(()), 0, _LATER_OF_RECORD)
     return Items(_OF_PATH, iter(()), 0)
+
+
+def _none_yet(foreach: ForEach) -> Items:
+    """Return no items. Of a table without a header, the placeholders are not known either."""
+    return names_of(foreach) or Items(frozenset(), iter(()), 0, nameless=True)
 
 
 def resolve(path: str, base: Path, home: str) -> Path:
@@ -113,16 +140,28 @@ def _absolute(path: str, real: dict[str, str]) -> str:
 # ── files ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
-    """Return every match once, sorted naturally (a2 before a10)."""
+def _glob_all(
+    patterns: tuple[str, ...], base: Path, home: str, counting: Counting | None
+) -> list[str]:
+    """Return every match that counts once, sorted naturally (a2 before a10)."""
     found: dict[str, None] = {}
     for i, pattern in enumerate(patterns):
         try:
-            matches = matches_of(home_expanded(pattern, home), str(base))
+            matches = _glob(home_expanded(pattern, home), str(base), counting)
         except FieldError as bad:
             raise bad.under(i) from None
         found.update(dict.fromkeys(matches))
     return sorted(found, key=natural)
+
+
+def _glob(pattern: str, base: str, counting: Counting | None) -> list[str]:
+    if counting is None:
+        return matches_of(pattern, base)
+    sight = sight_of(pattern, base)
+    if sight.unread:
+        # Nothing found there would mean that all of it is gone.
+        raise FieldError(f"{sight.unread}, so that nobody knows what {pattern} matches")
+    return [match for match in sight.matches if counting.counts(os.path.join(base, match))]
 
 
 def _of_paths(values: Sequence[str], base: Path, are_files: bool = False) -> Items:
@@ -149,20 +188,26 @@ def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
     return ForeachItem(values, label, {"item": item}, item, path if is_file else None)
 
 
-def _lines(text: str, file: Path) -> tuple[str, ...]:
+def _lines(text: str, file: Path, may_be_none: bool) -> tuple[str, ...]:
     """Return the lines that are not blank, without line ends."""
     lines = (line.rstrip("\r") for line in text.split("\n"))
     found = tuple(line for line in lines if line.strip())
-    if not found:
+    if not (found or may_be_none):
         raise FieldError(f"{file}: expected lines, found none")
     return found
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, counting: Counting | None, quoted: bool) -> str:
+    """Return a file's text; of one that grows, the lines that are complete.
+
+    `quoted`: a line's end in quotation marks belongs to a table's cell.
+    """
     try:
         data = read_bytes(file, "a text file", MAX_DATA_BYTES)
     except UsageError as error:
         raise FieldError(str(error)) from None
+    if counting is not None and not counting.whole(str(file), len(data)):
+        data = _complete(data, quoted)
     if b"\0" in data:
         raise FieldError(f"{file}: a NUL byte; expected a text file, is this one binary?")
     if data.count(b"\n") > MAX_LINES:
@@ -174,10 +219,21 @@ def _text(file: Path) -> str:
         raise FieldError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from None
 
 
+def _complete(data: bytes, quoted: bool) -> bytes:
+    """Return the data up to its last line's end that ends a line of the text, or a table's row."""
+    end = data.rfind(b"\n") + 1
+    open_quote = quoted and data.count(b'"', 0, end) % 2 == 1
+    while open_quote and end:
+        before = data.rfind(b"\n", 0, end - 1) + 1
+        open_quote = (data.count(b'"', before, end) % 2 == 1) != open_quote
+        end = before
+    return data[:end]
+
+
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_rows(text: str, file: Path) -> Items:
+def _of_rows(text: str, file: Path, may_be_none: bool) -> Items:
     """Return a table's rows as items; its first line names the columns."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=_delimiter(lines, file), strict=True)
@@ -186,7 +242,7 @@ def _of_rows(text: str, file: Path) -> Items:
         rows = list(_rows(reader, columns, lines, file))
     except csv.Error as error:
         raise FieldError(f"{file}:{reader.line_num}: not a table: {error}") from None
-    if not rows:
+    if not (rows or may_be_none):
         raise FieldError(f"{file}: expected rows below the header, found none")
     names = [column for column in columns if NAME.fullmatch(column)]
     unfit = tuple(column for column in columns if not NAME.fullmatch(column))
@@ -242,8 +298,8 @@ def _rows(reader: Any, columns: list[str], lines: list[str], file: Path) -> Iter
 # ── FASTA ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_records(file: Path) -> Items:
-    found = records(file)
+def _of_records(file: Path, counting: Counting | None) -> Items:
+    found = records(file, counting)
     items = (
         ForeachItem(
             {"item": r.header, "id": r.id, "length": str(r.length), "index": str(i)},

@@ -23,6 +23,7 @@ from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
+from gpulaunch.jobfile.sources import Following
 from gpulaunch.jobfile.values import found
 
 
@@ -45,15 +46,26 @@ def load(
     environ: Mapping[str, str],
     per_gpu: int | None = None,
     look: Look | None = None,
+    following: Following | None = None,
 ) -> Plan:
     """Read a job file and return its plan.
 
     Raises JobFileError with every mistake, UsageError where there is no such file to read.
     `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
     file's own, which jobs that say nothing have. `look` adds mistakes, to be told with the others.
+    `following`: for a run that looks at the sources of `foreach` again as they change; a pattern
+    that matches nothing is no mistake then.
     """
     data, base = read_bytes(path, "a job file (YAML text)"), path.absolute().parent
-    plan = load_text(data, name=str(path), base=base, environ=environ, per_gpu=per_gpu, look=look)
+    plan = load_text(
+        data,
+        name=str(path),
+        base=base,
+        environ=environ,
+        per_gpu=per_gpu,
+        look=look,
+        following=following,
+    )
     return replace(plan, path=path)
 
 
@@ -83,6 +95,7 @@ def load_text(
     per_gpu: int | None = None,
     look: Look | None = None,
     beside: Beside = ALONE,
+    following: Following | None = None,
 ) -> Plan:
     """Return the plan of a text, as `load`; `name` is how messages call it.
 
@@ -103,10 +116,11 @@ def load_text(
     top.read(Path(name).stem)
     shared = top.per_gpu if per_gpu is None else per_gpu
     limits = {**top.limits, **beside.limits}
-    context = ExpansionContext(Places(base, environ), mistakes, limits, shared)
+    places = Places(base, environ)
+    context = ExpansionContext(places, mistakes, limits, shared, following)
     drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
-    jobs = resolved(drafts, mistakes, beside.names)
+    jobs, held = resolved(drafts, mistakes, beside.names)
     if look is not None:
         look(mistakes, drafts.startable())
     mistakes.raise_if_any()
@@ -118,4 +132,6 @@ def load_text(
         jobs=tuple(jobs),
         notify=top.notify,
         source=source,
+        sources=tuple(context.sources),
+        held=held,
     )

@@ -17,6 +17,7 @@ from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.notify_spec import Target
 from gpulaunch.jobfile.source import JobFileText
+from gpulaunch.jobfile.sources import ForeachSource
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.text import several, size
 
@@ -25,7 +26,8 @@ class Plan(Struct, frozen=True, dict=True):
     """A job file, read, expanded and checked.
 
     `selection` is what `gpus:` says. `limits` are the tokens of `uses:`; `notify` is whom the run
-    tells. `path` is the file, None for text from elsewhere.
+    tells. `path` is the file, None for text from elsewhere. `sources` is what its `foreach`
+    rest on. `held`: jobs that are left out for now, as what they wait for may still come.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Plan(Struct, frozen=True, dict=True):
     source: JobFileText
     path: Path | None = None
     notify: tuple[Target, ...] = ()
+    sources: tuple[ForeachSource, ...] = ()
+    held: tuple[str, ...] = ()
 
     @property
     def text(self) -> bytes:

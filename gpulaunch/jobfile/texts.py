@@ -169,6 +169,9 @@ class Texts:
             return f"{{{{{name}}}}} is known only when the job starts: it works in {_IN_TEXTS}"
         if name == "job":
             return "{{job}} is the name itself"
+        if name == "index" and "item" in known:
+            why = "{{index}} would change with each file that comes"
+            return f"{why}: with --follow, use {{{{stem}}}} or {{{{path}}}}"
         if self.batch:
             return f"{unknown(name, known)}; a batch has many items: use {{{{batch_dir}}}}"
         return unknown(name, known)

@@ -1,4 +1,4 @@
-"""Waits for files to change, through inotify. Owns the one descriptor; reads no file.
+"""Waits for files to change, through inotify; reads no file.
 
 inotify reports changes made on this machine, also on network file systems, and not those that
 another machine makes there. Where the kernel gives no inotify (a limit of 128 instances a user is
@@ -7,7 +7,6 @@ common), `wait` wakes once a second instead, and `polls` is true.
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,18 +27,14 @@ class Watch:
     """Wakes when one of the added files changes, or a file in an added directory does."""
 
     def __init__(self) -> None:
-        import ctypes  # most who read a journal wait for nothing
+        from gpulaunch.inotify import Inotify  # most who read a journal wait for nothing
 
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        self.polls = self._fd < 0
+        self._inotify = Inotify()
+        self.polls = self._inotify.fileno() < 0
 
     def add(self, path: Path) -> None:
         """Watch a file, or a directory for files that appear or change in it."""
-        if self._fd < 0:
-            return
-        added = self._libc.inotify_add_watch(self._fd, os.fsencode(path), _CHANGES)
-        if added < 0:
+        if self._inotify.add(str(path), _CHANGES) is None:
             self.polls = True
 
     def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
@@ -48,22 +43,13 @@ class Watch:
         if self.polls and (timeout is None or timeout > _POLL_SECONDS):
             longest = _POLL_SECONDS
         poll = select.poll()
-        for fd in [other.fileno() for other in also] + ([self._fd] if self._fd >= 0 else []):
-            poll.register(fd, select.POLLIN)
+        for fd in [one.fileno() for one in (*also, self._inotify)]:
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
         ready = poll.poll(None if longest is None else max(0, round(longest * 1000)))
-        self._drain()
+        for _ in self._inotify.changes():
+            pass
         return bool(ready) or longest != timeout
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _drain(self) -> None:
-        if self._fd < 0:
-            return
-        try:
-            while os.read(self._fd, 65536):
-                pass
-        except BlockingIOError:
-            return
+        self._inotify.close()
