@@ -96,6 +96,14 @@ class JobFileError(UsageError):
         super().__init__("\n".join(self.mistakes))
 
 
+class NothingChangedError(JobFileError):
+    """The list that a live run was given is wrong: the run goes on as it was."""
+
+    def __init__(self, mistakes: Sequence[Mistake | str]) -> None:
+        super().__init__(mistakes)
+        self.args = ("\n".join((*self.mistakes, "nothing was changed: the run goes on as it was")),)
+
+
 class NoCardsError(GpulaunchError):
     """The pool can never give the cards, or `--wait` ran out; nothing was started."""
 

@@ -27,16 +27,19 @@ from gpulaunch.control.client import call, live_runs, present, reasons, watch
 from gpulaunch.control.protocol import (
     ASKING,
     REQUEST_BYTES,
+    Add,
     AlreadySupervisedError,
     Asking,
     Hello,
     NoAnswerError,
     Present,
     Reasons,
+    Reload,
+    SetFields,
 )
 from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Cancel, DrainGpus, Pause, Retry, Stop
+from gpulaunch.core.events import Cancel, DrainGpus, Finish, Pause, Retry, Stop
 from gpulaunch.errors import UNFINISHED
 from gpulaunch.journal.liveness import control_name, supervised
 from gpulaunch.loop import Loop
@@ -150,6 +153,10 @@ ASKINGS: list[Asking] = [
     DrainGpus(("GPU-0",), now=True),
     Pause(Quoted("disk full")),
     Stop(Quoted("asked")),
+    Finish(),
+    Reload(dry_run=True),
+    Add("1", "{}", "add", "/tmp", {"HOME": "/", "ODD": "\udcff"}, "train"),
+    SetFields(("a",), {"priority": "5"}),
 ]
 
 
@@ -297,7 +304,10 @@ def test_garbage_is_answered_and_hung_up_on(served: Served, line: bytes) -> None
     assert call(served.run, Hello())
 
 
-def test_a_line_of_ten_megabytes_is_cut_short(served: Served) -> None:
+def test_a_line_that_is_too_long_is_cut_short(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpulaunch.control.server.REQUEST_BYTES", 1 << 20)
     with connect(served.run) as link:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             link.sendall(b"x" * 10_000_000 + b"\n")

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, read_addition
 from gpulaunch.app.supervisor import Supervisor
@@ -34,7 +35,7 @@ from gpulaunch.control.protocol import (
     Told,
 )
 from gpulaunch.control.server import Conn, ControlServer
-from gpulaunch.core.events import Asked, Event, Retry
+from gpulaunch.core.events import Asked, Event, Finish, Retry
 from gpulaunch.core.facts import Fact, JobSet
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.files import read_bytes
@@ -61,7 +62,8 @@ class Answers(Struct):
     """What a live run answers, and asks its supervisor for.
 
     `plan`: its list, as its job file had it last; `filed`: that file, None where there is none.
-    `lend` takes the environment of added jobs, by their names.
+    `lend` takes the environment of added jobs, by their names. `follower` follows what its
+    `foreach` rests on.
     """
 
     directory: RunDir
@@ -71,6 +73,7 @@ class Answers(Struct):
     supervisor: Supervisor
     loop: Loop
     lend: Callable[[Sequence[str], Mapping[str, str]], object]
+    follower: ListFollower | None = None
 
     def answer(self, conn: Conn, asking: Asking) -> None:
         """Answer one request, at once or when a list of jobs has been read."""
@@ -111,7 +114,8 @@ class Answers(Struct):
         filed = self.filed
         if filed is None:
             raise RefusedError(f"{self.directory.path} has no job file that it could read anew")
-        return Reading(lambda: filed.read(os.environ), str(filed.file))
+        following = self.follower.following if self.follower else None
+        return Reading(lambda: filed.read(os.environ, following), str(filed.file))
 
     def _addition(self, asking: Add) -> Reading:
         """Begin to read the jobs that are to be added."""
@@ -145,10 +149,12 @@ class Answers(Struct):
             return
         self._keep(plan)
         self.plan = plan
+        if self.follower is not None:
+            self.follower.follow(plan.sources)
         self._take(conn, change, told)
 
     def _add(self, conn: Conn, asking: Add, plan: Plan) -> None:
-        change = self.list.added(plan)
+        change = self.list.added(plan, asking.environ)
         names = [job.name for job in change.jobs]
         self.list.given.update(zip(names, change.jobs, strict=True))
         self.lend(names, asking.environ)
@@ -205,6 +211,8 @@ class Answers(Struct):
             case Add() | Reload() | SetFields():
                 raise AssertionError(asking)  # `answer` has them done
         self.supervisor.post(Asked(asking))
+        if isinstance(asking, Finish) and self.follower is not None:
+            self.follower.finish()
         return {"done": True}
 
 

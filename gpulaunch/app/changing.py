@@ -174,6 +174,8 @@ def finish(run: str | os.PathLike[str] | None = None, observer: Observer = NOBOD
 def _stem(command: Sequence[str]) -> str:
     """Return what a command's job is called: its script's name, or its program's."""
     words = command[0].split() if len(command) == 1 else list(command)
+    if "-c" in words[1:3] and Path(words[0]).name in _SHELLS:
+        words = words[words.index("-c") + 1].split()
     names = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
     if len(names) > 1 and names[0].rstrip("0123456789.") in _RUNNERS:
         names = names[1:]
@@ -182,5 +184,6 @@ def _stem(command: Sequence[str]) -> str:
     return clean.lstrip(".")[:60] or "job"
 
 
-_RUNNERS = frozenset({"python", "bash", "sh", "zsh", "torchrun", "Rscript", "julia", "perl"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash"})
+_RUNNERS = _SHELLS | {"python", "torchrun", "Rscript", "julia", "perl"}
 """Programs whose first argument says more than they do."""

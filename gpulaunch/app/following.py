@@ -23,9 +23,11 @@ from msgspec import Struct, field
 
 from gpulaunch import inotify
 from gpulaunch.app.stillness import Stamp, Stillness
+from gpulaunch.errors import JobFileError
+from gpulaunch.jobfile import Plan
 from gpulaunch.jobfile.globs import Sight, sight_of
 from gpulaunch.jobfile.mistakes import FieldError
-from gpulaunch.jobfile.sources import ForeachSource
+from gpulaunch.jobfile.sources import Following, ForeachSource, NothingYet
 
 SETTLE = 5.0
 """Seconds for which a file must have been still, where `--settle` says nothing."""
@@ -175,6 +177,24 @@ class _Places(Struct):
     def directories(self) -> dict[str, None]:
         found = dict.fromkeys((*self.ends, *sorted(self.ways), *self.folders))
         return found | dict.fromkeys(os.path.dirname(path) + "/" for path in self.lists)
+
+
+def first_plan(read: Callable[[Following], Plan], settle: float | None, more: bool = True) -> Plan:
+    """Return the plan of what counts now. `read` reads the job file; `more` as in Following.
+
+    Raises JobFileError for a file without anything to follow.
+    """
+    plan = read(Following(NothingYet()))
+    if not plan.sources:
+        why = "nothing to follow: no job has foreach: over files, lines, a CSV or a FASTA file"
+        raise JobFileError([plan.mistake(("jobs",), why)])
+    look = SourceLook(SETTLE if settle is None else settle)
+    try:
+        look.follow(plan.sources)
+        look.turn(())
+        return read(Following(look.counted(), more))
+    finally:
+        look.close()
 
 
 class SourceLook:

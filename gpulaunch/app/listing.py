@@ -75,8 +75,11 @@ class RunList(Struct):
         gone = tuple(name for name in asked if name not in by_name)
         return self._checked(plan, jobs, gone)
 
-    def added(self, plan: Plan) -> Relisted:
-        """Return the change that adds these jobs. Raises RefusedError, also for a known name."""
+    def added(self, plan: Plan, environ: Mapping[str, str]) -> Relisted:
+        """Return the change that adds these jobs. Raises RefusedError, also for a known name.
+
+        `environ` is theirs; a worker serves jobs of one environment alone.
+        """
         if known := [job.name for job in plan.jobs if job.name in self.run.ledger.jobs]:
             are = "are jobs" if len(known) > 1 else "is a job"
             raise RefusedError(
@@ -84,9 +87,9 @@ class RunList(Struct):
                 " with --name, or run a failed one again with gpulaunch retry"
             )
         kind = GIVEN_GROUPS + zlib.crc32(plan.name.encode()) % GIVEN_GROUPS
-        jobs = [replace(job, group=kind + job.group, given=True) for job in plan.jobs]
         self._refuse_misfits(plan, plan.jobs)
-        return Relisted(tuple(jobs))
+        seat = f"@{hash(frozenset(environ.items())):x}"
+        return Relisted(tuple(_as_given(job, kind + job.group, seat) for job in plan.jobs))
 
     def set(self, names: Collection[str], fields: Mapping[str, str], plan: Plan | None) -> Relisted:
         """Return the change that sets these fields of jobs that wait. Raises RefusedError.
@@ -176,6 +179,12 @@ class RunList(Struct):
             why = scheduler_support.why_not(job, self.pool.limit, self.limits)
             return "; ".join(f"{field}: {reason}" for field, reason in why)
         return "; ".join(why_never(job, self.pool.gpus, self.pool.size, self.limits))
+
+
+def _as_given(job: Job, group: int, seat: str) -> Job:
+    if job.demand.worker:
+        job = replace(job, demand=replace(job.demand, worker=job.demand.worker + seat))
+    return replace(job, group=group, given=True)
 
 
 def added_to(run: RunDir, plan: Plan, ledger: Ledger) -> list[Job]:

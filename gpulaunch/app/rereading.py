@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
+from gpulaunch.app.following import first_plan
 from gpulaunch.app.options import RunOptions
 from gpulaunch.control.protocol import Add
 from gpulaunch.core.ledger import LOCAL
@@ -24,6 +26,7 @@ from gpulaunch.files import read_bytes
 from gpulaunch.jobfile import Plan, load, load_text
 from gpulaunch.jobfile.load import Beside
 from gpulaunch.jobfile.plan import as_chosen
+from gpulaunch.jobfile.sources import Following
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
@@ -35,22 +38,31 @@ class Filed(Struct, frozen=True):
     file: Path
     choices: Choices
 
-    def read(self, environ: Mapping[str, str]) -> Plan:
-        """Return the plan of the file as it is now. Raises UsageError, JobFileError."""
+    def read(self, environ: Mapping[str, str], following: Following | None = None) -> Plan:
+        """Return the plan of the file as it is now. Raises UsageError, JobFileError.
+
+        `following`: what counts, where the file's inputs are followed.
+        """
         if not self.file.exists():
             own = "--recorded goes on with the run's own copy of it"
             raise UsageError(f"{self.file} is gone; {own}")
-        plan = load(self.file, environ=environ, per_gpu=self.choices.per_gpu)
+        per_gpu = self.choices.per_gpu
+        plan = load(self.file, environ=environ, per_gpu=per_gpu, following=following)
         return as_chosen(plan, self.choices.explain, self.choices.preload)
 
 
-def plan_again(run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool) -> Plan:
+def plan_again(
+    run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool, complete: bool = False
+) -> Plan:
     """Return the plan of the job file as it is now, under the run's choices.
 
-    Of the run's own copy, if that is asked for or there is no file.
+    Of the run's own copy, if that is asked for or there is no file. `complete`: where its inputs
+    are followed, no more of them are to come.
     """
     choices, filed = options.choices, filed_of(manifest, options)
     if filed is not None and not recorded:
+        if choices.follow:
+            return first_plan(partial(filed.read, os.environ), choices.settle, not complete)
         return filed.read(os.environ)
     plan = recorded_plan(run, manifest, choices.per_gpu)
     return as_chosen(plan, choices.explain, choices.preload)

@@ -147,7 +147,7 @@ def _go_on(
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
-        plan = plan_again(run, manifest, options, recorded)
+        plan = plan_again(run, manifest, options, recorded, ledger.complete)
         given = added_to(run, plan, ledger)
         jobs = [as_set(job, ledger) for job in (*plan.jobs, *given)]
         chosen = choose(ledger, jobs, options)

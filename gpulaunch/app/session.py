@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
+from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
 from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
@@ -78,6 +79,11 @@ class Session(Struct, frozen=True):
     given: Sequence[Job] = ()
     filed: Filed | None = None
     earlier: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def standing(self) -> bool:
+        """True for a run that waits for more jobs when it has none left."""
+        return bool(self.options.choices.follow) and self.filed is not None
 
 
 @contextmanager
@@ -226,7 +232,7 @@ def supervise(
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
-            if near_end.begins(ledger, at.mono):
+            if not run.awaits_more and near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)
@@ -234,7 +240,7 @@ def supervise(
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        if len(session.submitted.jobs) <= len(session.pool.gpus):
+        if not session.standing and len(session.submitted.jobs) <= len(session.pool.gpus):
             report.prepare()  # all of them start at once
         make = setup_of(session.pool.engine).make
         context = _context(session, ledger, supervisor, loop)
@@ -243,13 +249,31 @@ def supervise(
         only, given = session.options.choices.only, {job.name: job for job in session.given}
         runs_list = RunList(run, session.pool, session.plan.limits, only, given)
         lend = context.environments.lend
+        follower = _follower(session, runs_list, loop, supervisor)
+        if follower is not None:
+            stack.callback(follower.close)
+            supervisor.stay_while = lambda: follower.busy
         answers = Answers(
-            session.run, session.plan, session.filed, runs_list, supervisor, loop, lend
+            session.run, session.plan, session.filed, runs_list, supervisor, loop, lend, follower
         )
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
+
+
+def _follower(
+    session: Session, runs_list: RunList, loop: Loop, supervisor: Supervisor
+) -> ListFollower | None:
+    """Return what follows the inputs of the run's job file, None where that is not asked for."""
+    if not session.standing or session.filed is None:
+        return None
+    take = lambda change: supervisor.take(change, (), lambda: None)  # noqa: E731
+    note = partial(supervisor.note, None)
+    follower = ListFollower(session.filed, session.plan.sources, runs_list, loop, take, note)
+    if session.ledger.complete:
+        follower.finish()
+    return follower
 
 
 def _run(
@@ -287,6 +311,7 @@ def _opened(session: Session) -> RunOpened:
         simulated=session.pool.simulated,
         limit=session.pool.limit,
         engine=session.pool.engine,
+        standing=session.standing,
     )
 
 

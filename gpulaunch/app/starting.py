@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from gpulaunch.app import resuming
@@ -23,6 +24,7 @@ from gpulaunch.app.checks import (
     warn_of,
     warn_of_telling,
 )
+from gpulaunch.app.following import first_plan
 from gpulaunch.app.lookup import alive_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
@@ -70,7 +72,11 @@ def run(
     if go_on and (last := _last(file, kept, observer)) is not None:
         return resuming.resume(last.path, options, observer)
     look = looking_for(options.engine)
-    plan = load(file, environ=os.environ, per_gpu=options.choices.per_gpu, look=look)
+    read = partial(load, file, environ=os.environ, per_gpu=options.choices.per_gpu, look=look)
+    if options.choices.follow:
+        plan = first_plan(lambda following: read(following=following), options.choices.settle)
+    else:
+        plan = read()
     beside = []
     if not (new or kept):
         beside = [refuse_unfinished(file, options), alive_elsewhere(file)]

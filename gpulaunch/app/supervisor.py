@@ -57,7 +57,8 @@ class Supervisor:
     """Drives one Run to its end through an engine.
 
     `wait`: seconds from the first request for a card; a run without an attempt by then gives up.
-    `tell` hears each fact after the view has shown it.
+    `tell` hears each fact after the view has shown it. `stay_while` tells whether the run is not
+    over although all its jobs are.
     """
 
     _engine: Engine
@@ -86,6 +87,7 @@ class Supervisor:
         self._recording = True
         self._syncing = False
         self._once_recorded: list[Callable[[], object]] = []
+        self.stay_while: Callable[[], bool] = lambda: False
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
         self.no_card = False
@@ -197,6 +199,8 @@ class Supervisor:
 
     def _finished(self) -> bool:
         if not self._run.finished or self._driver.busy:
+            return False
+        if self.stay_while() and not self.ledger.stopping:
             return False
         if self.stopped_by and not (self._recording or self.unrecorded):
             self._retry_recording()

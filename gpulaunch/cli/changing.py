@@ -9,11 +9,16 @@ from typing import Any
 import click
 
 from gpulaunch.app import changing
-from gpulaunch.cli.options import as_json, refuse_option_as_command, run_argument
+from gpulaunch.cli.options import (
+    as_json,
+    as_options,
+    refuse_option_as_command,
+    run_argument,
+)
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.control.protocol import CHANGED, Changed
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.finding import typed
 from gpulaunch.text import listing, several
 
@@ -92,7 +97,10 @@ def add(
         added = changing.add_file(Path(words[0]), run, terminal)
     else:
         refuse_option_as_command(words)
-        added = changing.add_command(words, given, run, terminal)
+        try:
+            added = changing.add_command(words, given, run, terminal)
+        except JobFileError as error:
+            raise UsageError(f"{as_options(error, 'add')}\nnothing was added") from None
     if as_json:
         print_json({"run": str(added.run.path), "names": list(added.names)})
     elif not follow:

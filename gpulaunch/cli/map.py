@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gpulaunch.cli.options import (
+    as_options,
     engine_options,
     pool_options,
     refuse_option_as_command,
@@ -101,16 +102,8 @@ def command(
     try:
         plan = load_text(text, name="map", base=base, environ=os.environ, look=look)
     except JobFileError as error:  # there is no file: its lines and columns mean nothing
-        told = dict.fromkeys(f"{_option_of(one.field)}: {one.message}" for one in error.found)
-        raise UsageError("\n".join(told)) from None
+        raise UsageError(as_options(error, "map")) from None
     return start(plan, None, asked, terminal, options["run_dir"]).status
-
-
-def _option_of(field: str) -> str:
-    """Return the command line's name for a field of the made job file: CMD for `jobs[0].run[1]`."""
-    name = field.rpartition(".")[2].partition("[")[0]
-    own = {"run": "CMD", "foreach": "ITEM", "": "map"}
-    return own.get(name, f"--{name.replace('_', '-')}")
 
 
 def _refuse_parallels(run: Sequence[str]) -> None:

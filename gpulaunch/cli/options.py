@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import Struct
 
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.choices import Choices
 from gpulaunch.text import parse_span
 
@@ -122,6 +122,22 @@ def refuse_option_as_command(words: Sequence[str]) -> None:
         raise UsageError(f"there is no option {option}{instead_of_option(option, context)}")
 
 
+def as_options(error: JobFileError, command: str) -> str:
+    """Return the mistakes of a job that a command line made, each by its option: `--timeout: ...`.
+
+    There is no file: its lines and columns mean nothing.
+    """
+    told = dict.fromkeys(f"{_option_of(one.field, command)}: {one.message}" for one in error.found)
+    return "\n".join(told)
+
+
+def _option_of(field: str, command: str) -> str:
+    """Return the command line's name for a field: CMD for `jobs[0].run[1]`."""
+    name = field.rpartition(".")[2].partition("[")[0]
+    own = {"run": "CMD", "foreach": "ITEM", "gpus": "-g", "": command}
+    return own.get(name, f"--{name.replace('_', '-')}")
+
+
 def instead_of_option(option: str, context: click.Context) -> str:
     """Return the end of a line about an unknown option of a command."""
     from gpulaunch.cli import habits
@@ -187,6 +203,21 @@ per_gpu = click.option(
     help="Jobs a card, where a job does not say; above the file's own per_gpu.",
 )
 
+
+following = _options(
+    click.option(
+        "--follow/--no-follow",
+        default=None,
+        help="Look at the inputs of foreach again as they change, until gpulaunch finish.",
+    ),
+    click.option(
+        "--settle",
+        type=DURATION,
+        metavar="TIME",
+        help="With --follow: how long a file must have been still (5s).",
+    ),
+)
+"""Whether inputs are followed, for `run` and `resume`."""
 
 _RUNS_OWN = (
     click.option("--fail-fast/--no-fail-fast", default=None, help="Start nothing after a failure."),

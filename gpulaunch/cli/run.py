@@ -13,6 +13,7 @@ import click
 
 from gpulaunch.cli.options import (
     engine_options,
+    following,
     job_file,
     only,
     per_gpu,
@@ -37,6 +38,7 @@ Found = TypeVar("Found")
 @pool_options
 @per_gpu
 @only
+@following
 @engine_options
 @run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
@@ -78,6 +80,7 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
 @pool_options_again
 @per_gpu
 @only
+@following
 @engine_options
 @run_options
 @click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")

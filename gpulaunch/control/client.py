@@ -29,7 +29,7 @@ from gpulaunch.control.protocol import (
 )
 from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
-from gpulaunch.errors import JobFileError, Mistake
+from gpulaunch.errors import Mistake, NothingChangedError
 from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.names import RUN_ID, listening, user_name
 from gpulaunch.journal.codec import to_json
@@ -67,7 +67,7 @@ class RunInfo(Struct, frozen=True):
 def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
     """Send a request to a live run and return its answer. Raises NoAnswerError with the reason.
 
-    Raises JobFileError for jobs that are wrong.
+    Raises NothingChangedError for jobs that are wrong.
 
     `timeout` in seconds, from the connection to the answer's end.
     """
@@ -86,7 +86,7 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
     if answer is None:
         raise NoAnswerError(f"run {run} ended before it answered: see gpulaunch status")
     if "found" in answer:
-        raise JobFileError([Mistake(**mistake) for mistake in answer["found"]])
+        raise NothingChangedError([Mistake(**mistake) for mistake in answer["found"]])
     if "error" in answer:
         raise NoAnswerError(str(answer["error"]))
     return answer

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone, tzinfo
 
 from gpulaunch import wording
+from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Gpu
 from gpulaunch.diagnose.failure.classes import title_of
@@ -26,8 +27,8 @@ GONE = "no longer in the job file"
 
 def gone(job: JobRecord) -> str:
     """Return why nothing comes of a job that is gone, and what it had come to."""
-    if job.state == "waiting":
-        return f"{GONE}, not run"
+    if job.state == "waiting" or job.reason == Because("not_in_file"):
+        return f"{GONE}, not run{' again' * bool(job.attempts)}"
     if job.state == "cancelled":
         return f"{GONE}; cancelled"
     why = wording.job_reason(job.reason)

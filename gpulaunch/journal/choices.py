@@ -23,7 +23,8 @@ class Choices(Struct, frozen=True):
     """A run's options. None, or an empty `only`: not given, the default or the job file holds.
 
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
-    are patterns of job names.
+    are patterns of job names. `follow`: the inputs of `foreach` are looked at again as they change,
+    files once they have been still for `settle` seconds.
     """
 
     gpus: str | None = None
@@ -37,6 +38,8 @@ class Choices(Struct, frozen=True):
     pin: str | None = None
     explain: bool | None = None
     preload: bool | None = None
+    follow: bool | None = None
+    settle: float | None = None
 
     def over(self, before: Choices) -> Choices:
         """Return these choices, with those of `before` where these were not given."""

@@ -68,7 +68,7 @@ def test_a_wrong_file_changes_nothing_and_every_mistake_is_told(launcher: Launch
         assert result.status == 2
         assert "neds" in result.err
         assert "many" in result.err
-        assert "nothing was requeued" in result.err
+        assert "nothing was changed: the run goes on as it was" in result.err
         assert launcher.events("job_requeued") == []
         launcher.file("jobs.yaml", MENDED.replace("echo folded, gpus: 0", "echo folded, gpus: 4"))
         result = launcher("retry")
@@ -101,13 +101,25 @@ def test_a_job_that_the_file_has_no_more_is_named_and_not_run(launcher: Launcher
     assert len(launcher.jobs()["fold-2"]["attempts"]) == 1
 
 
-def test_other_needs_are_not_taken_into_a_live_run(launcher: Launcher) -> None:
+def test_other_needs_are_taken_into_a_live_run(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", TYPO)
     with alive(launcher):
         launcher.file("jobs.yaml", MENDED.replace("name: fold-1,", "name: fold-1, needs: [long],"))
+        assert launcher("retry").status == 0
+        launcher.wait_for("job_requeued", 3)
+        assert "needs long" in launcher.jobs()["fold-1"]["reason"]
+    assert launcher.states()["after"] == "succeeded"
+
+
+def test_needs_of_jobs_that_the_run_does_not_have_are_a_reloads_affair(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", TYPO)
+    with alive(launcher):
+        text = MENDED.replace("name: fold-1,", "name: fold-1, needs: [new],")
+        launcher.file("jobs.yaml", text + "      - {name: new, run: 'true', gpus: 0}\n")
         result = launcher("retry")
         assert result.status == 2
-        assert "fold-1: needs, after or service is another now" in result.err
+        assert "fold-1: needs or after names a job that this run does not have yet" in result.err
+        assert "gpulaunch reload" in result.err
         assert launcher.events("job_requeued") == []
         assert launcher("retry", "--recorded").status == 0
         launcher.wait_for("job_requeued", 3)
