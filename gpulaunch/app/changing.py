@@ -14,7 +14,8 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from gpulaunch.app.lookup import alive, alive_dir, jobs_of, pulse
+from gpulaunch.app import user_queue
+from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, pulse
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
 from gpulaunch.control.protocol import CHANGED, Add, Changed, NoAnswerError, Reload, SetFields
@@ -95,7 +96,7 @@ def add(
     UsageError where nothing was added. A run that dies before it answers may have added them: then
     this is found out, and they are returned.
     """
-    one = alive_dir(run, observer)
+    one = _where(run, observer)
     addition, id = uuid4().hex, own_id(one)
     asking = Add(addition, text, label, str(base), as_given(os.environ), stem)
     try:
@@ -107,6 +108,19 @@ def add(
         names = tuple(job.name for job in kept.jobs)
         observer.note(f"added, but the run ended at once: gpulaunch resume {one.path}", urgent=True)
     return Added(one, id, names)
+
+
+def _where(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
+    """Return the live run to add to: the one meant, or the only one here, or this user's queue."""
+    try:
+        return alive_dir(run, observer)
+    except NoneAliveError as error:
+        queue = user_queue.alive()
+        if queue is None:
+            start = "gpulaunch queue start --detach"
+            raise UsageError(f"{error}; nor is your queue, which {start} begins") from None
+        observer.note(f"added to your queue: {queue.path}")
+        return queue
 
 
 def status_of(added: Added) -> int:
@@ -181,7 +195,7 @@ def _stem(command: Sequence[str]) -> str:
         names = names[1:]
     stem = names[0].removesuffix(".py").removesuffix(".sh") if names else "job"
     clean = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
-    return clean.lstrip(".")[:60] or "job"
+    return clean.strip("._-")[:60] or "job"
 
 
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash"})

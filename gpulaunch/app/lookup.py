@@ -40,10 +40,14 @@ from gpulaunch.journal.finding import (
     working_directory,
 )
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import RunDir, queue_dir
 from gpulaunch.lifesigns import mark_last_seen
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
+
+
+class NoneAliveError(UsageError):
+    """No run that belongs to the working directory is alive."""
 
 
 class FoundRun:
@@ -111,6 +115,9 @@ def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
         return find(run, _start(run))
     except UsageError:
         fits = [one for one in _named_directories() if _means(one, run)]
+        queue = queue_dir()
+        if not fits and run == queue.path.name and queue.holds_run:
+            return queue
         if not fits:
             raise
     if len(fits) > 1:
@@ -131,11 +138,11 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
             raise UsageError(f"{one.path} is not alive: it {_was(FoundRun(one, observer))}")
         refuse_elsewhere(one)
         return one
-    near = here(working_directory(), _named_directories())
+    near = here(working_directory(), _begun_in_directories())
     living = [each for each in near.runs if state_of(each) == "running"] if near else []
     if not living:
         where = near.directory if near else working_directory()
-        raise UsageError(f"no run of {where} is alive{_elsewhere()}")
+        raise NoneAliveError(f"no run of {where} is alive{_elsewhere()}")
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
@@ -156,7 +163,7 @@ def runs_here() -> Here:
     cwd = working_directory()
     near = here(cwd)
     if near is None or near.directory != cwd:
-        near = here(cwd, _named_directories())
+        near = here(cwd, _begun_in_directories())
     if near is None:
         raise UsageError(f"{nothing_under(cwd)}{_elsewhere()}")
     return near
@@ -182,6 +189,12 @@ def _start(run: str) -> Path:
 def _named_directories() -> list[RunDir]:
     """Return this user's live runs, in any directory of this machine."""
     return [RunDir(one.dir) for one in live_runs() if one.own and one.dir]
+
+
+def _begun_in_directories() -> list[RunDir]:
+    """Return these without the user's queue, which belongs to no directory."""
+    queue = queue_dir()
+    return [run for run in _named_directories() if run != queue]
 
 
 def _means(run: RunDir, typed: str) -> bool:

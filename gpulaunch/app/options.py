@@ -26,7 +26,8 @@ class RunOptions(Struct, frozen=True):
     are as the run was begun. All others apply to this start alone: `wait` is how many seconds to
     wait for a first card (None: for ever), `metrics_port` where metrics are served (0: a free
     port). `watched`: a person sits at a terminal, and can say how a paused run goes on.
-    `detached`: the run has no terminal whose end could stop it.
+    `detached`: the run has no terminal whose end could stop it. `standing`: it waits for more jobs
+    when it has none left.
     """
 
     choices: Choices = NOTHING_CHOSEN
@@ -36,6 +37,7 @@ class RunOptions(Struct, frozen=True):
     metrics_port: int | None = None
     watched: bool = False
     detached: bool = False
+    standing: bool = False
 
     def words(self) -> str:
         """Return the options that are kept as the end of a command line."""

@@ -25,7 +25,7 @@ from gpulaunch.errors import GpulaunchError, Mistake, UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.jobfile import Plan, load, load_text
 from gpulaunch.jobfile.load import Beside
-from gpulaunch.jobfile.plan import as_chosen
+from gpulaunch.jobfile.plan import EMPTY, as_chosen, empty_plan
 from gpulaunch.jobfile.sources import Following
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
@@ -95,6 +95,8 @@ def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -
     except OSError as error:
         raise UsageError(f"{copy}, the run's own copy, cannot be read: {error.strerror}") from None
     base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
+    if text == EMPTY:
+        return empty_plan(manifest.name, base)
     return load_text(text, name=manifest.name, base=base, environ=os.environ, per_gpu=per_gpu)
 
 

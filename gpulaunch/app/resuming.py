@@ -96,6 +96,9 @@ def resume(
         return RunEnd(one, replay(one.events), OK)
 
     def everything(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
+        if options.standing:  # what failed there a month ago is not tried again at every boot
+            over = {record.name for record in ledger.jobs.values() if record.settled}
+            return resume_plan.resume(ledger, jobs, {job.name for job in jobs} - over)
         names = _among(jobs, options, ledger)
         note_left_out(jobs, names, ledger, options, one, observer)
         return resume_plan.resume(ledger, jobs, names, changed)
@@ -147,6 +150,8 @@ def _go_on(
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
+        if ledger.opening.standing == "queue":
+            options = replace(options, standing=True)
         plan = plan_again(run, manifest, options, recorded, ledger.complete)
         given = added_to(run, plan, ledger)
         jobs = [as_set(job, ledger) for job in (*plan.jobs, *given)]
@@ -159,7 +164,7 @@ def _go_on(
             )
         cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
         observer.note(f"{cards}{chosen}")
-        if strange := [job.name for job in given if job.name not in chosen.over]:
+        if strange := [job.name for job in given if job.name not in chosen.over | chosen.left]:
             text = f"with this shell's environment, as theirs is not kept: {listing(strange, 5)}"
             observer.note(text, urgent=True)
         if lost := [job.name for job in chosen.to_do if job.name in endless]:
@@ -168,7 +173,9 @@ def _go_on(
         if observer.preview_only:
             observer.planned(Preview(plan, resume_plan.starts(ledger, chosen), pool))
         _mend(run, ledger)
-        if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
+        standing = options.standing or (options.choices.follow and not ledger.complete)
+        idle = chosen.nothing and not ledger.open_attempts()
+        if idle and ledger.state != "interrupted" and not standing:
             if chosen.left:
                 where = shlex.quote(typed(run.path))
                 left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))

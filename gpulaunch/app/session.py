@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -81,9 +82,12 @@ class Session(Struct, frozen=True):
     earlier: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def standing(self) -> bool:
-        """True for a run that waits for more jobs when it has none left."""
-        return bool(self.options.choices.follow) and self.filed is not None
+    def standing(self) -> Literal["", "follow", "queue"]:
+        """Why the run waits for more jobs when it has none left; empty where it does not."""
+        if self.options.standing:
+            return "queue"
+        follows = self.options.choices.follow and self.filed is not None
+        return "follow" if follows else ""
 
 
 @contextmanager
@@ -266,7 +270,7 @@ def _follower(
     session: Session, runs_list: RunList, loop: Loop, supervisor: Supervisor
 ) -> ListFollower | None:
     """Return what follows the inputs of the run's job file, None where that is not asked for."""
-    if not session.standing or session.filed is None:
+    if session.standing != "follow" or session.filed is None:
         return None
     take = lambda change: supervisor.take(change, (), lambda: None)  # noqa: E731
     note = partial(supervisor.note, None)

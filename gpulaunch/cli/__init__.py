@@ -27,6 +27,7 @@ COMMANDS = {
     "retry": ("run:retry", "Run again only what failed."),
     "reload": ("changing:reload", "Have a live run read its job file anew."),
     "add": ("changing:add", "Add a command or a file of jobs to a live run."),
+    "queue": ("queue:queue", "Your standing run: add brings jobs to it from anywhere."),
     "set": ("changing:set_", "Set fields of jobs that wait in a live run."),
     "finish": ("changing:finish", "Tell a standing run that no more jobs come."),
     "wait": ("live:wait", "Wait for a run's end; exit as it did."),

@@ -108,12 +108,17 @@ def doctor(as_json: bool) -> int:
     \b
     gpulaunch doctor
     """
+    from gpulaunch.app import logout
     from gpulaunch.engines import keepers, strict
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
     findings = examine(
-        os.environ, isolation=strict.finding, cluster=health.finding, keepers=keepers.finding
+        os.environ,
+        isolation=strict.finding,
+        cluster=health.finding,
+        keepers=keepers.finding,
+        logout=logout.finding,
     )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]

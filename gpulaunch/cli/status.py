@@ -14,6 +14,7 @@ from gpulaunch.app.lookup import FoundRun, directory, jobs_of
 from gpulaunch.cli.options import as_json, run_argument
 from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
 from gpulaunch.cli.terminal import Terminal
+from gpulaunch.core.model import Job
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
@@ -83,13 +84,16 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
 
 
 def _commands(one: FoundRun) -> dict[str, str]:
-    """Return each job's command by name, from the run's copy of its file; empty if that is lost."""
+    """Return each job's command by name, as far as the run's directory tells it."""
     from gpulaunch.app.rereading import recorded_plan
+    from gpulaunch.journal.given import additions_in
 
+    jobs: list[Job] = []
     with suppress(OSError, GpulaunchError):
-        plan = recorded_plan(one.run, one.run.read_manifest())
-        return {job.name: command_line(what_runs(job)) for job in plan.jobs}
-    return {}
+        jobs += recorded_plan(one.run, one.run.read_manifest()).jobs
+    with suppress(OSError, GpulaunchError):
+        jobs += [job for addition in additions_in(one.run.events) for job in addition.jobs]
+    return {job.name: command_line(what_runs(job)) for job in jobs}
 
 
 @click.command("report")

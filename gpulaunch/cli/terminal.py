@@ -51,6 +51,10 @@ class Terminal(Observer):
     def created(self, run: RunDir) -> None:
         if not self._detach or self.preview_only:
             return
+        from gpulaunch.app.logout import ended_at_logout, how_to_stay
+
+        if what := ended_at_logout():
+            self.warn(f"the run ends when you log out: {what}; to stay: {how_to_stay(what)}")
         side = detach(run.path / "supervisor.log")
         if isinstance(side, int):
             click.echo(run.path)

@@ -32,7 +32,8 @@ class RunOpened(Struct, frozen=True):
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
     at most so many of the cards are held at once, None: all. `engine` carries the attempts out.
-    `standing`: it waits for more jobs when it has none left, until ListClosed.
+    `standing`: it waits for more jobs when it has none left, until ListClosed, as it follows its
+    inputs, or is a user's queue.
     Where it places them by itself, `gpus` is empty, and AttemptStarted names the cards. `format`
     is the version of the journal's form.
     """
@@ -48,7 +49,7 @@ class RunOpened(Struct, frozen=True):
     simulated: bool = False
     limit: int | None = None
     engine: Sparse[str] = "local"
-    standing: Sparse[bool] = False
+    standing: Sparse[Literal["", "follow", "queue"]] = ""
     format: Literal[3] = FORMAT
 
 

@@ -287,6 +287,8 @@ class Ledger(Struct):
         self.opened, self.taken = self.opened or at, at
         self.state, self.reason, self.closed = "running", None, None
         self.paused = self.stopping = None
+        if fact.standing == "queue":
+            self.complete = False  # it is open again
 
     def _apply_to_job(self, fact: f.JobFact, at: Instant) -> None:
         if isinstance(fact, f.JobAdded):

@@ -226,7 +226,7 @@ class State(Struct):
     @property
     def awaits_more(self) -> bool:
         """True while more jobs may come, so that the run does not end when it has none left."""
-        return self.ledger.opening.standing and not self.ledger.complete
+        return bool(self.ledger.opening.standing) and not self.ledger.complete
 
     @property
     def halted(self) -> RunReason | None:

@@ -28,12 +28,13 @@ def examine(
     isolation: Callable[[Sequence[Gpu]], DoctorFinding] | None = None,
     cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
     keepers: Callable[[], DoctorFinding] | None = None,
+    logout: Callable[[], DoctorFinding] | None = None,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
-    keepers jobs get.
+    keepers jobs get. `logout` finds out whether a run outlives its user's logout.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -50,6 +51,7 @@ def examine(
         *([isolation(machine.gpus)] if isolation else []),
         *filter(None, [cluster(environ)]),
         *([keepers()] if keepers else []),
+        *([logout()] if logout else []),
     ]
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job
-from gpulaunch.core.selection import Selection
+from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.errors import Mistake
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.mistakes import Mistakes
@@ -186,6 +186,15 @@ def _cards_together(jobs: Sequence[Job]) -> int:
         else:
             cards += job.demand.gpus
     return cards + sum(-(-count // per_gpu) for per_gpu, count in sharing.items())
+
+
+EMPTY = b"# All jobs of this run were added while it lived: events.jsonl has them.\njobs: []\n"
+"""The text of a run's list where it has no job file."""
+
+
+def empty_plan(name: str, base: Path) -> Plan:
+    """Return the plan of a run that has no job file: all its jobs are added while it lives."""
+    return Plan(name, ALL, 1, {}, (), JobFileText(name, base, EMPTY, EMPTY.decode()))
 
 
 def as_chosen(plan: Plan, explain: bool | None, preload: bool | None) -> Plan:

@@ -20,6 +20,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -40,6 +41,16 @@ _NAME_BYTES = 200
 def new_run_id(when: datetime) -> str:
     """Return a new run's id, unique among the runs of a machine: `20261120-074215-3fa9c1`."""
     return f"{when.strftime(_STAMP)}-{os.urandom(3).hex()}"
+
+
+def queue_dir(environ: Mapping[str, str] = os.environ) -> RunDir:
+    """Return where this user's queue is kept: below $XDG_STATE_HOME, or ~/.local/state.
+
+    Source: the XDG base directory specification, by which a relative path is passed over.
+    """
+    given = environ.get("XDG_STATE_HOME", "")
+    state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    return RunDir(state / "gpulaunch" / "queue")
 
 
 class Below:

@@ -340,7 +340,7 @@ def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launch
         ("submit", "gpulaunch run"),
         ("list", "gpulaunch status"),
         ("ls", "gpulaunch ps"),
-        ("queue", "gpulaunch status"),
+        ("gqueue", "gpulaunch status"),
         ("rerun", "gpulaunch retry"),
         ("pause", "gpulaunch drain"),
         ("rm", "rm -r"),

@@ -1,0 +1,96 @@
+"""`gpulaunch queue`: a user's standing run, which stays when it is empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpulaunch.app import user_queue
+from gpulaunch.app.logout import lingers
+from gpulaunch.cli.options import (
+    as_json,
+    engine_options,
+    per_gpu,
+    pool_options_again,
+    run_options,
+    run_options_of,
+)
+from gpulaunch.cli.output import say
+from gpulaunch.cli.status import status
+from gpulaunch.cli.terminal import Terminal
+
+
+@click.group("queue", invoke_without_command=True)
+@click.pass_context
+def queue(context: click.Context) -> None:
+    """Your standing run: it waits for jobs, and `gpulaunch add` brings them from any directory.
+
+    Without a command, its status.
+
+    \b
+    gpulaunch queue start --detach
+    gpulaunch add -- python train.py
+    gpulaunch queue
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(status, run=str(user_queue.found().path))
+
+
+@queue.command("start")
+@pool_options_again
+@per_gpu
+@engine_options
+@run_options
+def start(**options: Any) -> int:
+    """Begin the queue, or go on with it after a stop, a crash or a boot.
+
+    \b
+    gpulaunch queue start --detach
+    gpulaunch queue start --gpus 0,1 --detach
+    """
+    return user_queue.start(run_options_of(options), Terminal(options)).status
+
+
+@queue.command("stop")
+def stop() -> None:
+    """Stop the queue: what runs is interrupted, and goes on with the next start.
+
+    \b
+    gpulaunch queue stop
+    """
+    run = user_queue.stop()
+    say(f"{run.path}: stopped; go on with it: gpulaunch queue start --detach")
+
+
+@queue.command("status")
+@click.argument("job", required=False, metavar="[JOB]")
+@click.option("--all", "everything", is_flag=True, help="List every job.")
+@as_json
+@click.pass_context
+def status_of(context: click.Context, job: str | None, everything: bool, as_json: bool) -> None:
+    """Show the queue's jobs, or one of them, as `gpulaunch status` does a run's.
+
+    \b
+    gpulaunch queue status
+    """
+    run = str(user_queue.found().path)
+    context.invoke(status, what=job, run=run, everything=everything, as_json=as_json)
+
+
+@queue.command("install")
+@pool_options_again
+@per_gpu
+@engine_options
+def install(**options: Any) -> None:
+    """Write a systemd user unit that starts the queue, with these options, at boot.
+
+    \b
+    gpulaunch queue install --gpus 0,1
+    """
+    unit = user_queue.install(run_options_of(options).words())
+    say(f"wrote {unit}; it starts with")
+    say(f"  systemctl --user daemon-reload && systemctl --user enable --now {unit.name}")
+    if not lingers():
+        say("and without your login, at boot and after a logout, with")
+        say("  loginctl enable-linger")
