@@ -162,22 +162,39 @@ class EnvironmentMaker:
     def __init__(self, machine: MachineLimits, base: Mapping[str, str]) -> None:
         self.machine = machine
         self.base = base
-        self._lent: dict[str, Mapping[str, str]] = {}
-        self._kept: dict[int, Mapping[str, str]] = {}
+        self._lent: dict[str, int] = {}
+        self._environs: list[Mapping[str, str]] = [base]
+        self._numbers: dict[frozenset[tuple[str, str]], int] = {}
         self._shared: dict[tuple[object, ...], tuple[Delta, tuple[str, ...]]] = {}
 
     def lend(self, names: Iterable[str], environ: Mapping[str, str]) -> None:
         """Let these jobs have this environment instead of `base`. It is kept in memory alone."""
-        environ = self._kept.setdefault(hash(frozenset(environ.items())), environ)
-        self._lent.update(dict.fromkeys(names, environ))
+        number = self._numbers.setdefault(frozenset(environ.items()), len(self._environs))
+        if number == len(self._environs):
+            self._environs.append(environ)
+        self._lent.update(dict.fromkeys(names, number))
+
+    def lent_to(self, job: str) -> int:
+        """Return the number of the environment that was lent to a job, 0 for none."""
+        return self._lent.get(job, 0)
+
+    def environ(self, number: int) -> Mapping[str, str]:
+        """Return the environment of that number; 0: the keepers' own."""
+        return self._environs[number]
 
     def delta(self, job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> Delta:
-        """Return what the function `delta` returns."""
-        if (lent := self._lent.get(job.name)) is not None:
-            whole = delta(job, place, self.machine, lent, own).over(lent)
-            return _between(self.base, whole)
+        """Return what the function `delta` returns.
+
+        For a job with an environment of its own: the changes that make it of `base`, or, where an
+        engine hands that environment over itself (`place.slots`), the changes to it.
+        """
+        number = self.lent_to(job.name)
+        environ = self._environs[number]
         if place.slots is not None:  # which are each attempt's own
-            return delta(job, place, self.machine, self.base, own)
+            return delta(job, place, self.machine, environ, own)
+        if number:
+            whole = delta(job, place, self.machine, environ, own).over(environ)
+            return _between(self.base, whole)
         kind = _kind(job, place, own)
         if kind not in self._shared:
             if len(self._shared) >= KINDS_KEPT:

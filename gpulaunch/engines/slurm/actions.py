@@ -188,10 +188,11 @@ class Adopted(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """The attempt's files are written; `options` are sbatch's."""
+    """The attempt's files are written; `options` are sbatch's, `environ` as in Terms."""
 
     launch: Launch
     options: tuple[str, ...]
+    environ: int = 0
 
 
 class Unprepared(Struct, frozen=True):

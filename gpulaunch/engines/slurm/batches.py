@@ -35,13 +35,15 @@ class Terms(Struct, frozen=True):
 
     `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first. With `each`
     that is one array, and each attempt needs only the task at its own place. `share` is a token and
-    how many of its holders may run at a time.
+    how many of its holders may run at a time. `environ` names the environment that was lent to
+    them, which is in this launcher's memory alone: 0 is the launcher's own.
     """
 
     options: tuple[str, ...]
     after: tuple[str, ...] = ()
     share: tuple[str, int] | None = None
     each: bool = False
+    environ: int = 0
 
     @property
     def lane(self) -> Lane:

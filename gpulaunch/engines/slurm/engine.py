@@ -155,7 +155,7 @@ class SlurmEngine:
                 except OSError as error:
                     self._inbox.append(a.Unwritten(action, f"{error.strerror}: {error.filename}"))
                 else:
-                    self._submit(options, batch.name, done)
+                    self._submit(options, batch.name, done, batch.terms.environ)
             case a.SubmitProbe(options):
                 self._submit(options, script.PROBE, done)
             case a.AskConfig():
@@ -176,9 +176,16 @@ class SlurmEngine:
                 self._inbox.append(a.Unwritten(action, "held"))
 
     def _submit(
-        self, options: Sequence[str], name: str, done: Callable[[commands.Answer], None]
+        self,
+        options: Sequence[str],
+        name: str,
+        done: Callable[[commands.Answer], None],
+        lent: int = 0,
     ) -> None:
-        self._slurm.submit(options, self._run.batch_script, self._environ, done, (name,))
+        environ = self._environ
+        if lent:
+            environ = script.environment(self._context.environments.environ(lent))
+        self._slurm.submit(options, self._run.batch_script, environ, done, (name,))
 
     def _write(self, action: a.Action) -> None:
         """Carry out an action on the run directory alone."""
@@ -214,4 +221,5 @@ class SlurmEngine:
             return a.Unprepared(launch, f"{error.strerror}{where}", error.errno in SCARCE)
         except GpulaunchError as error:
             return a.Unprepared(launch, str(error), False)
-        return a.Prepared(launch, (*script.options(job, run), *self._words))
+        options = (*script.options(job, run), *self._words)
+        return a.Prepared(launch, options, self._context.environments.lent_to(job.name))

@@ -53,10 +53,11 @@ def _observe(state: SlurmState, observation: a.Observation) -> None:
             stopping.claimed(state, observation)
         case Launch():
             state.do(a.Prepare(observation))
-        case a.Prepared(launch, options):
+        case a.Prepared(launch, options, environ):
             attempt = launch.attempt
             state.attempts[attempt] = SlurmAttempt(attempt, launch.job, after=launch.after)
-            submission.add(state, attempt, Terms(options, (), launch.share), launch.after)
+            terms = Terms(options, share=launch.share, environ=environ)
+            submission.add(state, attempt, terms, launch.after)
             following.plan(state)
         case a.Unprepared():
             _unprepared(state, observation)
