@@ -29,6 +29,7 @@ from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions, as_before
 from gpulaunch.app.rereading import plan_again
 from gpulaunch.app.single import own_scope, port_for_good
+from gpulaunch.core.ladder import next_step
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
 from gpulaunch.core.template import render
@@ -157,7 +158,9 @@ def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) 
     place = strict.placed(job, _place(asked, home, gpus))
     log = home.log(AttemptId(job.name, asked.attempt))
     log.touch(0o600)
-    values = placeholders(place, str(log), materialise(job, home))
+    step = next_step(asked.source.ledger, job)
+    place = replace(place, step=step.number if step is not None else None)
+    values = placeholders(place, str(log), materialise(job, home), step)
     changes = dressed(job, place, EnvironmentMaker(asked.pool.machine, environ), values)
     ready_at = render(job.service.ready, values) if job.service else ""
     return ByHand(

@@ -135,12 +135,26 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
 
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     """Yield what a person should know of these jobs on these cards."""
+    yield from short_ladders(jobs)
     if pool.queueing:
         yield from scheduler_support.notes(jobs)
         return
     yield from pool.notes if pool.gpus else ()
     if os.geteuid() == 0 and any(job.isolation == "strict" for job in jobs):
         yield strict.AS_ROOT
+
+
+def short_ladders(jobs: Sequence[Job]) -> Iterator[str]:
+    """Yield a line for each entry whose retries do not lead to the last step of its ladder."""
+    told: set[int] = set()
+    for job in jobs:
+        ladder, times = job.ladder, job.retry.times
+        if ladder is not None and times < len(ladder.steps) - 1 and job.group not in told:
+            told.add(job.group)
+            yield (
+                f"{job.name}: its ladder has {len(ladder.steps)} steps, and with retries: {times}"
+                f" no job comes further than step {times + 1} by itself"
+            )
 
 
 def _asked_for(plan: Plan, options: RunOptions, run_id: str) -> CardPool:

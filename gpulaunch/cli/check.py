@@ -14,6 +14,7 @@ from gpulaunch.app.checks import (
     looking_at,
     looking_for,
     pool_for,
+    short_ladders,
     warn_of,
     warn_of_telling,
 )
@@ -69,7 +70,7 @@ def check(
         )
         pool = asked
     if not here:
-        for note in pool.notes:
+        for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
     if local and any(job.preload for job in plan.jobs):

@@ -108,6 +108,8 @@ class Attempt(QueuedAttempt, Use):
     advice: Annotated[str, "what to do"]
     reports: Annotated[list[str], "what the driver said of its cards meanwhile"]
     worker: Annotated[str | None, "the attempt in whose process it ran, if that is another one"]
+    step: Annotated[int | None, "of its ladder, counted from 1; null: it has none"]
+    ladder: Annotated[dict[str, str], "the values of that step"]
     log: Annotated[str, "the path of its log"]
     out: Annotated[str | None, "the path of its {{out}}, where there is one"]
 
@@ -181,6 +183,7 @@ class PlanJob(TypedDict):
     idle_timeout: Annotated[Seconds | None, "seconds that it may be silent"]
     grace: Annotated[Seconds, "seconds between SIGTERM and SIGKILL"]
     retries: Annotated[int, "how often it may go again"]
+    ladder: Annotated[dict[str, list[str]], "values that change with retries, step by step"]
     outputs: Annotated[list[str], "the files that it has to leave"]
     service: Annotated[bool, "whether it runs for other jobs, as long as these need it"]
     engine: Annotated[dict[str, dict[str, list[str]]], "by engine and key, what the engine is told"]

@@ -16,6 +16,7 @@ from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import Launch, StopReason, TakeBack
 from gpulaunch.core.facts import AttemptLaunched
+from gpulaunch.core.ladder import next_step
 from gpulaunch.core.model import AttemptId, Demand, Failure
 from gpulaunch.core.waiting import Launched, Node
 
@@ -201,9 +202,11 @@ class ActiveAttempts:
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
         after, share = handed.after, handed.share
-        self._effects.fact(AttemptLaunched(live.id, uuids, worker, self._queueing, after))
+        step = next_step(self._effects.ledger, node.job)
+        queued = self._queueing
+        self._effects.fact(AttemptLaunched(id, uuids, worker, queued, after, step=step))
         token_limit = (share.token, share.at_once) if share else None
-        self._effects.emit(Launch(live.id, node.job, gpus, worker, after, token_limit))
+        self._effects.emit(Launch(id, node.job, gpus, worker, after, token_limit, step=step))
         return live
 
     def launch_behind(self, node: Node, leader: ActiveAttempt) -> None:
@@ -216,8 +219,9 @@ class ActiveAttempts:
         live.behind, leader.follower = leader, live
         self._begin(live)
         uuids, seat = tuple(gpu.uuid for gpu in gpus), leader.seat
-        self._effects.fact(AttemptLaunched(id, uuids, seat, behind=leader.id))
-        self._effects.emit(Launch(id, node.job, gpus, seat, behind=leader.id))
+        step = next_step(self._effects.ledger, node.job)
+        self._effects.fact(AttemptLaunched(id, uuids, seat, behind=leader.id, step=step))
+        self._effects.emit(Launch(id, node.job, gpus, seat, behind=leader.id, step=step))
 
     def take_back(self, live: ActiveAttempt) -> None:
         """Ask for an attempt that is behind another, unless it has begun by now."""

@@ -14,6 +14,7 @@ from itertools import islice
 from gpulaunch.core import in_queue, on_cards, one_ahead
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
+from gpulaunch.core.ladder import next_step
 from gpulaunch.core.state import InEngineQueue, Pass, State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready
 
@@ -54,7 +55,10 @@ def foreseen(state: State) -> list[Launch]:
     taken = list(islice(seats, FORESEEN))
     nodes = state.jobs.waiting.first_of(demand, len(taken))
     pairs = zip(nodes, taken, strict=False)  # there may be fewer jobs
-    return [Launch(state.attempts.next_of(node), node.job, gpus) for node, gpus in pairs]
+    return [
+        Launch(state.attempts.next_of(node), node.job, gpus, step=next_step(state.ledger, node.job))
+        for node, gpus in pairs
+    ]
 
 
 def _take_back(state: State) -> None:

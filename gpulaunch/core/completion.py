@@ -20,6 +20,7 @@ from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.events import Ended, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
+from gpulaunch.core.ladder import step_after
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import (
     End,
@@ -118,6 +119,7 @@ def _ground(
         foreign=seen is not None and seen.foreign,
         doubted=any(card_health.doubted(state, card, live.id.job) for card in live.cards),
         anywhere=state.config.queues,
+        steps=live.node is not None and step_after(live.node.job, record.attempts[-1]) is not None,
     )
 
 
@@ -165,7 +167,9 @@ def _follow(state: State, node: Node, decision: retry.Decision) -> None:
         there = replace(there, demand=replace(node.job.demand, avoid=there.demand.avoid))
     if there.demand != node.job.demand:
         graph.redemand(state, node, there.demand)
-    state.effects.fact(JobDelayed(node.name, decision.reason, there.delay, there.change))
+    step = step_after(node.job, state.record(node).attempts[-1]) if decision.charged else None
+    delayed = JobDelayed(node.name, decision.reason, there.delay, there.change, step=step)
+    state.effects.fact(delayed)
     if there.change == "other_card":
         graph.hold_out(state, node, there.delay)
     node.become(UNKNOWN)

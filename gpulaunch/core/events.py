@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
-from gpulaunch.core.model import AttemptId, End, Gpu, Job
+from gpulaunch.core.model import AttemptId, End, Gpu, Job, LadderStep
 from gpulaunch.core.reasons import RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
@@ -318,6 +318,8 @@ class Launch(Struct, frozen=True):
     `after`, only for an engine that queues: attempts under way that must succeed before this one
     starts. Where one of them does not, the engine answers with Ended(Interrupted).
 
+    `step`: that of the job's ladder whose values it gets.
+
     `share`, only for an engine that queues: a token and a number. Of all attempts launched with
     that token, the engine lets no more than that number run at once.
     """
@@ -329,6 +331,7 @@ class Launch(Struct, frozen=True):
     after: tuple[AttemptId, ...] = ()
     share: tuple[str, int] | None = None
     behind: AttemptId | None = None
+    step: LadderStep | None = None
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]

@@ -18,6 +18,7 @@ from gpulaunch.core.model import (
     Gpu,
     GpuState,
     JobState,
+    LadderStep,
     RunState,
     Sparse,
 )
@@ -119,7 +120,8 @@ class AttemptLaunched(Struct, frozen=True):
     `worker`: the attempt whose process goes on with this one; None: it gets a process of its own.
     `behind`: the attempt that this process still runs; until that has ended, the job waits.
     `queued`: the engine starts it later, on cards that the engine chooses; until then the job
-    waits. `after`: it starts only once these attempts have succeeded.
+    waits. `after`: it starts only once these attempts have succeeded. `step`: that of the job's
+    ladder with whose values it starts.
     """
 
     attempt: AttemptId
@@ -128,6 +130,7 @@ class AttemptLaunched(Struct, frozen=True):
     queued: Sparse[bool] = False
     after: Sparse[tuple[AttemptId, ...]] = ()
     behind: Sparse[AttemptId | None] = None
+    step: Sparse[LadderStep | None] = None
 
 
 class AttemptQueued(Struct, frozen=True):
@@ -184,8 +187,8 @@ class WorkerGone(Struct, frozen=True):
 class JobDelayed(Struct, frozen=True):
     """The job waits again after an attempt, for at least `delay` seconds.
 
-    `change`: what will differ. `unrecorded`: what followed from that attempt is not on record;
-    never written.
+    `change`: what will differ; `step`: that of its ladder to which it moves. `unrecorded`: what
+    followed from that attempt is not on record; never written.
     """
 
     name: str
@@ -193,6 +196,7 @@ class JobDelayed(Struct, frozen=True):
     delay: float = 0.0
     change: Sparse[PlacementChange | None] = None
     unrecorded: Sparse[bool] = False
+    step: Sparse[LadderStep | None] = None
 
 
 class JobSettled(Struct, frozen=True):

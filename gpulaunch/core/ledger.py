@@ -23,6 +23,7 @@ from gpulaunch.core.model import (
     Instant,
     Interrupted,
     JobState,
+    LadderStep,
     Lost,
     Outcome,
     RunState,
@@ -45,8 +46,8 @@ class AttemptRecord(Struct):
     `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
     the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
     that its worker still ran when it was launched. `digest`: that of the definition that it was
-    launched with. `seen`: the last sign of life of an attempt that was cut off. `unrecorded`:
-    nothing tells how it ended.
+    launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
+    cut off. `unrecorded`: nothing tells how it ended.
     """
 
     id: AttemptId
@@ -69,6 +70,7 @@ class AttemptRecord(Struct):
     digest: str = ""
     seen: Instant | None = None
     unrecorded: bool = False
+    step: LadderStep | None = None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -126,7 +128,8 @@ class JobRecord(Struct):
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
     `definition` is its newest, `succeeded_as` the digest of the one that succeeded.
-    `unrecorded`: it waits because what became of its last attempt is not on record.
+    `unrecorded`: it waits because what became of its last attempt is not on record. `step`: that
+    of its ladder which its last attempt had, or to which it has moved since.
     """
 
     definition: f.JobAdded
@@ -138,6 +141,7 @@ class JobRecord(Struct):
     succeeded_as: str = ""
     not_before: float | None = None
     budget_from: int = 1
+    step: LadderStep | None = None
     attempts: Sequence[AttemptRecord] = ()  # a list from the first one on: most jobs wait
 
     @property
@@ -185,7 +189,10 @@ class GpuRecord(Struct):
 
 
 class Ledger(Struct):
-    """A run's state: the fold of all facts so far. `opening`: what its newest supervisor said."""
+    """A run's state: the fold of all facts so far. `opening`: what its newest supervisor said.
+
+    `proven`: by entry of the job file, the steps of a ladder at which a job of it succeeded.
+    """
 
     opening: f.RunOpened = NOT_OPENED
     state: RunState = "interrupted"
@@ -201,6 +208,7 @@ class Ledger(Struct):
     gpus: dict[str, GpuRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     counts: Counter[JobState] = field(default_factory=Counter)
+    proven: dict[int, list[LadderStep]] = field(default_factory=dict)
     vanished: int = 0  # jobs that are gone, which `counts` leaves out
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by job: see JobSet
     complete: bool = False  # no more jobs come: a standing run may end
@@ -309,6 +317,7 @@ class Ledger(Struct):
                 self._set(job, "waiting", why)
             case f.JobDelayed(_, why, delay):
                 job.not_before = at.mono + delay if delay else None
+                job.step = fact.step or job.step
                 self._set(job, "waiting", why, fact.unrecorded)
             case f.JobSettled(_, state, reason):
                 self._set(job, state, reason)
@@ -316,6 +325,15 @@ class Ledger(Struct):
                 if state == "succeeded":
                     last = job.attempts[-1] if job.attempts else job.definition
                     job.succeeded_as = last.digest
+                    self._prove(job)
+
+    def _prove(self, job: JobRecord) -> None:
+        last = job.attempts[-1] if job.attempts else None
+        if last is None or last.step is None or last.state != "succeeded":
+            return  # a service that is not needed any more may not have run at its newest step
+        proven = self.proven.setdefault(job.definition.group, [])
+        if last.step not in proven:
+            proven.append(last.step)
 
     def _add(self, fact: f.JobAdded) -> None:
         job = self.jobs.get(fact.name)
@@ -347,7 +365,8 @@ class Ledger(Struct):
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
         record.digest, record.after = job.definition.digest, fact.after
-        record.behind = fact.behind
+        record.behind, record.step = fact.behind, fact.step
+        job.step = fact.step or job.step
         job.attempts = [*job.attempts, record]
         if fact.behind is not None:
             record.gpus = ()  # until its turn has come

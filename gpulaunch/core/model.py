@@ -93,6 +93,37 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     delay: float = 0.0
 
 
+class LadderStep(Struct, frozen=True):
+    """A step of a job's ladder: the `number`th (from 1) `of` so many, and its values by name."""
+
+    number: int
+    of: int
+    values: Mapping[str, str]
+
+
+class Ladder(Struct, frozen=True):
+    """Placeholders whose values change with retries: `names`, and each step's texts in their order.
+
+    No two steps are alike: a step is known by its values, also in a ladder that was changed.
+    """
+
+    names: tuple[str, ...]
+    steps: tuple[tuple[str, ...], ...]
+
+    def step(self, number: int) -> LadderStep:
+        """Return the step of this number; the first or last one for a number beyond."""
+        number = min(max(number, 1), len(self.steps))
+        values = dict(zip(self.names, self.steps[number - 1], strict=True))
+        return LadderStep(number, len(self.steps), values)
+
+    def find(self, step: LadderStep | None) -> int:
+        """Return the number of the step with the same values; 0 where the ladder has none."""
+        if step is None or step.values.keys() != set(self.names):
+            return 0
+        texts = tuple(step.values[name] for name in self.names)
+        return self.steps.index(texts) + 1 if texts in self.steps else 0
+
+
 class Service(Struct, frozen=True):
     """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside."""
 
@@ -171,6 +202,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
     script imports). `given`: it was added to a live list, and no file has it. Where there is a
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
+    `ladder`: values that change with retries; they are slots, too.
     `engine` holds options for engines: by engine, by key, words.
     `digest` changes when, and only when, what would be run changes.
     """
@@ -208,6 +240,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     worker: Worker | None = None
     item: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
+    ladder: Ladder | None = None
     engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     given: bool = False
     digest: str = ""

@@ -44,7 +44,8 @@ class RetryContext(Struct, frozen=True):
 
     `before`: how many earlier attempts of this budget ended in the same class. `foreign`: other
     users' processes had some of its cards' memory. `doubted`: other jobs failed on its card too.
-    `anywhere`: the engine places by itself, and the cards that it has are not known.
+    `anywhere`: the engine places by itself, and the cards that it has are not known. `steps`: the
+    job's ladder has a further step.
     """
 
     used: tuple[Gpu, ...] = ()
@@ -53,6 +54,7 @@ class RetryContext(Struct, frozen=True):
     foreign: bool = False
     doubted: bool = False
     anywhere: bool = False
+    steps: bool = False
 
 
 _NOTHING_KNOWN = RetryContext()
@@ -67,7 +69,10 @@ class RetryPlacement(Struct, frozen=True):
 
 
 class TryAgain(Struct, frozen=True):
-    """The job waits again, and `there` is where it runs then. `charged`: it cost a retry."""
+    """The job waits again, and `there` is where it runs then.
+
+    `charged`: it cost a retry, and moves the job a step further on its ladder.
+    """
 
     there: RetryPlacement
     reason: r.JobReason
@@ -235,13 +240,18 @@ def _may_go(policy: Policy, ground: RetryContext) -> bool:
 
 
 def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | r.Pointless:
-    """Choose a place after out of memory: alone, else away from strangers, else a larger card."""
+    """Choose a place after out of memory: alone, else away from strangers, else a larger card.
+
+    A further step of a ladder goes before the larger card.
+    """
     if not ground.used:
         return RetryPlacement(demand)
     if demand.per_gpu > 1:
         return RetryPlacement(replace(demand, per_gpu=1), "alone")
     if ground.foreign:
         return _elsewhere(demand, ground) or RetryPlacement(demand, None, CARD_PAUSE)
+    if ground.steps:  # a larger card comes after the last one
+        return RetryPlacement(demand)
     most = max(gpu.memory for gpu in ground.used)
     if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
         larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))

@@ -244,8 +244,9 @@ def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> EventLine:
     where = words.attempt_cards(attempt, ledger) or "no card"
     if attempt.node and not attempt.gpus:
         where += ", no card"
-    again = f", attempt {attempt.id.number}" if attempt.id.number > 1 else ""
-    return _line(at, "start", "started", attempt.id.job, where + again)
+    again = f"attempt {attempt.id.number}" if attempt.id.number > 1 else ""
+    detail = ", ".join(filter(None, [where, again, words.further_step(attempt.step)]))
+    return _line(at, "start", "started", attempt.id.job, detail)
 
 
 def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> EventLine | None:
@@ -256,7 +257,8 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
     if attempt.state != "failed":
         verb = "lost" if attempt.state == "lost" else "interrupted"
         return _line(at, "warn", verb, fact.name, _cause(fact, attempt), attempt.seconds)
-    again = " ".join(filter(None, ["tries again", wording.change(fact.change)]))
+    step = f"at {words.step(fact.step)}" if fact.step is not None else ""
+    again = " ".join(filter(None, ["tries again", wording.change(fact.change), step]))
     when = f" in {span(fact.delay)}" if fact.delay else ""
     said = shown(words.ending(attempt), attempt)
     detail = f"{said}, attempt {attempt.id.number}; {again}{when}"
@@ -296,6 +298,7 @@ def _settled(
         words.attempt_cards(attempt, ledger),
         shown(reason, attempt) if fact.state == "failed" else reason,
         f"attempt {number}" if number > 1 else "",
+        words.further_step(attempt.step),
         f"{several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]
     # A job that never ran has no time: equal lines of a hundred such jobs are folded into one.

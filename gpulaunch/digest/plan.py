@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.contracts import SCHEMA
-from gpulaunch.core.model import Gpu, Job, Worker
+from gpulaunch.core.model import Gpu, Job, Ladder, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
 from gpulaunch.text import unescaped
@@ -74,6 +74,7 @@ def _job_json(job: Job) -> PlanJob:
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,
         "retries": job.retry.times,
+        "ladder": _ladder_json(job.ladder),
         "outputs": [unescaped(shown(text)) for text in job.outputs],
         "service": job.service is not None,
         "engine": {
@@ -81,6 +82,12 @@ def _job_json(job: Job) -> PlanJob:
             for name, given in job.engine.items()
         },
     }
+
+
+def _ladder_json(ladder: Ladder | None) -> dict[str, list[str]]:
+    if ladder is None:
+        return {}
+    return {name: [step[place] for step in ladder.steps] for place, name in enumerate(ladder.names)}
 
 
 def _worker_json(worker: Worker, key: str) -> PlanWorker:

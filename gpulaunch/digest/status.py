@@ -191,6 +191,8 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "advice": advice(attempt.advice),
         "reports": list(attempt.reports),
         "worker": str(attempt.worker) if attempt.worker else None,
+        "step": attempt.step.number if attempt.step else None,
+        "ladder": dict(attempt.step.values) if attempt.step else {},
         "log": os.fspath(run.paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
         **_use_json(attempt, run.measured),

@@ -13,7 +13,7 @@ from datetime import datetime, timezone, tzinfo
 from gpulaunch import wording
 from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import Gpu
+from gpulaunch.core.model import Gpu, LadderStep
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.text import clock
 
@@ -104,6 +104,19 @@ def _of_node(node: str, gpus: Sequence[Gpu]) -> str:
     where = f"{visible(node)} " if node else ""
     names = ", ".join(_short(gpu) for gpu in gpus)
     return f"{where}{kind}GPU{'s' if len(gpus) > 1 else ''} {names}"
+
+
+def step(of: LadderStep | None) -> str:
+    """`step 2 of 3 (batch=16)`; empty without a ladder."""
+    if of is None:
+        return ""
+    values = ", ".join(f"{key}={value}" for key, value in of.values.items())
+    return f"step {of.number} of {of.of} ({visible(values)})"
+
+
+def further_step(of: LadderStep | None) -> str:
+    """Word a step as `step` does; empty also for the first one."""
+    return step(of) if of is not None and of.number > 1 else ""
 
 
 def attempt_cards(attempt: AttemptRecord, ledger: Ledger) -> str:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpulaunch.core.causes import Hint
 from gpulaunch.core.completion import BY_ITSELF
 from gpulaunch.core.events import Ended
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
@@ -142,6 +143,8 @@ class EndDiagnosis:
         found = diagnose(evidence) or _plain(evidence, job)
         if found is not None:
             found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
+            if found.kind == "gpu_oom" and job.ladder is None:
+                found = replace(found, advice=(*found.advice, Hint("ladder")))
         pending.tell(replace(ended, end=replace(ended.end, failure=found)))
 
 

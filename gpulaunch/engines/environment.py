@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Gpu, Job, address_variable
+from gpulaunch.core.model import Gpu, Job, LadderStep, address_variable
 from gpulaunch.diagnose import explain
 from gpulaunch.farside.wire import own_environment
 from gpulaunch.gpus.visible import Style, visible
@@ -55,7 +55,7 @@ class AttemptPlace(Struct, frozen=True):
 
     `style` is how the mask is spelt; `scope` names the cards' leases for launchers inside the job;
     `addresses` are those of the services that the job needs, by name. `run` is empty for a command
-    outside of any run (`gpulaunch exec`).
+    outside of any run (`gpulaunch exec`). `step`: the number of its step of the job's ladder.
 
     `slots`: placeholders, where an engine is still to choose the node. There are no `gpus` then,
     and the ports are placeholders too; the mask of a job with cards is what that engine sets.
@@ -71,6 +71,7 @@ class AttemptPlace(Struct, frozen=True):
     out: str = ""
     port: int | str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
+    step: int | None = None
     slots: NodeSlots | None = None
 
     @property
@@ -264,6 +265,8 @@ def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
             "GPULAUNCH_ATTEMPT": str(place.attempt),
             "GPULAUNCH_OUT": place.out,
         }
+    if place.step is not None:
+        facts["GPULAUNCH_STEP"] = str(place.step)
     return facts
 
 
@@ -292,9 +295,15 @@ def _first(directory: str, path: str) -> str:
     return os.pathsep.join([directory, *(p for p in path.split(os.pathsep) if p != directory)])
 
 
-def placeholders(place: AttemptPlace, log: str, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of start-time placeholders. `inputs`: `path` or `batch_dir`, if made."""
+def placeholders(
+    place: AttemptPlace, log: str, inputs: Mapping[str, str], step: LadderStep | None = None
+) -> dict[str, str]:
+    """Return the values of start-time placeholders. `inputs`: `path` or `batch_dir`, if made.
+
+    `step`: that of the job's ladder.
+    """
     return {
+        **(step.values if step is not None else {}),
         "run_dir": place.run_dir,
         "out": place.out,
         "log": log,

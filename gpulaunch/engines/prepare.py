@@ -70,7 +70,7 @@ def command_of(
     job, attempt, run = launch.job, launch.attempt, context.run
     place = strict.placed(job, place)
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
-    values = placeholders(place, log, inputs)
+    values = placeholders(place, log, inputs, launch.step)
     changes = dressed(job, place, context.environments, values)
     return Command(
         attempt=str(attempt),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Slot, Text, literals, parts_of, slots, text_of
+from gpulaunch.core.template import Slot, Text, fill, literals, parts_of, slots, text_of
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile.plan import Plan, overdrawn
 from gpulaunch.text import unescaped
@@ -72,9 +74,11 @@ def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
     _refuse(plan, target)
     looking = _ExportScan(plan, target)
     left_out = looking.left_out()
-    jobs = tuple(job for job in plan.jobs if job.name not in left_out)
+    jobs = tuple(_at_first_step(job) for job in plan.jobs if job.name not in left_out)
     of_target = _in_slurm if target == "slurm" else _in_hyperqueue
     for job in jobs:
+        if "ladder" in typed(plan, job.group):
+            looking.note(job, "ladder", "the first step's values, at every try")
         for name, text in (*_everywhere(job), *of_target(job)):
             looking.note(job, name, text)
         if left := next((name for name in job.after if name in left_out), ""):
@@ -234,6 +238,26 @@ def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
             )
         else:
             yield "uses", f"{token} cannot be the name of a resource: not limited"
+
+
+def _at_first_step(job: Job) -> Job:
+    """Return the job with the values of its ladder's first step."""
+    if job.ladder is None:
+        return job
+    values = job.ladder.step(1).values
+    run = job.run
+    return replace(
+        job,
+        params={**job.params, **values},
+        run=tuple(fill(part, values) for part in run)
+        if isinstance(run, tuple)
+        else fill(run, values),
+        env={name: text and fill(text, values) for name, text in job.env.items()},
+        outputs=tuple(
+            fill(text, {k: glob.escape(v) for k, v in values.items()}) for text in job.outputs
+        ),
+        ladder=None,
+    )
 
 
 def _has_magic(text: Text) -> bool:

@@ -29,6 +29,8 @@ def digest(job: Job, base: str = "") -> str:
         _plain(job.service.ready) if job.service else None,
         job.inherit_ranks,
     ]
+    if job.ladder is not None:
+        parts.append([job.ladder.names, job.ladder.steps])
     if job.worker is not None:
         parts.append(_of_worker(job, job.worker))
     return hashlib.sha256(_rootless(json.dumps(parts), base).encode()).hexdigest()[:16]

@@ -33,7 +33,7 @@ from gpulaunch.jobfile.values import found
 
 _CYCLES = 20
 _ENVIRONMENTS = ("python", "venv", "conda")
-_EXPANDING = frozenset({"name", "foreach", "matrix", "batch"})
+_EXPANDING = frozenset({"name", "foreach", "matrix", "batch", "ladder"})
 
 
 class Drafts(Struct):

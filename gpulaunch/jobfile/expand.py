@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from gpulaunch.core.model import Demand, Job, Params, RetryPolicy, Worker
+from gpulaunch.core.model import Demand, Job, Ladder, Params, RetryPolicy, Worker
 from gpulaunch.jobfile import engines, paths, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
@@ -102,6 +102,7 @@ class EntryExpansion(Struct):
             items = known
         if items.nameless:
             return
+        self._check_ladder(items)
         context = self.context
         home = context.places.home
         texts = Texts(self.fields, items, self.group, context.scripts, home, self._add)
@@ -211,6 +212,22 @@ class EntryExpansion(Struct):
             self._add("batch", FieldError(why))
         count = -(-items.count // batch)
         return Items(frozenset({"index"}), items.items, count, frozenset({"batch_dir"}))
+
+    def _check_ladder(self, items: Items) -> None:
+        """Add a mistake for a ladder whose key another field gives, or that has no retries."""
+        ladder: Ladder | None = self.fields.get("ladder")
+        if ladder is None:
+            return
+        matrix: Matrix | None = self.fields.get("matrix")
+        axes = matrix.keys if matrix is not None else {}
+        for key in ladder.names:
+            other = "matrix" if key in axes else "foreach"
+            if key in axes or key in items.names | items.start_names:
+                why = f"{key} is a name that {other} gives"
+                self._add("ladder", FieldError(why, (key,), True))
+        retry = self.fields.get("retries", _NO_RETRY)
+        if isinstance(retry, RetryPolicy) and not retry.times and "retries" not in self.wrong:
+            self._add("ladder", FieldError("it moves with each retry, and retries: is 0"))
 
     def _batched(self, items: Items) -> Iterator[ForeachItem]:
         batch = self.fields.get("batch")
@@ -437,7 +454,7 @@ _RUNNING = frozenset(
 _AS_TYPED = frozenset(
     {
         *("priority", "cost", "success_codes", "timeout", "idle_timeout", "grace", "visible"),
-        *("isolation", "explain", "preload", "inherit_ranks"),
+        *("isolation", "explain", "preload", "inherit_ranks", "ladder"),
     }
 )
 """Fields of a job that are, by the same name and default, the Job's."""

@@ -176,6 +176,12 @@ _MATRIX: Schema = {
     "propertyNames": {"not": {"enum": sorted(RESERVED)}},
     "additionalProperties": any_of(SCALAR, array(SCALAR)),
 }
+_LADDER: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "propertyNames": {"not": {"enum": sorted(RESERVED)}},
+    "additionalProperties": {"type": "array", "minItems": 2, "items": SCALAR},
+}
 _CODES: Schema = any_of(COUNT, PLACEHOLDER, array(_or_filled(COUNT)))
 _FUNCTION: Schema = _text(":")
 _LIMITS: Schema = {
@@ -236,6 +242,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "isolation": _choice("env", "strict"),
     "explain": _FLAG,
     "preload": Kind(c.preload, _PRELOAD),
+    "ladder": Kind(forms.ladder, _LADDER, defers=False),
     "inherit_ranks": _FLAG,
     "engine": Kind(_engine, ENGINE, defers=False),
 }

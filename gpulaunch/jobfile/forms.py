@@ -1,4 +1,4 @@
-"""`foreach:` and `matrix:` as they are typed: their forms checked, no file touched."""
+"""`foreach:`, `matrix:` and `ladder:` as they are typed: their forms checked, no file touched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from gpulaunch.core.model import Ladder
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import mapping, scalar, texts
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
@@ -76,6 +77,42 @@ def matrix(value: Plain) -> Matrix:
     exclude = gather.take(("exclude",), partial(_exclude, keys), value.get("exclude", []))
     gather.done()
     return Matrix(keys, exclude)
+
+
+def ladder(value: Plain) -> Ladder:
+    """Return the values that change with retries; the keys move together."""
+    if not isinstance(value, dict) or not value:
+        raise FieldError(
+            f"expected keys with lists like {{batch: [32, 16]}}, found {v.found(value)}"
+        )
+    gather = ErrorCollector()
+    keys = {key: gather.take((), partial(_values, key), items, ()) for key, items in value.items()}
+    gather.done()
+    counts = {key: len(values) for key, values in keys.items()}
+    first = next(iter(counts))
+    for key, count in counts.items():
+        if count != counts[first]:
+            why = f"{count} values, {first} has {counts[first]}: they move together, step by step"
+            raise FieldError(why, (key,))
+    steps = tuple(zip(*keys.values(), strict=True))
+    for number, step in enumerate(steps):
+        if step in steps[:number]:
+            again = steps.index(step) + 1
+            raise FieldError(f"step {number + 1} is step {again} again", (first, number))
+    return Ladder(tuple(keys), steps)
+
+
+def _values(key: str, items: Plain) -> tuple[str, ...]:
+    if not NAME.fullmatch(key):
+        raise FieldError("expected a name of letters, digits and _", (key,), key=True)
+    check_free(key)
+    if not isinstance(items, list) or len(items) < 2:
+        raise FieldError(f"expected a list of two values or more, found {v.found(items)}", (key,))
+    found = tuple(converted(scalar, items, key))
+    for number, item in enumerate(found):
+        if names_in(compile_raw(item)):
+            raise FieldError("placeholders do not work here: these are values", (key, number))
+    return found
 
 
 def _axis(key: str, items: Plain) -> tuple[str, ...]:

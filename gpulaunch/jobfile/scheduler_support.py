@@ -68,6 +68,11 @@ def notes(jobs: Sequence[Job]) -> Iterator[str]:
     """Yield a line for each setting of this machine that has no meaning there."""
     if any(job.preload for job in jobs):
         yield "preload: does nothing under Slurm: each job starts cold, on a node of its own"
+    if any(job.ladder for job in jobs):
+        yield (
+            "ladder: jobs that are in Slurm's queue already keep the step with which they were"
+            " handed over; what succeeds counts for retries and for jobs handed over later"
+        )
     if any(job.demand.gpu_memory for job in jobs):
         yield (
             "gpu_memory: Slurm is not told of it: name a type of card that has it with engine:"

@@ -122,6 +122,8 @@ DESCRIPTIONS = {
     "isolation": "env: the mask in the environment; strict: other cards' device nodes are absent.",
     "explain": "An uncaught device error in Python prints a report of every tensor into the log.",
     "preload": "Python modules imported once for all such jobs: [torch, igfold], or auto.",
+    "ladder": "Placeholders whose values move one step further with each retry of the classes in"
+    " retries.on (any, without on). Jobs of an entry start at the furthest step that succeeded.",
     "inherit_ranks": "Keep RANK, WORLD_SIZE, SLURM_PROCID and their like.",
     "engine": "What --engine slurm tells Slurm: partition, account, qos, gres (a type of card), and"
     " extra options of sbatch. A job's own wins over defaults:, those over the file's, key by key.",
@@ -174,6 +176,8 @@ OF_JOB = {
     "isolation": "isolation: strict",
     "explain": "explain: true",
     "preload": "preload: [torch, igfold]",
+    "ladder": 'ladder: {batch: [32, 16, 8]}\nretries: {times: 2, "on": [gpu_oom]}\n'
+    "run: python embed.py --batch-size {{batch}}",
     "inherit_ranks": "inherit_ranks: true",
     "engine": "engine: {slurm: {gres: a100, extra: [--mem=64G]}}",
 }

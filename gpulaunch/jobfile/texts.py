@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from gpulaunch.core.model import Job, Service
+from gpulaunch.core.model import Job, Ladder, Service
 from gpulaunch.core.template import Template, Text, fill, literals, parts_of, slots
 from gpulaunch.jobfile.convert import UNFIT
 from gpulaunch.jobfile.fields import Deferred, compiled_names
@@ -61,7 +61,8 @@ class Texts:
         matrix: Matrix | None = fields.get("matrix")
         self.expands = "foreach" in fields or matrix is not None
         self.load = items.names | frozenset(matrix.keys if matrix else ())
-        self.start = START | items.start_names
+        ladder: Ladder | None = fields.get("ladder")
+        self.start = START | items.start_names | frozenset(ladder.names if ladder else ())
         self.unfit = items.unfit
         self.batch = "batch_dir" in items.start_names
         self.name_broken = False

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
-from gpulaunch.core.model import Job, exit_code_of, signal_of
+from gpulaunch.core.model import Job, LadderStep, exit_code_of, signal_of
 from gpulaunch.core.template import Text, shown
 from gpulaunch.files import regular, replace
 
@@ -46,7 +46,7 @@ class JobLog:
         """Append a row for each attempt, all of which ended; return whether they were written."""
         rows = [] if self._size else [HEADER]
         for number, attempt in enumerate(attempts, self._rows + 1):
-            command = self._command_of(attempt.id.job)
+            command = at_step(self._command_of(attempt.id.job), attempt.step)
             rows.append(row(number, attempt.node or ledger.opening.host, attempt, command))
         data = "".join(rows).encode(errors="backslashreplace")  # names of files need not be UTF-8
         try:
@@ -121,6 +121,13 @@ def command_line(run: Text | tuple[Text, ...]) -> str:
     if isinstance(run, tuple):
         return shlex.join(shown(part) for part in run)
     return shown(run)
+
+
+def at_step(command: str, step: LadderStep | None) -> str:
+    """Return a job's command line with the values of a step of its ladder."""
+    for name, value in step.values.items() if step is not None else ():
+        command = command.replace(f"{{{{{name}}}}}", value)
+    return command
 
 
 def _status(attempt: AttemptRecord) -> tuple[int, int]:

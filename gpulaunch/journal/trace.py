@@ -22,7 +22,16 @@ from msgspec import Struct
 from gpulaunch.core.events import Event, Instruction, Launch, Relisted, Submitted
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Demand, Instant, Job, RetryPolicy, Service
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    Instant,
+    Job,
+    Ladder,
+    LadderStep,
+    RetryPolicy,
+    Service,
+)
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import RunConfig
 from gpulaunch.journal.codec import to_json
@@ -46,6 +55,7 @@ class TracedJob(Struct, frozen=True):
     retry: RetryPolicy
     success_codes: frozenset[int]
     digest: str
+    ladder: Ladder | None = None
     service: bool = False
 
     @classmethod
@@ -85,6 +95,7 @@ class JobLaunched(Struct, frozen=True):
     after: tuple[AttemptId, ...]
     share: Mapping[str, int]
     behind: AttemptId | None = None
+    step: LadderStep | None = None
 
 
 class TraceStart(Struct, frozen=True):
@@ -200,10 +211,10 @@ def _slim(value: Event | Result) -> Any:
             return JobsSubmitted(tuple(map(TracedJob.of, jobs)), again, left)
         case Relisted(jobs, gone):
             return JobsRelisted(tuple(map(TracedJob.of, jobs)), gone)
-        case Launch(attempt, _, gpus, worker, after, share, behind):
+        case Launch(attempt, _, gpus, worker, after, share, behind, step):
             uuids = tuple(gpu.uuid for gpu in gpus)
             shares = dict([share] if share else [])
-            return JobLaunched(attempt, uuids, worker, after, shares, behind)
+            return JobLaunched(attempt, uuids, worker, after, shares, behind, step)
     return value
 
 

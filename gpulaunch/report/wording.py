@@ -62,10 +62,10 @@ def cards_of(attempt: AttemptRecord, cards: Mapping[str, Gpu]) -> str:
 
 
 def ended(attempt: AttemptRecord, when: Period) -> str:
-    """Return how an attempt ended, in words."""
+    """Return how an attempt ended, and at which step of its ladder, in words."""
     if cut_off(attempt, when):
         return "running when the run was cut off"
-    return words.ending(attempt)
+    return ", ".join(filter(None, [words.ending(attempt), words.step(attempt.step)]))
 
 
 def percent(share: float) -> str:

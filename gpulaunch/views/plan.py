@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gpulaunch.core.model import Job
+from gpulaunch.core.model import Job, Ladder
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
 from gpulaunch.text import clip, clock, listing, several, size, span
@@ -107,8 +107,18 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.timeout for job in group], span, "timeout {}"),
         _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
         _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
+        _ladder_of(group[0].ladder),
         "a service" if group[0].service is not None else "",
     ]
+
+
+def _ladder_of(ladder: Ladder | None) -> str:
+    """Return the steps of all of the group in words: `ladder batch 32, 16, 8`."""
+    if ladder is None:
+        return ""
+    values = zip(*ladder.steps, strict=True)
+    keys = (f"{key} {', '.join(its)}" for key, its in zip(ladder.names, values, strict=True))
+    return words.visible(f"ladder {'; '.join(keys)}")
 
 
 def _told_of(group: Sequence[Job], engine: str) -> str:

@@ -188,10 +188,11 @@ def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:
         where = words.attempt_cards(last, run.ledger)
     began = last is not None and not last.taken_back
     number = f"attempt {last.id.number}" if last and began and last.id.number > 1 else ""
+    step = words.further_step(job.step) if last is not None else ""
     said, shown = run.reason(job), evidence_of(job)
     if shown:
         said = f"{how(job)}: {shown}"
-    parts: Sequence[str] = (where, said, number, "changed since" if job.changed else "")
+    parts: Sequence[str] = (where, said, number, step, "changed since" if job.changed else "")
     return ", ".join(filter(None, parts))
 
 
@@ -233,6 +234,8 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
         f"attempt {attempt.id.number}",
         f"{attempt.state}  {_time_of(attempt, run)}  {where}  began {words.local_time(began.utc)}",
     )
+    if attempt.step is not None:
+        yield "ladder", words.step(attempt.step)
     if attempt.outcome is not None and attempt.failure:
         yield "ended", words.visible(words.ending(attempt))
     if attempt.evidence:

@@ -63,6 +63,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.run import Run
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
+from tests.core.ladders import LadderRule
 from tests.core.options import config
 from tests.core.timers import timer_name
 from tests.core.world import turn
@@ -127,6 +128,7 @@ class Cluster:
         self.crashes = self.ahead = self.shared = 0
         self.log: list[str] = []
         self.replayed = Ledger()
+        self.ladders = LadderRule()
         self._open(self.replayed)
         self.run = self._run()
         self.tell(Submitted(self.jobs))
@@ -170,6 +172,7 @@ class Cluster:
     def _record(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             self.replayed.apply(fact, self.instant)
+            self.ladders.see(fact)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:

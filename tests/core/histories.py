@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
+from tests.core.ladders import LADDER
 from tests.core.world import GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
@@ -44,6 +45,8 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 priority=rng.choice([0, 0, 0, 5]),
                 cost=rng.choice([0.0, 0.0, 1.0, 7.5]),
                 retry=random_retry(rng),
+                group=rng.choice([0, 0, 1]),
+                ladder=rng.choice([None, LADDER]),
                 service=Service("tcp:8000") if service else None,
             )
         )

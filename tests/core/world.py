@@ -81,6 +81,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
+from tests.core.ladders import LadderRule
 from tests.core.options import config
 from tests.core.timers import timer_name
 
@@ -171,6 +172,7 @@ class Side:
     away: dict[str, bool] = field(default_factory=dict)  # let go meanwhile; to be drained
     unleased: set[str] = field(default_factory=set)  # by LeaseLost, and not asked for since
     held: dict[AttemptId, Process] = field(default_factory=dict)  # until their cards are there
+    ladders: LadderRule = field(default_factory=LadderRule)
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
 
     @property
@@ -345,6 +347,7 @@ class World:
         for result in results:
             if not isinstance(result, Instruction):
                 side.replayed.apply(result, self.instant)
+                side.ladders.see(result)
                 side.facts.append(result)
         assert len(side.facts) >= before
         for result in results:
@@ -413,6 +416,7 @@ class World:
                 place.draining = True
                 self._later(side.name, lambda: self._drained(side, place))
             case Launch():
+                side.ladders.launched(instruction)
                 self._launch(side, instruction)
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
                 del side.held[attempt]

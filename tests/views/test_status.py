@@ -78,6 +78,8 @@ def test_json_has_the_documented_shape() -> None:
                 "advice": "",
                 "reports": [],
                 "worker": None,
+                "step": None,
+                "ladder": {},
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,

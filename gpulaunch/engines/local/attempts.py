@@ -241,6 +241,7 @@ class LocalAttempts:
             master_port=ports[0].port,
             port=ports[1].port if len(ports) > 1 else None,
             addresses={name: addresses[name] for name in job.needs if name in addresses},
+            step=launch.step.number if launch.step is not None else None,
         )
 
     def stop(self, stop: StopAttempt) -> None:

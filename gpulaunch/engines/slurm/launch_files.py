@@ -77,6 +77,7 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
         attempt=attempt.number,
         out=str(run.out(attempt)),
         port=slots.port if wants_port(job) else None,
+        step=launch.step.number if launch.step is not None else None,
         slots=slots,
     )
     command = prepare(launch, place, context, outs)

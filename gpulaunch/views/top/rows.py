@@ -160,7 +160,8 @@ class FailedRows(JobRows):
         cards = words.attempt_cards(last, self._board.ledger)
         title = title_of(last.failure or "")
         took = f"after {clock(last.seconds)}"
-        return " · ".join(filter(None, [title, cards, took, when]))
+        step = words.further_step(last.step)
+        return " · ".join(filter(None, [title, cards, step, took, when]))
 
 
 def _again(job: JobRecord) -> str:
@@ -270,7 +271,8 @@ class CardRows:
         wide = cards.removeprefix("simulated ") if len(also) > 1 else ""
         if not also:
             wide = words.visible(record.node)
-        about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))
+        step = words.further_step(record.step)
+        about = " · ".join(filter(None, [doing, self._board.ahead(record), number, step, wide]))
         return Text.assemble(
             (label, "dim"),
             (f"{clock(self._board.elapsed(record)):>{TIME_WIDTH}}  ", "cyan"),

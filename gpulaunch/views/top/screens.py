@@ -147,7 +147,8 @@ class LogScreen(Screen[None]):
             of = f"attempt {attempt.id.number} of {len(job.attempts)}"
             how = words.ending(attempt) if attempt.ended else board.ahead(attempt)
             took = clock(board.elapsed(attempt))
-            text.append("  " + " · ".join(filter(None, [of, cards, took, how])), "dim")
+            step = words.step(attempt.step)
+            text.append("  " + " · ".join(filter(None, [of, cards, step, took, how])), "dim")
             use = use_of_one(board.samples.use(attempt.id) if board.samples else None)
             for said in (use, *attempt.reports, attempt.evidence):
                 text.append(f"\n {words.visible(said)}" if said else "")
