@@ -13,7 +13,7 @@ from gpulaunch.core.facts import (
     JobDelayed,
     JobSettled,
 )
-from gpulaunch.core.model import Exited, Ladder, Stopped
+from gpulaunch.core.model import AttemptId, Exited, Ladder, LadderStep, Stopped
 
 LADDER = Ladder(("batch", "chunk"), (("32", "no"), ("16", "no"), ("16", "64"), ("8", "64")))
 
@@ -27,13 +27,16 @@ class LadderRule:
         self.proven: defaultdict[int, int] = defaultdict(lambda: 1)
         self.charged: dict[str, bool] = {}
         self.well: dict[str, bool] = {}
-        self.moved = 0
+        self.started: dict[AttemptId, LadderStep | None] = {}
 
     def see(self, fact: Fact) -> None:
         match fact:
             case JobAdded(name, group):
                 self.group[name] = group
-            case AttemptLaunched(attempt, step=step) if step is not None:
+            case AttemptLaunched(attempt, step=step):
+                self.started[attempt] = step
+                if step is None:
+                    return
                 name = attempt.job
                 wanted = max(self.own.get(name, 1), self.proven[self.group[name]])
                 assert step == LADDER.step(wanted), f"{attempt} starts at {step}, not {wanted}"
@@ -46,7 +49,6 @@ class LadderRule:
                 moves = self.charged.get(name, False) and 0 < self.own.get(name, 0) < 4
                 assert (step is not None) == moves, f"{name}: {fact}, at {self.own.get(name)}"
                 self.own.update({name: self.own[name] + 1} if moves else {})
-                self.moved += moves
                 self.charged[name] = False
             case JobSettled(name, "succeeded") if name in self.own and self.well[name]:
                 group = self.group[name]
@@ -54,3 +56,4 @@ class LadderRule:
 
     def launched(self, launch: Launch) -> None:
         assert (launch.step is None) == (launch.job.ladder is None), f"{launch}"
+        assert launch.step == self.started[launch.attempt], f"{launch} is recorded otherwise"

@@ -6,9 +6,15 @@ import pytest
 
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import Cancel, Ended, RetriedAnew, Retry
-from gpulaunch.core.facts import AttemptLaunched, JobDelayed
+from gpulaunch.core.facts import (
+    AttemptEnded,
+    AttemptLaunched,
+    JobAdded,
+    JobDelayed,
+    JobSettled,
+)
 from gpulaunch.core.ladder import next_step, step_after
-from gpulaunch.core.ledger import AttemptRecord
+from gpulaunch.core.ledger import AttemptRecord, unrecorded
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
@@ -212,6 +218,21 @@ def test_a_job_without_a_ladder_has_no_step() -> None:
     run.drained(0)
     assert batches(run) == {}
     assert run.run.ledger.jobs["a"].step is None
+
+
+def test_a_service_that_fell_and_is_needed_no_more_proves_nothing() -> None:
+    ledger = unrecorded(())
+    at, why = Instant(0.0, 0.0), Because("cancelled")
+    fell = End(Exited(1), Failure("exit"))
+    for fact in (
+        JobAdded("server", 0, 0, "", service=True),
+        AttemptLaunched(AttemptId("server", 1), (), step=LADDER.step(2)),
+        AttemptEnded(AttemptId("server", 1), fell, charged=True),
+        JobDelayed("server", why, step=LADDER.step(3)),
+        JobSettled("server", "succeeded"),
+    ):
+        ledger.apply(fact, at)
+    assert next_step(ledger, job("other", ladder=LADDER)) == LADDER.step(1)
 
 
 def test_steps_follow_each_other_up_to_the_last() -> None:
