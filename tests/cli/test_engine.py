@@ -135,11 +135,13 @@ def test_jobs_that_are_not_to_run_are_not_refused(launcher: Launcher) -> None:
 
 
 def test_what_slurm_is_not_told_is_said(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{run: x, preload: [torch], gpu_memory: 20GiB}]")
+    ladder = "ladder: {batch: [2, 1]}, retries: 1"
+    launcher.file("jobs.yaml", f"jobs: [{{run: x, preload: [torch], gpu_memory: 20GiB, {ladder}}}]")
     result = launcher("check", "jobs.yaml", *SLURM)
     assert result.status == 0
     assert "preload: does nothing under Slurm: each job starts cold" in result.err
     assert "gpu_memory: Slurm is not told of it" in result.err
+    assert "ladder: jobs that are in Slurm's queue already keep the step" in result.err
     assert result.err.count("preload") == 1
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
-from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, LadderStep
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.local.engine import Local
@@ -80,10 +80,12 @@ class Bench:
             self.engine.carry_out(Acquire(gpu.uuid))
             self.expect(Granted)
 
-    def launch(self, job: Job, *gpus: Gpu, number: int = 1) -> AttemptId:
+    def launch(
+        self, job: Job, *gpus: Gpu, number: int = 1, step: LadderStep | None = None
+    ) -> AttemptId:
         attempt = AttemptId(job.name, number)
         job = replace(job, demand=Demand(gpus=len(gpus)))
-        self.engine.carry_out(Launch(attempt, job, self.placed(gpus)))
+        self.engine.carry_out(Launch(attempt, job, self.placed(gpus), step=step))
         return attempt
 
     def placed(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

@@ -19,11 +19,13 @@ from gpulaunch.core.model import (
     Exited,
     Interrupted,
     Job,
+    Ladder,
     MissingOutput,
     NotStarted,
     Signaled,
     TimedOut,
 )
+from gpulaunch.core.template import Slot, text_of
 from gpulaunch.process.ends import Ends
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, run_directory, sh
 from tests.slurm.cluster import Cluster
@@ -81,6 +83,16 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     assert bench.run.log(attempt).read_text() == f"{gpu.index}\n"
     bench.loop.turn(block=False)
     assert not bench.events
+
+
+def test_a_launch_at_a_step_of_its_ladder_has_its_values(bench: Bench) -> None:
+    ladder = Ladder(("batch", "chunk"), (("32", "no"), ("1 6", "64")))
+    run = text_of(["echo ", Slot("batch", "bare"), " $CHUNK $GPULAUNCH_STEP"])
+    env = {"CHUNK": text_of(["c", Slot("chunk")])}
+    job = Job("a", run, env=env, ladder=ladder)
+    attempt = bench.launch(job, step=ladder.step(2))
+    assert bench.expect(Ended).end.outcome == Exited(0)
+    assert bench.run.log(attempt).read_text() == "1 6 c64 2\n"
 
 
 KINDS: dict[str, tuple[Job, type]] = {

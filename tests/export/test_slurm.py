@@ -70,6 +70,32 @@ def test_fields_are_sbatch_options(launcher: Launcher) -> None:
     assert "CUDA_VISIBLE_DEVICES=" not in (directory / "fold.sh").read_text()
 
 
+def test_a_ladder_stands_at_its_first_step(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: embed-{{n}}
+            matrix: {n: [1, 2]}
+            ladder: {batch: ["3 2", 16]}
+            retries: 2
+            env: {CHUNK: "c{{batch}}"}
+            run: embed {{n}} --batch {{batch}} {{out}}
+            outputs: ["{{out}}/{{batch}}"]
+        """,
+    )
+    directory = export(launcher)
+    assert "jobs[0].ladder: the first step's values, at every try" in (
+        (directory / "submit.sh").read_text()
+    )
+    script = (directory / "embed.sh").read_text()
+    assert 'CHUNK=c"${item_batch}"' in script
+    assert 'embed "${item_n}" --batch "${item_batch}"' in script
+    assert '[ -s "${GPULAUNCH_OUT}"/"${item_batch}" ]' in script
+    tasks = (directory / "embed.tasks").read_text().splitlines()
+    assert tasks[0] == "GPULAUNCH_JOB=embed-1 item_n=1 item_batch='3 2'"
+
+
 def test_a_script_reads_as_the_entry_was_typed(launcher: Launcher) -> None:
     launcher.file("in/a b.fasta", "")
     launcher.file("in/c.fasta", "")

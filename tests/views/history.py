@@ -5,7 +5,16 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
+from gpulaunch.core.model import (
+    AttemptId,
+    End,
+    Exited,
+    Failure,
+    Gpu,
+    Instant,
+    LadderStep,
+    Outcome,
+)
 from gpulaunch.views.terminal import View
 
 START = 1_795_160_535.25  # 2026-11-20T07:42:15.25Z
@@ -55,10 +64,10 @@ class History:
             self.add(f.JobAdded(name, group, cards, "d", service=service))
         return self
 
-    def start(self, name: str, *on: int) -> History:
+    def start(self, name: str, *on: int, step: LadderStep | None = None) -> History:
         number = len(self.ledger.jobs[name].attempts) + 1
         attempt = AttemptId(name, number)
-        self.add(f.AttemptLaunched(attempt, tuple(self.pool[i].uuid for i in on)))
+        self.add(f.AttemptLaunched(attempt, tuple(self.pool[i].uuid for i in on), step=step))
         return self.add(f.AttemptStarted(attempt, 100 + number))
 
     def hand_over(self, *names: str, after: str = "") -> History:

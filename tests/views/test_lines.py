@@ -12,6 +12,7 @@ from gpulaunch.core.model import (
     Exited,
     Failure,
     Interrupted,
+    LadderStep,
     Lost,
     NotStarted,
 )
@@ -60,6 +61,21 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
         "tries again in 30 s",
         "started               a  GPU 1, attempt 2",
         "succeeded       0:09  a  GPU 1, attempt 2",
+    ]
+
+
+def test_a_step_of_a_ladder_is_told_from_the_second_on() -> None:
+    first, second = (LadderStep(number, 2, {"batch": f"{64 >> number}"}) for number in (1, 2))
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0, step=first).pass_(5).end("a", Exited(1), "gpu_oom")
+    run.add(f.JobDelayed("a", Quoted("retry"), step=second))
+    run.start("a", 0, step=second).pass_(9).succeed("a")
+    assert text(run, stream)[2:] == [
+        "started               a  GPU 0",
+        "failed          0:05  a  out of GPU memory (exited with status 1), attempt 1; "
+        "tries again at step 2 of 2 (batch=16)",
+        "started               a  GPU 0, attempt 2, step 2 of 2 (batch=16)",
+        "succeeded       0:09  a  GPU 0, attempt 2, step 2 of 2 (batch=16)",
     ]
 
 
