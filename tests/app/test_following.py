@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpulaunch import inotify
-from gpulaunch.app import following
-from gpulaunch.app.following import SourceLook, SourceWatch
+from gpulaunch.app import source_look
+from gpulaunch.app.following import SourceWatch
+from gpulaunch.app.source_look import SourceLook
 from gpulaunch.jobfile.sources import ForeachSource
 from tests.helpers import descriptors_left, wait_until
 
@@ -133,7 +134,7 @@ def test_directories_that_appear_later_are_watched(scene: Scene, pattern: str) -
 def test_a_directory_that_appears_between_the_look_and_the_watch_is_found(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, looks = following.sight_of, []
+    real, looks = source_look.sight_of, []
 
     def late(pattern: str, base: str) -> object:
         found = real(pattern, base)
@@ -143,7 +144,7 @@ def test_a_directory_that_appears_between_the_look_and_the_watch_is_found(
         return found
 
     (scene.base / "in").mkdir()
-    monkeypatch.setattr(following, "sight_of", late)
+    monkeypatch.setattr(source_look, "sight_of", late)
     scene.begin("in/**/*.fa")
     assert scene.counted() == ["in/late/a.fa"]
 
@@ -327,7 +328,7 @@ def test_a_watch_that_breaks_wakes_the_loop_and_says_why(
 ) -> None:
     watch = SourceWatch([ForeachSource("*.fa", str(tmp_path))])
     try:
-        monkeypatch.setattr(following, "sight_of", _breaks)
+        monkeypatch.setattr(source_look, "sight_of", _breaks)
         watch.follow([ForeachSource("*.fa", str(tmp_path))])
         assert _readable(watch, 60)
         assert watch.trouble == "RuntimeError: broken on purpose"
