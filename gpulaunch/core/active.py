@@ -184,6 +184,12 @@ class ActiveAttempts:
         handed = Handed(self._effects.ledger.attempt(attempt).after)
         self._begin(ActiveAttempt(attempt, node, demand, attempt, (), "adopted", handed))
 
+    def join(self, live: ActiveAttempt, node: Node) -> None:
+        """Take note that the list has the job of an attempt again, whose node this is."""
+        self._count(live, -1)
+        live.node, live.demand = node, node.job.demand
+        self._count(live, +1)
+
     def launch(
         self,
         node: Node,
@@ -235,21 +241,22 @@ class ActiveAttempts:
 
     def _begin(self, live: ActiveAttempt) -> None:
         self._live[live.id] = live
-        self._count_tokens(live, +1)
-        self.cpus += live.cpus
-        self.gpus += live.demand.gpus
+        self._count(live, +1)
         if live.node is not None:
             live.node.become(Launched(live.id))
 
     def end(self, live: ActiveAttempt) -> None:
         del self._live[live.id]
-        self._count_tokens(live, -1)
-        self.cpus -= live.cpus
-        self.gpus -= live.demand.gpus
+        self._count(live, -1)
         for card in live.cards:
             del card.attempts[live.id]
         if live.behind is not None and live.behind.follower is live:
             live.behind.follower = None
+
+    def _count(self, live: ActiveAttempt, step: int) -> None:
+        self._count_tokens(live, step)
+        self.cpus += step * live.cpus
+        self.gpus += step * live.demand.gpus
 
     def _count_tokens(self, live: ActiveAttempt, step: int) -> None:
         share = live.handed.share

@@ -68,6 +68,8 @@ def enqueue(state: State, node: Node) -> None:
             bad = bad or NeedUnmet(need.name, "unknown")
         elif end == "succeeded" and need.job.service:
             requeue(state, [need], NeededBy(node.name))
+    if node.settled:
+        return  # by the end of a service that it would have needed again
     if bad:
         settle(state, node, "skipped", bad)
         return

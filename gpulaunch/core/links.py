@@ -13,8 +13,14 @@ from gpulaunch.core.waiting import NO_LINKS, Links, Node
 
 
 def tie(state: State, nodes: Iterable[Node]) -> None:
-    """Link each job with those that its definition names and the list has."""
+    """Link each job with those that its definition names and the list has.
+
+    The state remembers who names others, which may still join (`Jobs.missed`).
+    """
     for node in nodes:
+        for name in (*node.job.needs, *node.job.after):
+            if not _is_there(state, name):
+                state.jobs.missed.setdefault(name, {})[node] = None
         needs = list(_there(state, node.job.needs))
         unknown = [name for name in node.job.needs if not _is_known(state, name)]
         node.links = Links(
@@ -80,15 +86,18 @@ def _know_companions(nodes: Iterable[Node]) -> None:
 def _there(state: State, names: Iterable[str]) -> Iterator[Node]:
     """Yield the jobs of these names that the list has, each once."""
     for name in dict.fromkeys(names):
-        node = state.jobs.nodes.get(name)
-        if node is not None and not node.withdrawn:
-            yield node
+        if _is_there(state, name):
+            yield state.jobs.nodes[name]
+
+
+def _is_there(state: State, name: str) -> bool:
+    node = state.jobs.nodes.get(name)
+    return node is not None and not node.withdrawn
 
 
 def _is_known(state: State, need: str) -> bool:
     """Tell whether the list has the need, or it has succeeded before it vanished."""
-    node = state.jobs.nodes.get(need)
-    if node is not None and not node.withdrawn:
+    if _is_there(state, need):
         return True
     record = state.ledger.jobs.get(need)
     return record is not None and record.state == "succeeded" and not record.definition.service

@@ -48,13 +48,16 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     nodes = state.jobs.nodes
     there = [job for job in jobs if job.name in nodes]
     known = [(nodes[job.name], _of_its_kind(nodes[job.name], job)) for job in there]
+    joining = [job.name for job in jobs if job.name not in nodes or nodes[job.name].withdrawn]
     again = _back_in_the_list(state, [node for node, _ in known])
     fresh = _new_nodes(state, [job for job in jobs if job.name not in nodes])
-    changed = [(node, job) for node, job in known if differs(node, job)]
-    for node, job in changed:
+    changed = {node: job for node, job in known if differs(node, job)}
+    for node in _who_missed(state, joining):
+        changed.setdefault(node, newest(node))
+    for node, job in changed.items():
         if isinstance(node.state, Launched):
             _put_off(state, node, job)
-    waiting = _redefine(state, [pair for pair in changed if pair[0].renewed is None])
+    waiting = _redefine(state, [pair for pair in changed.items() if pair[0].renewed is None])
     links.tie(state, fresh)
     links.recount(state, fresh)
     for node in (*waiting, *fresh):
@@ -120,7 +123,7 @@ def _new_nodes(state: State, jobs: Sequence[Job]) -> list[Node]:
         again = state.record(node).state != "succeeded"
         submission.go_on(state, node, live.id if live else None, again)
         if live is not None:
-            live.node = node
+            state.attempts.join(live, node)
     return fresh
 
 
@@ -128,6 +131,17 @@ def _of_its_kind(node: Node, job: Job) -> Job:
     """Return the definition without what a live run cannot take up: to be a service, or none."""
     same = (job.service is None) == (node.job.service is None)
     return job if same else replace(job, service=node.job.service)
+
+
+def _who_missed(state: State, names: Sequence[str]) -> list[Node]:
+    """Return the jobs that wait for one of these, and could not be linked to it."""
+    missed: dict[Node, None] = {}
+    for name in names:
+        missed |= state.jobs.missed.pop(name, {})
+    for node in missed:
+        if isinstance(node.state, Launched):
+            node.renewed = newest(node)  # it is linked once its attempt has ended
+    return [node for node in missed if node.renewed is None]
 
 
 def _back_in_the_list(state: State, nodes: Sequence[Node]) -> list[Node]:

@@ -331,11 +331,14 @@ class WaitingJobs:
 class Jobs(Struct, eq=False):
     """All jobs by name, those of them that are `services`, and what is counted of them.
 
+    `missed`: names that the list does not have, and the jobs that wait for them all the same.
+
     `demands` counts the demands of unsettled jobs; `failed` keeps the order of the failures.
     `perhaps_ahead`: blocked jobs of which something has changed since they were last looked at.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    missed: dict[str, dict[Node, None]] = field(default_factory=dict)
     services: list[Node] = field(default_factory=list)
     waiting: WaitingJobs = field(default_factory=WaitingJobs)
     unsettled: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.causes import Because, Quoted
-from gpulaunch.core.events import Cancel, Ended, RetriedAnew, Retry
+from gpulaunch.core.events import Asked, Cancel, Ended, Relisted, Retry
 from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
@@ -181,6 +181,7 @@ def test_a_ladder_that_was_changed_knows_its_steps_by_their_values() -> None:
     fails(run, "a.2")
     longer = Ladder(("batch",), (("64",), ("32",), ("16",), ("4",)))
     run.on(_anew(longer))
+    run.on(Asked(Retry(("a",))))
     run.drained(0)
     assert batches(run)["a.3"] == "16"
     assert next_step(run.run.ledger, job("a", ladder=LADDER)) == LADDER.step(2)
@@ -188,8 +189,8 @@ def test_a_ladder_that_was_changed_knows_its_steps_by_their_values() -> None:
     assert next_step(run.run.ledger, job("a", ladder=other)) == other.step(1)
 
 
-def _anew(ladder: Ladder) -> RetriedAnew:
-    return RetriedAnew(("a",), (job("a", ladder=ladder, retry=THRICE),))
+def _anew(ladder: Ladder) -> Relisted:
+    return Relisted((job("a", ladder=ladder, retry=THRICE),))
 
 
 def test_out_of_memory_takes_a_step_before_a_larger_card() -> None:
