@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from gpulaunch.app.list_follower import ListFollower
-from gpulaunch.app.listing import RunList
+from gpulaunch.app.listing import ListedNames, RunList
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, read_addition
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.control.protocol import (
@@ -124,8 +124,7 @@ class Answers(Struct):
         text = asking.text
         if asking.stem:
             text = _named(text, self.list.name_for(asking.stem))
-        waits = "needs" in text or "after" in text
-        beside = Beside(self.list.run.listed() if waits else (), self.list.limits)
+        beside = Beside(ListedNames(self.list.run), self.list.limits)
         read = partial(read_addition, asking, text, beside, self.list.pool.engine, self.filed)
         return Reading(read, asking.label)
 

@@ -10,7 +10,7 @@ Decides nothing that the core decides, records nothing and answers nobody (`answ
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,6 +36,22 @@ from gpulaunch.text import listing
 
 GIVEN_GROUPS = 1 << 20
 """Groups of added jobs begin here: those of a job file count its entries."""
+
+
+class ListedNames(Collection[str]):
+    """The names of a live run's jobs, for another thread: looked up one by one, or all listed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._run.as_listed(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run.listed())
+
+    def __len__(self) -> int:
+        return len(self._run.ledger.jobs)
 
 
 class RunList(Struct):

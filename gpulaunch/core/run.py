@@ -63,8 +63,8 @@ class Run:
         return None if node is None or node.withdrawn else relisting.newest(node)
 
     def listed(self) -> list[str]:
-        """Return the names of all jobs that the list has."""
-        return [node.name for node in self._state.jobs if not node.withdrawn]
+        """Return the names of all jobs that the list has. May be called by another thread."""
+        return [node.name for node in list(self._state.jobs.nodes.values()) if not node.withdrawn]
 
     def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> relisting.ListChange:
         """Return what Relisted(jobs, gone) would do."""

@@ -17,6 +17,7 @@ from gpulaunch.jobfile.file_keys import split, validate
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
 from gpulaunch.jobfile.needs import (
     Index,
+    Joined,
     Names,
     NameShape,
     Pattern,
@@ -180,9 +181,9 @@ def resolved(
     Where sources are followed, also the names of jobs that are left out for now. `others`: names of
     jobs of the live run that these are added to. None of those waits for these.
     """
-    known = {**dict.fromkeys(others), **drafts.names}
-    resolver = Resolver(Index(known), [*drafts.shapes, *drafts.growing])
-    waits: dict[str, tuple[Names, Names]] = dict.fromkeys(others, ((), ()))
+    index = Index(Joined(drafts.names, others) if others else drafts.names)
+    resolver = Resolver(index, [*drafts.shapes, *drafts.growing])
+    waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []
     shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
     for draft in drafts.drafts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
@@ -85,7 +85,7 @@ def escape(value: str) -> str:
 class Index(Struct, dict=True):
     """All names of jobs, and what globs found among them."""
 
-    names: Mapping[str, object]
+    names: Collection[str]
     found: dict[str, Names] = field(default_factory=dict)
     suggested: dict[str, str] = field(default_factory=dict)
 
@@ -143,6 +143,23 @@ class Index(Struct, dict=True):
                 return ""
             self.suggested[name] = did_you_mean(name, self.names)
         return self.suggested[name]
+
+
+class Joined(Collection[str]):
+    """Names of jobs, and the `others` of a live run: looked up one by one, or all listed."""
+
+    def __init__(self, own: Mapping[str, object], others: Collection[str]) -> None:
+        self._own = own
+        self._others = others
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._others
+
+    def __iter__(self) -> Iterator[str]:
+        return chain((name for name in self._others if name not in self._own), self._own)
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._others)
 
 
 class Resolver:
@@ -233,8 +250,9 @@ class Resolver:
 def find_cycles(waits: Mapping[str, Sequence[Names]]) -> Iterator[list[str]]:
     """Yield cycles `[a, b, a]`, at least one wherever jobs wait for each other.
 
-    `waits`: job -> tuples of the names it waits for. Once one was found, the search has an end:
-    where thousands wait for each other, there are more edges than anybody can look at.
+    `waits`: job -> tuples of the names it waits for; others wait for nothing. Once one was found,
+    the search has an end: where thousands wait for each other, there are more edges than anybody
+    can look at.
     """
     done: set[str] = set()
     done_tuples: set[int] = set()
@@ -268,7 +286,7 @@ def _steps(waits: Mapping[str, Sequence[Names]], job: str, done: set[int]) -> It
     A tuple is done only when all of it was visited; a job met meanwhile that has the same tuple
     visits it again, but then everything in it is done or closes a cycle.
     """
-    for names in waits[job]:
+    for names in waits.get(job, ()):
         if id(names) not in done:
             yield from names
             done.add(id(names))

@@ -70,8 +70,7 @@ def _meaning(field: str, typed: str) -> Any:
 
 def _needs(job: Job, words: tuple[str, ...] | None, names: Collection[str]) -> Job:
     patterns: tuple[Pattern, ...] = tuple(pattern_of(word, {}, str) for word in words or ())
-    index = Index(dict.fromkeys(names))
-    found = Resolver(index).names(job.name, patterns) if patterns else ()
+    found = Resolver(Index(names)).names(job.name, patterns) if patterns else ()
     return replace(job, needs=found)
 
 

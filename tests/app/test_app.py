@@ -122,7 +122,7 @@ def test_what_is_wrong_is_an_error_with_the_command_s_status(
     assert called('run("jobs.yaml", CARDS)', there)[0] == {"error": "JobFileError", "status": 2}
     assert called("resume()", there)[0] == {"error": "UsageError", "status": 2}
     assert called("cancel()", there)[0] == {"error": "NoneAliveError", "status": 2}
-    assert called("drain()", there)[0] == {"error": "UsageError", "status": 2}
+    assert called("drain()", there)[0] == {"error": "NoneAliveError", "status": 2}
     assert launcher("resume").status == 2
 
 
