@@ -236,7 +236,7 @@ def supervise(
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
-            if not run.awaits_more and near_end.begins(ledger, at.mono):
+            if not ledger.awaits_more and near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)

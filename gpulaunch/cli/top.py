@@ -163,6 +163,11 @@ class Attached:
     def ask(self, request: Request) -> None:
         call(self._id(), request)
 
+    def add(self, command: str) -> str:
+        from gpulaunch.app.changing import add_command
+
+        return add_command([command], {}, self.run.path).names[0]
+
     def _id(self) -> str:
         if original := original_of(self.run):
             raise NoAnswerError(f"this is a copy of {original.path}, and not alive")

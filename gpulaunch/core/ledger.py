@@ -226,6 +226,11 @@ class Ledger(Struct):
             self._apply_to_run(fact, at)
 
     @property
+    def awaits_more(self) -> bool:
+        """True while more jobs may come, so that the run does not end when it has none left."""
+        return bool(self.opening.standing) and not self.complete
+
+    @property
     def queueing(self) -> bool:
         """True where the engine queues and places by itself: attempts outlive a supervisor."""
         return self.opening.engine != LOCAL

@@ -106,12 +106,7 @@ class Run:
             return False
         if state.ledger.stopping or state.halted:
             return True
-        return not (state.jobs.unsettled or state.awaits_more)
-
-    @property
-    def awaits_more(self) -> bool:
-        """True while more jobs may come: the run does not end when it has none left."""
-        return self._state.awaits_more
+        return not (state.jobs.unsettled or state.ledger.awaits_more)
 
     def outcome(self) -> tuple[RunState, RunReason | None]:
         """Return how a finished run ended, and why where not every job succeeded."""

@@ -224,11 +224,6 @@ class State(Struct):
         return ledger.stopping or self.halted or ledger.paused
 
     @property
-    def awaits_more(self) -> bool:
-        """True while more jobs may come, so that the run does not end when it has none left."""
-        return bool(self.ledger.opening.standing) and not self.ledger.complete
-
-    @property
     def halted(self) -> RunReason | None:
         """Why failures keep the run from starting anything new; None while they do not."""
         config, failed, tripped = self.config, self.jobs.failed, self.health.breaker.tripped

@@ -35,6 +35,15 @@ def gone(job: JobRecord) -> str:
     return f"{GONE}; {why or (ending(job.attempts[-1]) if job.attempts else job.state)}"
 
 
+def standing(ledger: Ledger) -> str:
+    """Return what a run that more jobs may come to waits for; empty for any other."""
+    if not ledger.awaits_more:
+        return ""
+    if ledger.opening.standing == "queue":
+        return "takes jobs (gpulaunch add) until gpulaunch finish or queue stop"
+    return "follows its inputs until gpulaunch finish"
+
+
 def rough(seconds: float) -> str:
     """Return a span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
     minutes = round(seconds / 60)

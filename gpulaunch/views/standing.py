@@ -84,6 +84,8 @@ def _running(job: JobRecord, run: Standing) -> str:
 
 def _foot(run: Standing, everything: bool) -> list[Text]:
     lines = []
+    if run.state == "running" and (waits := words.standing(run.ledger)):
+        lines.append(Text(waits, "dim"))
     if command := run.next_command:
         lines.append(Text.assemble(("go on with  ", "dim"), (words.visible(command), "bold")))
     if not everything and run.ledger.jobs:

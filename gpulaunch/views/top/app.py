@@ -35,7 +35,7 @@ from gpulaunch.views.top.history import Intake, Playback, words_of
 from gpulaunch.views.top.link import RunLink, Why
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows
-from gpulaunch.views.top.screens import Help, LogScreen, Question
+from gpulaunch.views.top.screens import AddScreen, Help, LogScreen, Question
 
 LOOK = 0.5
 """Seconds between two looks at the run."""
@@ -73,6 +73,7 @@ class Top(App[None]):
         Binding("c", "cancel", show=False),
         Binding("r", "retry", show=False),
         Binding("p", "pause", show=False),
+        Binding("a", "add", show=False),
         Binding("left", "step(-1)", show=False),
         Binding("right", "step(1)", show=False),
         Binding("left_square_bracket", "leap(-1)", show=False),
@@ -379,6 +380,17 @@ class Top(App[None]):
     def action_pause(self) -> None:
         if self._may_ask("resume"):
             self._propose(asking.to_pause(self._present.ledger.paused))
+
+    def action_add(self) -> None:
+        def typed(command: str | None) -> None:
+            if command:
+                self._aside(lambda: self.link.add(command), added)
+
+        def added(came: str | GpulaunchError) -> None:
+            self._say(f"added {came}" if isinstance(came, str) else words_of(came))
+
+        if self._may_ask("run"):
+            self.push_screen(AddScreen(), typed)
 
     def _propose(self, proposal: Proposal | str) -> None:
         if isinstance(proposal, str):

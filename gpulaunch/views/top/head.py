@@ -55,6 +55,8 @@ def head(board: Board, root: str) -> Text:
         text.append(f"  {ahead}")
     if ledger.opening.simulated:
         text.append("  simulated cards", "magenta")
+    if board.state == "running" and (waits := words.standing(ledger)):
+        text.append(f"  {waits}", "cyan")
     return text.append(f"  {words.visible(root)}", "dim")
 
 

@@ -33,7 +33,7 @@ class SampleStore(Protocol):
 
 
 class RunLink(Protocol):
-    """One run. All but `ask` and `reasons` answer at once; those two may take seconds."""
+    """One run. All but `ask`, `add` and `reasons` answer at once; those may take seconds."""
 
     @property
     def root(self) -> str:
@@ -73,3 +73,6 @@ class RunLink(Protocol):
 
     def ask(self, request: Request) -> None:
         """Send a request to the live run. Raises GpulaunchError if the run refuses it."""
+
+    def add(self, command: str) -> str:
+        """Add a shell command to the list; return its job's name. Raises as `ask` does."""

@@ -9,9 +9,9 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
@@ -32,6 +32,7 @@ KEYS = """\
  e                        what failed, or all that ended
 
  c   cancel the job       r   retry the job       p   pause, or go on
+ a   add a command to the list, in the directory from which top was begun
 
  ← →   one moment back, on       [ ]   a twentieth of the run
  n     back to now
@@ -210,6 +211,29 @@ class Question(Box):
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{text}\n\ny  yes      n  no")
+
+
+class AddScreen(ModalScreen[str]):
+    """Asks for a command to add to the list. Enter adds it; an empty one, or Esc, adds nothing."""
+
+    DEFAULT_CSS = """
+    AddScreen { align: center middle; }
+    AddScreen > Vertical {
+        width: 90%; height: auto;
+        border: round ansi_cyan; background: ansi_default; padding: 0 1;
+    }
+    AddScreen Input { border: none; height: 1; background: ansi_default; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss('')", show=False)]
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static("A shell command, on one card of its own:", markup=False)
+            yield Input(id="command", placeholder="python train.py --lr 3e-4")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value.strip())
 
 
 class Help(Box):

@@ -55,6 +55,7 @@ class FakeLink:
         self.times: dict[str, float] = {}
         self.lost = False
         self.asked: list[Request] = []
+        self.added: list[str] = []
         self.refusal = ""
         self.why: dict[str, str] = {}
         self.measured: FakeSamples | None = None
@@ -101,6 +102,12 @@ class FakeLink:
         if self.refusal:
             raise GpulaunchError(self.refusal)
         self.asked.append(request)
+
+    def add(self, command: str) -> str:
+        if self.refusal:
+            raise GpulaunchError(self.refusal)
+        self.added.append(command)
+        return f"added-{len(self.added)}"
 
 
 class Seat:

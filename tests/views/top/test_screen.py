@@ -342,6 +342,26 @@ def test_a_failed_job_is_retried_and_one_that_did_not_fail_is_not() -> None:
     watch(link, act)
 
 
+def test_a_command_is_typed_and_added_to_the_list() -> None:
+    link = FakeLink(night())
+
+    async def act(seat: Seat) -> None:
+        await seat.press("a")
+        assert "A shell command, on one card of its own:" in seat.text
+        await seat.type("qan ?")
+        lines = await seat.press("enter")
+        assert link.added == ["qan ?"]
+        assert lines[-1] == " added added-1"
+        await seat.press("a", *"nothing", "escape")
+        await seat.press("a", "enter")
+        assert len(link.added) == 1
+        link.refusal = "there is no program qan"
+        await seat.press("a", *"qan", "enter")
+        assert seat.lines[-1] == " there is no program qan"
+
+    watch(link, act)
+
+
 def test_admission_is_paused_and_goes_on() -> None:
     link = FakeLink(night())
 
