@@ -20,6 +20,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.app.asking import cancel as cancel
     from gpulaunch.app.asking import wait as wait
+    from gpulaunch.app.changing import add_command as add_command
+    from gpulaunch.app.changing import add_file as add_file
+    from gpulaunch.app.changing import finish as finish
+    from gpulaunch.app.changing import reload as reload
+    from gpulaunch.app.changing import set_fields as set_fields
     from gpulaunch.app.draining import drain as drain
     from gpulaunch.app.lookup import status as status
     from gpulaunch.app.observer import Observer as Observer
@@ -31,6 +36,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "cancel": "app.asking",
+    "add_command": "app.changing",
+    "add_file": "app.changing",
+    "finish": "app.changing",
+    "reload": "app.changing",
+    "set_fields": "app.changing",
     "drain": "app.draining",
     "wait": "app.asking",
     "status": "app.lookup",
