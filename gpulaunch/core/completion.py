@@ -155,7 +155,7 @@ def _decide(
 
 
 def _follow(state: State, node: Node, decision: retry.Decision) -> None:
-    renewed = node.renewed is not None
+    renewed = node.renewed is not None and not node.withdrawn
     relisting.take_up(state, node)
     if node.withdrawn and isinstance(decision, retry.TryAgain):
         decision = retry.Settle("cancelled", Because("not_in_file"))

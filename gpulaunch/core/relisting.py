@@ -96,8 +96,8 @@ def _standing(state: State, node: Node) -> str:
 
 def take_up(state: State, node: Node) -> None:
     """Give a job whose attempt has ended the definition that it was to have from then on."""
-    if node.renewed is not None:
-        job, node.renewed = node.renewed, None
+    job, node.renewed = node.renewed, None
+    if job is not None and not node.withdrawn:
         _redefine(state, [(node, job)])
 
 
@@ -120,8 +120,9 @@ def _new_nodes(state: State, jobs: Sequence[Job]) -> list[Node]:
         fresh.append(node)
         submission.record(state, job)
         live = going.get(job.name)
-        again = state.record(node).state != "succeeded"
-        submission.go_on(state, node, live.id if live else None, again)
+        running = live.id if live else None
+        submission.settle_what_ended(state, node, running)
+        submission.go_on(state, node, running, again=state.record(node).state != "succeeded")
         if live is not None:
             state.attempts.join(live, node)
     return fresh

@@ -29,11 +29,11 @@ def submit(
     for name in left & state.jobs.nodes.keys() - again:
         state.jobs.nodes[name].excluded = True
     running = {attempt.job: attempt for attempt in open_attempts}
-    waiting = [
-        node
-        for node in state.jobs
-        if go_on(state, node, running.get(node.name), node.name in again)
-    ]
+    waiting: list[Node] = []
+    for node in state.jobs:
+        settle_what_ended(state, node, running.get(node.name))
+        if go_on(state, node, running.get(node.name), node.name in again):
+            waiting.append(node)
     links.recount(state, state.jobs)
     for node in waiting:
         if node.waits:
@@ -76,6 +76,13 @@ def record(state: State, job: Job) -> None:
         state.effects.fact(fact)
 
 
+def settle_what_ended(state: State, node: Node, running: AttemptId | None) -> None:
+    """Settle a job whose end is on record, and whose supervisor died before it said so."""
+    known = state.record(node)
+    if known.state == "running" and not running and (fact := settlement(known)):
+        state.effects.fact(fact)
+
+
 def go_on(state: State, node: Node, running: AttemptId | None, again: bool) -> bool:
     """Set the node's state from what is recorded of it; return whether the job waits.
 
@@ -83,8 +90,6 @@ def go_on(state: State, node: Node, running: AttemptId | None, again: bool) -> b
     """
     known = state.record(node)
     node.fresh_from = len(known.attempts) + 1
-    if known.state == "running" and not running and (fact := settlement(known)):
-        state.effects.fact(fact)
     if known.state in SETTLED_STATES and not again:
         node.become(SETTLED)
         return False

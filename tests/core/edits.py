@@ -35,6 +35,7 @@ class Edited:
         newest = {job.name: job for job in (*defined, *new, *back)}
         self.jobs = (*(newest.get(job.name, job) for job in left), *new, *back)
         if not self.jobs:
+            gone.discard("last")
             self.jobs = (Job("last", "true"),)
             newest["last"] = self.jobs[0]
         return Relisted(tuple(newest.values()), tuple(sorted(gone)))
