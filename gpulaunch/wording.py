@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpulaunch import localtime
 from gpulaunch.core import causes as c
 from gpulaunch.core import model as m
 from gpulaunch.core import reasons as r
@@ -384,11 +385,18 @@ def run_reason(reason: r.RunReason | None) -> str:
             )
         case r.RunOver(state):
             return f"the run was {state}"
+        case r.OutsideHours(until, seconds):
+            return f"starts no job before {localtime.until(until, seconds)}"
     return cause(reason)
 
 
-def pause(reason: r.RunReason) -> str:
-    """Return why a run is paused, with what a person can do where it waits for one."""
+def pause(reason: r.RunReason, now: float | None = None) -> str:
+    """Return why a run is paused, with what a person can do where it waits for one.
+
+    `now` (seconds since 1970): also how long it still is.
+    """
+    if isinstance(reason, r.OutsideHours) and now is not None:
+        reason = r.OutsideHours(reason.until, reason.until - now)
     if not isinstance(reason, r.FailedAlike):
         return run_reason(reason)
     return (
@@ -399,6 +407,8 @@ def pause(reason: r.RunReason) -> str:
 
 def nothing_starts(reason: r.RunReason, paused: bool) -> str:
     """Return why no job starts in a run that is paused, or ends."""
+    if isinstance(reason, r.OutsideHours):
+        return f"the run {run_reason(reason)}"
     if paused:
         return f"paused: {pause(reason)}"
     by = "stopped by " if isinstance(reason, c.SignalCaught) else ""

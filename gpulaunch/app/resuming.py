@@ -89,7 +89,8 @@ def resume(
         require_dead_elsewhere(one)
     else:
         refuse_elsewhere(one)
-    if not taken_over and state_of(one) == "running" and replay(one.events).paused is not None:
+    paused = {} if taken_over or state_of(one) != "running" else replay(one.events).pauses
+    if paused.keys() - {"hours"}:
         _note_not_taken(options, observer)
         call(one.read_manifest().run, GoOn())
         observer.note(f"goes on: {typed(one.path)}")

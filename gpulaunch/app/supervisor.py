@@ -302,7 +302,7 @@ class Supervisor:
     def _recording_failed(self, now: Instant) -> None:
         self._recording = False
         trouble = self._record.failure
-        self.post(ev.Asked(ev.Pause(RecordingFailed(str(trouble)))))
+        self.post(ev.Asked(ev.Pause(RecordingFailed(str(trouble)), "recorder")))
         self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
         patience = 0.0 if self._record.unrecoverable else RECORD_PATIENCE
         self._loop.call_at("record:over", now.mono + patience, self._give_up_recording)
@@ -318,7 +318,7 @@ class Supervisor:
             for recorded in waiting:
                 recorded()
             if not self.unrecorded:
-                self.post(ev.Asked(ev.Pause(None)))
+                self.post(ev.Asked(ev.Pause(None, "recorder")))
         else:
             self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
 

@@ -50,7 +50,7 @@ def on_ended(state: State, event: Ended) -> None:
     live = state.attempts.get(event.attempt)
     if live is None:
         return
-    closed, end = state.closed, event.end
+    disturbed, end = _disturbed(state), event.end
     record = state.ledger.jobs[event.attempt.job]
     if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
         # Had it begun, its keeper would have recorded its end.
@@ -78,8 +78,7 @@ def on_ended(state: State, event: Ended) -> None:
     _follow(state, live.node, decision)
     if not _succeeded(decision):
         _interrupt_followers(state, live)
-    # Where nothing may start, or an earlier supervisor ended it, the end says nothing of a card.
-    if live.stopping or closed or live.inherited:
+    if live.stopping or disturbed or live.inherited:
         return
     if decision.failure:
         card_health.failed(state, live, decision.failure)
@@ -87,6 +86,15 @@ def on_ended(state: State, event: Ended) -> None:
     elif _succeeded(decision):
         card_health.succeeded(state, live)
         state.health.breaker.worked()
+
+
+def _disturbed(state: State) -> bool:
+    """Tell whether ends say nothing of cards and jobs: the run ends, or something is wrong with it.
+
+    That its hours are over, or a person lets nothing start, is no such thing.
+    """
+    wrong = {"recorder", "breaker"} & state.ledger.pauses.keys()
+    return bool(state.ledger.stopping or state.halted or wrong)
 
 
 def on_worker_ended(state: State, event: WorkerEnded) -> None:

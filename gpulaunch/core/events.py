@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
 from gpulaunch.core.model import AttemptId, End, Gpu, Job, LadderStep
-from gpulaunch.core.reasons import RunReason
+from gpulaunch.core.reasons import PausedBy, RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -225,9 +225,13 @@ class DrainGpus(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Request: launch nothing, and start nothing in the engine's queue; `why` None undoes that."""
+    """Request: launch nothing, and start nothing in the engine's queue; `why` None undoes that.
+
+    Pauses by several (`by`) hold independently: the run goes on once each of them has ended.
+    """
 
     why: RunReason | None
+    by: PausedBy = "asked"
 
 
 class Stop(Struct, frozen=True):

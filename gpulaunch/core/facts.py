@@ -22,7 +22,7 @@ from gpulaunch.core.model import (
     RunState,
     Sparse,
 )
-from gpulaunch.core.reasons import CardReason, JobReason, PlacementChange, RunReason
+from gpulaunch.core.reasons import CardReason, JobReason, PausedBy, PlacementChange, RunReason
 
 FORMAT: Final = 3
 """The version of the form in which facts are written. Another one cannot be read."""
@@ -229,11 +229,16 @@ class GpuDrained(Struct, frozen=True):
 
 
 class AdmissionPaused(Struct, frozen=True):
+    """Nothing new is started, until each of those that paused the run lets it go on."""
+
     why: RunReason
+    by: Sparse[PausedBy] = "asked"
 
 
 class AdmissionContinued(Struct, frozen=True):
-    pass
+    """`by` keeps the run from starting jobs no longer."""
+
+    by: Sparse[PausedBy] = "asked"
 
 
 class StopAsked(Struct, frozen=True):

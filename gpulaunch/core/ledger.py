@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from msgspec import Struct, field
 
@@ -29,7 +30,14 @@ from gpulaunch.core.model import (
     RunState,
     Stopped,
 )
-from gpulaunch.core.reasons import CardReason, InQueue, JobReason, NextInWorker, RunReason
+from gpulaunch.core.reasons import (
+    CardReason,
+    InQueue,
+    JobReason,
+    NextInWorker,
+    PausedBy,
+    RunReason,
+)
 
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
@@ -202,7 +210,7 @@ class Ledger(Struct):
     last: Instant | None = None
     closed: Instant | None = None
     exit_status: int = 0
-    paused: RunReason | None = None
+    pauses: dict[PausedBy, RunReason] = field(default_factory=dict)
     stopping: RunReason | None = None
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     gpus: dict[str, GpuRecord] = field(default_factory=dict)
@@ -229,6 +237,13 @@ class Ledger(Struct):
     def awaits_more(self) -> bool:
         """True while more jobs may come, so that the run does not end when it has none left."""
         return bool(self.opening.standing) and not self.complete
+
+    @property
+    def paused(self) -> RunReason | None:
+        """Why the run starts nothing though it goes on; of several pauses the first by its kind."""
+        if not self.pauses:
+            return None
+        return self.pauses[min(self.pauses, key=_PAUSED_BY.index)]
 
     @property
     def queueing(self) -> bool:
@@ -279,10 +294,10 @@ class Ledger(Struct):
                 self._open(fact, at)
             case f.ListClosed():
                 self.complete = True
-            case f.AdmissionPaused(why):
-                self.paused = why
-            case f.AdmissionContinued():
-                self.paused = None
+            case f.AdmissionPaused(why, by):
+                self.pauses[by] = why
+            case f.AdmissionContinued(by):
+                self.pauses.pop(by, None)
             case f.StopAsked(why):
                 self.stopping = why
             case f.Noted(text):
@@ -299,7 +314,7 @@ class Ledger(Struct):
         self.gpus = known | {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
         self.opened, self.taken = self.opened or at, at
         self.state, self.reason, self.closed = "running", None, None
-        self.paused = self.stopping = None
+        self.pauses, self.stopping = {}, None
         if fact.standing == "queue":
             self.complete = False  # it is open again
 
@@ -458,6 +473,7 @@ def unrecorded(gpus: Sequence[Gpu], name: str = "", pid: int = 0) -> Ledger:
     return ledger
 
 
+_PAUSED_BY: tuple[PausedBy, ...] = get_args(PausedBy)
 _UNSETTLED: frozenset[JobState] = frozenset({"waiting", "running"})
 _OPEN: frozenset[AttemptState] = frozenset({"launching", "running"})
 

@@ -185,11 +185,32 @@ class LeftInQueue(Struct, frozen=True):
     attempts: int
 
 
+class OutsideHours(Struct, frozen=True):
+    """The run starts jobs within hours alone (`--between`), which begin again at `until`.
+
+    `until` in seconds since 1970. `seconds`: how long that is from now, where it is told for a
+    moment.
+    """
+
+    until: float
+    seconds: Sparse[float | None] = None
+
+
+PausedBy: TypeAlias = Literal["recorder", "breaker", "asked", "hours"]
+"""Who keeps a run from starting jobs: what writes its journal, jobs that failed alike, a person,
+the hours of `--between`. In the order in which people are told, of several the first."""
 PlacementChange: TypeAlias = Literal["other_card", "other_kind", "more_memory", "alone"]
 """What will differ in the next attempt of a job."""
 Impossible: TypeAlias = TokensShort | CardsShort | CardsCapped
 RunReason: TypeAlias = (
-    EndCause | FailedAlike | TooManyFailed | SomeFailed | LeftWaiting | LeftInQueue | RunOver
+    EndCause
+    | FailedAlike
+    | TooManyFailed
+    | SomeFailed
+    | LeftWaiting
+    | LeftInQueue
+    | RunOver
+    | OutsideHours
 )
 
 

@@ -13,7 +13,7 @@ from gpulaunch.core.facts import (
     ListClosed,
     StopAsked,
 )
-from gpulaunch.core.reasons import RunReason
+from gpulaunch.core.reasons import PausedBy, RunReason
 from gpulaunch.core.state import State
 
 
@@ -63,37 +63,26 @@ def trip(state: State) -> None:
     left = (node for node in state.jobs if not node.settled)
     if any(state.record(node).state == "waiting" for node in left):
         assert state.health.breaker.tripped is not None
-        _close(state, state.health.breaker.tripped)
+        pause(state, state.health.breaker.tripped, "breaker")
     else:
         state.health.breaker.reset()
 
 
 def go_on(state: State) -> None:
-    if state.health.breaker.tripped and state.ledger.paused == state.health.breaker.tripped:
-        _open(state)
+    pause(state, None, "breaker")
     state.health.breaker.reset()
 
 
-def pause(state: State, why: RunReason | None) -> None:
-    if why is not None:
-        _close(state, why)
-    elif state.ledger.paused is not None:
-        _open(state)
-
-
-def _close(state: State, why: RunReason) -> None:
-    state.effects.fact(AdmissionPaused(why))
-    _hold_queue(state, True)
-
-
-def _open(state: State) -> None:
-    state.effects.fact(AdmissionContinued())
-    _hold_queue(state, False)
-
-
-def _hold_queue(state: State, on: bool) -> None:
-    if state.config.queues:
-        state.effects.emit(HoldQueue(on))
+def pause(state: State, why: RunReason | None, by: PausedBy) -> None:
+    """Start nothing for this reason; None: no longer for that of `by`, but perhaps for others'."""
+    pauses = state.ledger.pauses
+    closed = bool(pauses)
+    if why is not None and pauses.get(by) != why:
+        state.effects.fact(AdmissionPaused(why, by))
+    elif why is None and by in pauses:
+        state.effects.fact(AdmissionContinued(by))
+    if state.config.queues and closed != bool(pauses):
+        state.effects.emit(HoldQueue(bool(pauses)))
 
 
 def stop(state: State, why: EndCause, now: bool) -> None:

@@ -190,8 +190,8 @@ def _on(state: State, event: ev.Event) -> None:
             relisting.relist(state, jobs, gone)
         case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
-        case ev.Asked(ev.Pause(why)):
-            requests.pause(state, why)
+        case ev.Asked(ev.Pause(why, by)):
+            requests.pause(state, why, by)
         case ev.Asked(ev.Stop(why, now)):
             requests.stop(state, why, now)
         case ev.GpuEvent(gpu):
@@ -277,7 +277,8 @@ def _settle_down(state: State) -> None:
     """Start all that can start, resolve deadlocks; withdraw attempts if the run is halted."""
     if not state.course.submitted:
         return
-    if state.health.breaker.tripped and state.config.patient and state.ledger.paused is None:
+    tripped = state.health.breaker.tripped
+    if tripped and state.config.patient and "breaker" not in state.ledger.pauses:
         requests.trip(state)
     admission.admit(state)
     for _ in range(STEPS):

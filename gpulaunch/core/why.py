@@ -22,7 +22,10 @@ def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
     it tells only what the engine does not know.
     """
     why = state.closed
-    closed = None if why is None else r.NothingStarts(why, why is state.ledger.paused)
+    paused = why is not None and why is state.ledger.paused
+    if isinstance(why, r.OutsideHours):
+        why = r.OutsideHours(why.until, why.until - now.utc)
+    closed = None if why is None else r.NothingStarts(why, paused)
     node = state.jobs.nodes.get(name)
     if node is None:
         return Because("not_in_file") if name in state.ledger.jobs else None

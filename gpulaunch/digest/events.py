@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch import wording
+from gpulaunch import localtime, wording
 from gpulaunch.core import facts as f
+from gpulaunch.core import reasons as r
 from gpulaunch.core.ledger import LOCAL, AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -22,7 +23,6 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
-from gpulaunch.core.reasons import CardReason
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import shown
 from gpulaunch.text import listing, several, span
@@ -189,7 +189,7 @@ class LineFormatter:
         return ledger.attempt(ended) if ended else _last_attempt(ledger.jobs[name])
 
     def _card(
-        self, uuid: str, state: GpuState, why: CardReason | None, at: Instant, ledger: Ledger
+        self, uuid: str, state: GpuState, why: r.CardReason | None, at: Instant, ledger: Ledger
     ) -> EventLine | None:
         """Return a line if a card becomes unusable, or is used again; None for anything else."""
         self._draining.pop(uuid, None)
@@ -210,7 +210,7 @@ def unused(record: GpuRecord) -> str:
     return _unusable(record.state, record.why) if record.state in _UNUSABLE else ""
 
 
-def _unusable(state: GpuState, why: CardReason | None) -> str:
+def _unusable(state: GpuState, why: r.CardReason | None) -> str:
     kind = _UNUSABLE[state]
     return f"{kind}: {words.visible(wording.card_reason(why))}" if why else kind
 
@@ -309,6 +309,11 @@ def _settled(
 
 def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
     match fact:
+        case f.AdmissionPaused(r.OutsideHours(until)):
+            when = localtime.until(until, until - at.utc)
+            return _line(at, "calm", "waits", f"no new starts before {when}", "outside its hours")
+        case f.AdmissionContinued("hours"):
+            return _line(at, "calm", "goes on", "its hours have begun: new starts again", "")
         case f.AdmissionPaused(why):
             return _line(at, "warn", "paused", "no new starts", wording.pause(why))
         case f.AdmissionContinued():

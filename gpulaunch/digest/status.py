@@ -15,7 +15,7 @@ from gpulaunch import wording
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
-from gpulaunch.core.reasons import WaitReason
+from gpulaunch.core.reasons import OutsideHours, RunReason, WaitReason
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate
@@ -126,14 +126,29 @@ def status_json(run: Standing) -> StatusDocument:
     }
 
 
-def held_up(ledger: Ledger) -> str:
-    """Return why a live run starts nothing: it is being stopped, or is paused; else empty."""
+def held_up(ledger: Ledger, now: Instant) -> str:
+    """Return why a live run starts nothing: it is being stopped, is paused, or out of its hours.
+
+    Empty where it starts jobs.
+    """
     if ledger.stopping is not None:
         why = words.visible(wording.run_reason(ledger.stopping))
         return f"stopping ({why}): running jobs are being ended"
-    if ledger.paused is not None:
-        return f"paused, no new starts: {words.visible(wording.pause(ledger.paused))}"
-    return ""
+    return "; ".join(words.visible(pause_told(why, now)) for why in told_pauses(ledger))
+
+
+def told_pauses(ledger: Ledger) -> list[RunReason]:
+    """Return what a person is to know of the pauses of a run: the first one, and its hours."""
+    told = [ledger.paused] if ledger.paused is not None else []
+    hours = ledger.pauses.get("hours")
+    return told if hours is None or hours in told else [*told, hours]
+
+
+def pause_told(why: RunReason, now: Instant) -> str:
+    """Return why a live run starts nothing, with how long that still is where it is known."""
+    if isinstance(why, OutsideHours):
+        return wording.pause(why, now.utc)
+    return f"paused, no new starts: {wording.pause(why)}"
 
 
 def _gpu_json(record: GpuRecord) -> RunCard:

@@ -37,6 +37,8 @@ class Occasions:
                 for number, target in enumerate(self._targets):
                     if target.every and self._failures % target.every == 0:
                         self._owed[number].add(EVERY)
+            case f.AdmissionPaused(by="hours") | f.AdmissionContinued("hours"):
+                pass  # as it was asked for: nobody needs to act
             case f.AdmissionPaused():
                 self._owe(PAUSED)
             case f.AdmissionContinued():

@@ -126,7 +126,7 @@ def _run(tally: Tally, now: Instant) -> Iterator[Metric]:
     yield from _ahead(tally.ahead(now))
     yield _gauge(
         "gpulaunch_run_paused",
-        "1 while nothing new is started: too many failed alike, the disk is full.",
+        "1 while nothing new starts: too many failed alike, a full disk, outside its hours.",
         float(ledger.paused is not None),
     )
 

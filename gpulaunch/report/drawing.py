@@ -81,6 +81,7 @@ SHADED: tuple[Cause, ...] = (
     "given_back",
     "aside",
     "paused",
+    "hours",
     "stopping",
     "away",
     "memory",

@@ -18,6 +18,7 @@ from msgspec import Struct
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.reasons import OutsideHours
 
 Cause: TypeAlias = Literal[
     "busy",
@@ -31,6 +32,7 @@ Cause: TypeAlias = Literal[
     "given_back",
     "aside",
     "paused",
+    "hours",
     "stopping",
     "away",
     "cluster",
@@ -224,7 +226,7 @@ class CardTimes:
         if ledger.stopping is not None:
             return "stopping"
         if ledger.paused is not None:
-            return "paused"
+            return "hours" if isinstance(ledger.paused, OutsideHours) else "paused"
         if record.gpu.uuid in self._in_vain and self._wanting_memory:
             return "memory"
         if record.state == "leased":

@@ -40,6 +40,7 @@ CAUSE_WORDS: Mapping[Cause, tuple[str, str]] = {
     "given_back": ("given back", "a person gave it back (gpulaunch drain)"),
     "aside": ("set aside", "it was unfit, or jobs failed on it that succeed elsewhere"),
     "paused": ("paused", "the run started no jobs until somebody said so"),
+    "hours": ("outside its hours", "the run starts jobs within certain hours alone (--between)"),
     "stopping": ("stopping", "the run was told to stop"),
     "away": ("run not alive", "before the card belonged to the run, or between two starts of it"),
     "cluster": ("not the run's", "the cluster had it for others, or for nobody"),

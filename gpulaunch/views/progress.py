@@ -164,7 +164,7 @@ class ProgressView:
 
     def _picture(self, now: Instant, ledger: Ledger) -> RenderableType:
         rows: list[RenderableType] = ["", self._bar(ledger), self._figures(now, ledger)]
-        if said := held_up(ledger):
+        if said := held_up(ledger, now):
             rows.append(Text(f" {said}", "yellow", no_wrap=True, overflow="ellipsis"))
         rows.append("")
         room = max(1, self._console.height - len(rows) - 2)

@@ -15,12 +15,12 @@ from rich.text import Text
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import JobState
-from gpulaunch.core.reasons import JobReason, WaitReason
+from gpulaunch.core.reasons import JobReason, OutsideHours, RunReason, WaitReason
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
-from gpulaunch.digest.status import STATES, STYLES, Standing
+from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
 from gpulaunch.digest.usage import use_of_one
 from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
@@ -116,7 +116,7 @@ def _remarks(run: Standing) -> list[str]:
     """Return what keeps the run from going on, in lines."""
     ledger = run.ledger
     if run.state == "running":
-        told = [f"paused: {words.visible(pause(ledger.paused))}"] if ledger.paused else []
+        told = [words.visible(_pause(run, why)) for why in told_pauses(ledger)]
         if ledger.stopping:
             told.append(f"stopping: {words.visible(run_reason(ledger.stopping))}")
         if not run.here:
@@ -129,6 +129,12 @@ def _remarks(run: Standing) -> list[str]:
         on = ledger.queueing and ledger.open_attempts()
         return [words.ON_ITS_OWN if on else words.KILLED]
     return []
+
+
+def _pause(run: Standing, why: RunReason) -> str:
+    if isinstance(why, OutsideHours):
+        return pause(why, run.now.utc)
+    return f"paused: {pause(why)}"
 
 
 def _cards(ledger: Ledger) -> list[Text]:

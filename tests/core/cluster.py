@@ -60,6 +60,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
+from gpulaunch.core.reasons import PausedBy
 from gpulaunch.core.run import Run
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
@@ -120,7 +121,8 @@ class Cluster:
         self.just_ended: set[AttemptId] = set()
         self.inbox: deque[Event] = deque()
         self.timers: dict[Timer, float] = {}
-        self.stopped = self.paused = self.held = False
+        self.stopped = self.held = False
+        self.paused: set[PausedBy] = set()
         self.begun: Counter[AttemptId] = Counter()
         self.misplaced: set[AttemptId] = set()
         self.done: set[str] = set()
@@ -265,7 +267,7 @@ class Cluster:
 
     @property
     def closed(self) -> bool:
-        return self.stopped or self.paused or self.run.ledger.paused is not None
+        return self.stopped or bool(self.paused) or self.run.ledger.paused is not None
 
     # ── Its death ───────────────────────────────────────────────────────────────────────────────
 
@@ -279,7 +281,8 @@ class Cluster:
             self._record(facts[: self.rng.randint(0, len(facts))])
         self.inbox.clear()
         self.timers.clear()
-        self.stopped = self.paused = self.held = False
+        self.stopped = self.held = False
+        self.paused = set()
         self.crashes += 1
         self.list.jobs = tuple(jobs)
         self.log.append(f"{self.now:9.3f} -- the client is killed")
@@ -485,7 +488,10 @@ class Cluster:
             Retry(rng.choice([None, (rng.choice(names),)])),
             Retry(None),
             DrainGpus(None, now=True),
-            Pause(None if rng.random() < 0.5 else Quoted("the disk is full")),
+            Pause(
+                None if rng.random() < 0.5 else Quoted("the disk is full"),
+                rng.choice(["recorder", "asked", "hours"]),
+            ),
             GoOn(),
         ]
         roll = rng.random()
@@ -527,14 +533,14 @@ class Cluster:
         if isinstance(request, Stop):
             self.stopped = True
         elif isinstance(request, Pause):
-            self.paused = request.why is not None
+            (self.paused.discard if request.why is None else self.paused.add)(request.by)
         self.tell(Asked(request))
 
     def quiet_down(self) -> None:
         """From now on nobody interferes, and jobs succeed."""
         self.calm = True
-        if self.paused:
-            self._ask(Pause(None))
+        for by in sorted(self.paused):
+            self._ask(Pause(None, by))
         self._ask(GoOn())
 
     def run_to_end(self) -> None:

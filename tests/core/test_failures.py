@@ -34,6 +34,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
+from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.core.retry import (
     CARD_PAUSE,
     RetryContext,
@@ -491,10 +492,36 @@ def test_the_end_of_another_pause_does_not_let_it_go_on() -> None:
     table.on(Asked(Pause(Quoted("the disk is full"))))
     alike(table, "job-2")
     table.on(Asked(Pause(None)))
-    if table.run.ledger.paused is None:
-        assert table.states()["job-3"] == "running"
-    else:
-        assert "3 jobs in a row" in run_reason(table.run.ledger.paused)
+    assert table.states()["job-3"] == "waiting"
+    assert "3 jobs in a row" in run_reason(table.run.ledger.paused)
+
+
+@pytest.mark.parametrize("last", ["recorder", "asked", "hours"])
+def test_a_run_goes_on_once_each_that_paused_it_lets_it(last: str) -> None:
+    table = list_of(2)
+    for by in ("recorder", "asked", "hours"):
+        table.on(Asked(Pause(Quoted(by), by)))  # type: ignore[arg-type]
+    table.ended("job-0.1")
+    for by in {"recorder", "asked", "hours"} - {last}:
+        assert table.on(Asked(Pause(None, by)), Asked(GoOn())) == []  # type: ignore[arg-type]
+    assert table.state("job-1") == f"waiting: paused: {last}"
+    assert table.on(Asked(Pause(None, last))) == ["launch job-1.1 on none"]  # type: ignore[arg-type]
+
+
+def test_what_a_person_ends_leaves_the_hours_of_the_run() -> None:
+    table = list_of(2)
+    table.on(Asked(Pause(OutsideHours(5000.0), "hours")))
+    table.on(Asked(Pause(Quoted("asked for in gpulaunch top"))))
+    table.ended("job-0.1")
+    assert table.on(Asked(GoOn()), Asked(Pause(None))) == []
+    assert "the run starts no job before" in table.state("job-1")
+
+
+def test_jobs_that_fail_after_the_hours_of_the_run_count_as_before() -> None:
+    table = list_of(9, breaker=2, patient=True)
+    table.on(Asked(Pause(OutsideHours(5000.0), "hours")))
+    table.ended("job-0.1", Exited(1))
+    assert table.run._state.health.breaker._jobs == {"job-0"}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from gpulaunch.core import (
     relisting,
     waiting,
 )
-from gpulaunch.core.facts import JobVanished
+from gpulaunch.core.facts import AdmissionContinued, JobVanished
 from gpulaunch.core.model import Demand, Job
 from gpulaunch.core.state import InEngineQueue, State
 from tests.core.cluster import Cluster
@@ -298,6 +298,18 @@ RELISTING = [
 ]
 
 
+def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The end of one pause is taken for the end of all."""
+    original = ledger.Ledger._apply_to_run
+
+    def broken(self: ledger.Ledger, fact: object, at: object) -> None:
+        original(self, fact, at)  # type: ignore[arg-type]
+        if isinstance(fact, AdmissionContinued):
+            self.pauses.clear()
+
+    patch.setattr(ledger.Ledger, "_apply_to_run", broken)
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
@@ -322,6 +334,7 @@ RELISTING = [
         _ignore_a_lost_lease,
         _lose_a_lease_under_what_is_recorded_there,
         _ignore_a_new_holder,
+        _open_all_pauses_at_once,
     ],
 )
 def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:

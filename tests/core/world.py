@@ -76,7 +76,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.reasons import FailedAlike
+from gpulaunch.core.reasons import FailedAlike, PausedBy
 from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
 from tests.core.check import check, check_definition
@@ -161,7 +161,7 @@ class Side:
     asking: set[str] = field(default_factory=set)
     told_wanted: dict[str, bool] = field(default_factory=dict)
     stopped: bool = False
-    paused: bool = False
+    paused: set[PausedBy] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     facts: list[Fact] = field(default_factory=list)
@@ -287,7 +287,7 @@ class World:
         side.unleased.clear()
         side.words.clear()
         side.asleep = side.gathered = False
-        side.stopped = side.paused = False
+        side.stopped, side.paused = False, set()
         side.crashes += 1
         side.list.jobs = tuple(jobs)
         self._open(side.name, gpus, ledger.opening.epoch + 1, ledger, side.replayed)
@@ -734,7 +734,7 @@ class World:
         return place.gpu.memory - place.taken
 
     def _closed(self, side: Side) -> bool:
-        return side.stopped or side.paused or side.run.ledger.paused is not None
+        return side.stopped or bool(side.paused) or side.run.ledger.paused is not None
 
     def _has(self, side: Side, place: Place) -> bool:
         return place.holder is side and place.granted
@@ -980,7 +980,8 @@ class World:
         elif roll in (6, 7):
             self._ask(side, DrainGpus(None, off=True))
         elif roll == 8:
-            self._ask(side, Pause(None if rng.random() < 0.5 else Quoted("the disk is full")))
+            why = None if rng.random() < 0.5 else Quoted("the disk is full")
+            self._ask(side, Pause(why, rng.choice(["recorder", "asked", "hours"])))
         elif roll == 9 and rng.random() < 0.3:
             self._ask(side, Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll in (10, 11):
@@ -1038,8 +1039,8 @@ class World:
         match request:
             case Stop():
                 side.stopped = True
-            case Pause(why):
-                side.paused = why is not None
+            case Pause(why, by):
+                (side.paused.discard if why is None else side.paused.add)(by)
             case DrainGpus(gpus, _, off):
                 for uuid in gpus or self.cards:
                     (side.drained.discard if off else side.drained.add)(uuid)
@@ -1060,8 +1061,8 @@ class World:
         for side in self.sides:
             if side.asleep:
                 self.wake(side)
-            if side.paused:
-                self._ask(side, Pause(None))
+            for by in sorted(side.paused):
+                self._ask(side, Pause(None, by))
             if side.drained:
                 self._ask(side, DrainGpus(None, off=True))
             self._ask(side, GoOn())

@@ -246,7 +246,7 @@ class Top(App[None]):
     def _hints(self) -> Text:
         if self._said and time.monotonic() < self._said_until:
             return Text(f" {self._said}", "bold yellow")
-        paused = self._present.ledger.paused is not None
+        paused = asking.pause_to_end(self._present.ledger) is not None
         return hints(self._all_ended, paused, self._chosen)
 
     def _say(self, text: str) -> None:
@@ -379,7 +379,7 @@ class Top(App[None]):
 
     def action_pause(self) -> None:
         if self._may_ask("resume"):
-            self._propose(asking.to_pause(self._present.ledger.paused))
+            self._propose(asking.to_pause(asking.pause_to_end(self._present.ledger)))
 
     def action_add(self) -> None:
         def typed(command: str | None) -> None:

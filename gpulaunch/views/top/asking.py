@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
-from gpulaunch.core.ledger import JobRecord
+from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import SETTLED_STATES, RunState
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.digest import words
@@ -58,8 +58,13 @@ def to_retry(job: JobRecord) -> Proposal | str:
     return Proposal(question, f"requeued {job.name}", (Retry((job.name,), as_filed=True),))
 
 
+def pause_to_end(ledger: Ledger) -> RunReason | None:
+    """Return the pause that a person can end: theirs, or one after many failures alike."""
+    return ledger.pauses.get("breaker") or ledger.pauses.get("asked")
+
+
 def to_pause(paused: RunReason | None) -> Proposal:
-    """Return the proposal to pause or go on. `paused`: why the run is paused; None if it is not."""
+    """Return the proposal to pause, or to end the pause `paused`."""
     if paused is None:
         question = "Start no new jobs?\nThose that run go on."
         return Proposal(question, "paused", (Pause(Quoted("asked for in gpulaunch top")),))

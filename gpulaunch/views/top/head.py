@@ -97,7 +97,7 @@ def warnings(board: Board, root: str) -> list[Text]:
     elif ledger.closed:
         said.append(words.visible(run_reason(ledger.reason)))
     else:
-        said.append(held_up(ledger))
+        said.append(held_up(ledger, board.now))
     return [Text(f" ! {text}", "yellow", no_wrap=True) for text in said if text]
 
 
