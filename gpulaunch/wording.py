@@ -35,6 +35,7 @@ _CAUSES: dict[c.Cause, str] = {
     "needed_again": "it is needed again",
     "never_needed": "nothing that needs it came to run",
     "unneeded": "nothing needs it any more",
+    "not_due": "nothing that needs it may start yet",
     "others_ended": "all other jobs have ended",
     "no_more_starts": "nothing more is started",
     "gives_way": "gives way to a launcher that waits for its card",
@@ -235,6 +236,11 @@ def job_reason(reason: r.JobReason | r.WaitReason | None) -> str:
     return _waiting(reason)
 
 
+def due(moment: m.DueTime | None) -> str:
+    """Return before when a job does not start, where nobody runs that counts the time; else ""."""
+    return f"not before {localtime.time_of(moment.utc)}" if moment else ""
+
+
 def needs_of(jobs: Iterable[str]) -> str:
     """Return `needs a, b and 3 more`: jobs under way that must succeed first; empty for none."""
     names = tuple(jobs)
@@ -275,6 +281,8 @@ def _waiting(reason: r.WaitReason) -> str:
             return nothing_starts(why, paused)
         case r.RetryIn(seconds):
             return f"retries in {span(max(1, round(seconds)))}"
+        case r.NotBefore(utc, seconds):
+            return f"not before {localtime.until(utc, seconds)}"
         case r.NeedsReady(services):
             return f"waits for its service {', '.join(services)} to be ready"
         case r.NeedsEnd(job, state, more, after):

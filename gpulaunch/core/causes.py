@@ -18,6 +18,7 @@ Cause: TypeAlias = Literal[
     "cut_short",  # its attempt was cut short, and nothing settled the job
     "taken_up",  # a later supervisor goes on with it
     "needed_again",
+    "not_due",  # nothing that needs this service may start yet
     "never_needed",  # nothing that needs this service came to run
     "unneeded",  # nothing needs this service any more
     "others_ended",  # all other jobs have ended

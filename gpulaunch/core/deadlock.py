@@ -39,6 +39,8 @@ def step(state: State) -> bool:
     blocked = [node for node in state.placing.last.blocked if isinstance(node.state, Ready)]
     if blocked:
         return _make_room(state, blocked)
+    if state.jobs.dues.waiting:
+        return False  # their time comes
     if _stop_unneeded(state):
         return False
     return _settle_one(state)

@@ -26,6 +26,7 @@ TimerKind: TypeAlias = Literal[
     "card",  # what was last seen of the card is out of date: look at it again
     "gang",  # the gang reservation, or the pause after one, has reached its time limit
     "deadlock",  # the time to look for a deadlock again has come
+    "due",  # a job may be due: the clock on the wall is to be looked at
     "worker",  # the idle worker has waited LINGER seconds for another attempt
 ]
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from gpulaunch.core.model import (
     AttemptId,
+    DueTime,
     End,
     Gpu,
     GpuState,
@@ -60,7 +61,7 @@ class JobAdded(Struct, frozen=True):
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
     `service`: it is a server beside the jobs; `expected`: the seconds that it is expected to take
     from earlier runs, 0 where nothing is known. `given`: it was added to the live list, and no file
-    has it.
+    has it; `due`: it does not start before that.
     """
 
     name: str
@@ -73,6 +74,7 @@ class JobAdded(Struct, frozen=True):
     expected: float = 0.0
     gpu_memory: int = 0
     given: Sparse[bool] = False
+    due: Sparse[DueTime | None] = None
 
 
 class JobsGiven(Struct, frozen=True):

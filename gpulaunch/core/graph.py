@@ -31,6 +31,7 @@ from gpulaunch.core.waiting import (
     Idle,
     Launched,
     Node,
+    NotDue,
     Ready,
     Settled,
 )
@@ -93,11 +94,8 @@ def may_go_ahead(state: State, node: Node) -> None:
 
 def _advance(state: State, node: Node) -> None:
     """Move on a job whose needs are met: to delayed, idle, asking for services, or ready."""
-    not_before = state.record(node).not_before
-    if not_before is not None and not_before > state.now.mono:
-        node.become(Delayed(not_before))
-        state.jobs.delayed += 1
-        state.effects.emit(SetTimer(Timer("retry", node.name), not_before))
+    if early := too_early(state, node):
+        _wait(state, node, early)
         return
     if node.job.service and node.dependants and not node.serving.waiters:
         node.become(IDLE)
@@ -111,6 +109,28 @@ def _advance(state: State, node: Node) -> None:
         return
     node.become(READY)
     state.jobs.waiting.push(node)
+
+
+def too_early(state: State, node: Node) -> NotDue | Delayed | None:
+    """Return what the job waits for before all else: the later of its retry's delay and its moment.
+
+    None where both have come. One may come later than it seemed, as the clock may be set.
+    """
+    record = state.record(node)
+    retry, due = record.not_before, record.definition.due
+    delay = 0.0 if retry is None else retry - state.now.mono
+    if due is not None and due.utc - state.now.utc > max(delay, 0.0):
+        return NotDue(due.utc)
+    return Delayed(retry) if retry is not None and delay > 0.0 else None
+
+
+def _wait(state: State, node: Node, early: NotDue | Delayed) -> None:
+    node.become(early)
+    if isinstance(early, NotDue):
+        state.jobs.dues.add(node, early.at)
+    else:
+        state.jobs.delayed += 1
+        state.effects.emit(SetTimer(Timer("retry", node.name), early.until))
 
 
 def _ask(state: State, service: Node, asker: Node) -> None:
@@ -130,6 +150,8 @@ def leave(state: State, node: Node) -> None:
         state.jobs.waiting.remove(node)
     if isinstance(node.state, Delayed):
         state.jobs.delayed -= 1
+    if isinstance(node.state, NotDue):
+        del state.jobs.dues.waiting[node]
     if isinstance(node.state, Asking):
         for service in node.state.services:
             service.serving.waiters.discard(node)
@@ -139,8 +161,9 @@ def leave(state: State, node: Node) -> None:
 
 
 def retry_due(state: State, name: str) -> None:
+    """Let a job go on whose retry's delay is over, or which is due."""
     node = state.jobs.nodes.get(name)
-    if node is not None and isinstance(node.state, Delayed):
+    if node is not None and isinstance(node.state, Delayed | NotDue):
         leave(state, node)
         _advance(state, node)
 

@@ -53,8 +53,7 @@ def _under_way(state: State, policy: InEngineQueue, node: Node) -> tuple[Attempt
     would hold these while it waits.
     """
     scarce = bool(node.job.demand.uses) or policy.limit is not None
-    due = state.record(node).not_before or 0.0
-    if not isinstance(node.state, Blocked) or scarce or due > state.now.mono:
+    if not isinstance(node.state, Blocked) or scarce or graph.too_early(state, node):
         return ()
     if node.links.services or node.job.service:
         return ()

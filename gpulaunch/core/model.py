@@ -85,6 +85,17 @@ class Demand(Struct, frozen=True, omit_defaults=True):
         return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 
 
+class DueTime(Struct, frozen=True):
+    """A moment before which a job does not start: `utc`, in seconds since 1970.
+
+    `words` are the job file's own. What they meant when the run first read them stays: 19:00 is not
+    tomorrow's because today's has passed.
+    """
+
+    words: str
+    utc: float
+
+
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     """A job's retries: how often, after which failure classes (empty: any), after which delay."""
 
@@ -218,6 +229,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     cost: float = 0.0
     expected: float = 0.0
     retry: RetryPolicy = RetryPolicy()
+    not_before: DueTime | None = None
     success_codes: frozenset[int] = frozenset({0})
     shell: tuple[str, ...] = ("bash", "-eo", "pipefail", "-c")
     cwd: str = "/"

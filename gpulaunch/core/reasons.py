@@ -246,6 +246,13 @@ class RetryIn(Struct, frozen=True):
     seconds: float
 
 
+class NotBefore(Struct, frozen=True):
+    """The job does not start before `utc` (seconds since 1970), so many seconds from now."""
+
+    utc: float
+    seconds: float
+
+
 class NeedsReady(Struct, frozen=True):
     """The job waits for these services to be ready."""
 
@@ -374,6 +381,7 @@ WaitReason: TypeAlias = (
     | NextInWorker
     | NothingStarts
     | RetryIn
+    | NotBefore
     | NeedsReady
     | NeedsEnd
     | NeedsStart

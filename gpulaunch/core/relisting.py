@@ -47,7 +47,7 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     """Add the new ones of these jobs, redefine those that are otherwise now, withdraw `gone`."""
     nodes = state.jobs.nodes
     there = [job for job in jobs if job.name in nodes]
-    known = [(nodes[job.name], _of_its_kind(nodes[job.name], job)) for job in there]
+    known = [(nodes[job.name], _taken_up(state, nodes[job.name], job)) for job in there]
     joining = [job.name for job in jobs if job.name not in nodes or nodes[job.name].withdrawn]
     again = _back_in_the_list(state, [node for node, _ in known])
     fresh = _new_nodes(state, [job for job in jobs if job.name not in nodes])
@@ -76,7 +76,7 @@ def compare(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Li
         node = state.jobs.nodes.get(job.name)
         if node is None or node in _over(state, [node] if node.withdrawn else []):
             found["new"].append(job.name)
-        elif differs(node, _of_its_kind(node, job)):
+        elif differs(node, _taken_up(state, node, job)):
             found[_standing(state, node)].append(job.name)
     for name in gone:
         node = state.jobs.nodes.get(name)
@@ -116,7 +116,7 @@ def _new_nodes(state: State, jobs: Sequence[Job]) -> list[Node]:
     going = {live.id.job: live for live in state.attempts if live.node is None}
     fresh = []
     for job in jobs:
-        node = state.jobs.add(job)
+        node = state.jobs.add(submission.as_first_read(state, job))
         fresh.append(node)
         submission.record(state, job)
         live = going.get(job.name)
@@ -128,8 +128,12 @@ def _new_nodes(state: State, jobs: Sequence[Job]) -> list[Node]:
     return fresh
 
 
-def _of_its_kind(node: Node, job: Job) -> Job:
-    """Return the definition without what a live run cannot take up: to be a service, or none."""
+def _taken_up(state: State, node: Node, job: Job) -> Job:
+    """Return the definition as a live run takes it up.
+
+    Whether it is a service stays, and what its `not_before` meant when it was first read.
+    """
+    job = submission.as_first_read(state, job)
     same = (job.service is None) == (node.job.service is None)
     return job if same else replace(job, service=node.job.service)
 

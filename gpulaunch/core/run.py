@@ -15,6 +15,7 @@ from gpulaunch.core import (
     admission,
     completion,
     deadlock,
+    due,
     graph,
     on_cards,
     relisting,
@@ -260,6 +261,8 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
                 state.cards.recheck(card)
         case "gang":
             on_cards.gang_timeout(state)
+        case "due":
+            due.fired(state)
         case "deadlock" | "worker":
             pass  # what is due then is looked at after every event (`_settle_down`)
 
@@ -287,6 +290,8 @@ def _settle_down(state: State) -> None:
         admission.admit(state)
     else:
         state.effects.emit(ev.SetTimer(ev.Timer("deadlock"), state.now.mono + 0.001))
+    due.give_back(state)
+    due.watch(state)
     if state.halted or state.health.breaker.tripped:
         _withdraw(state)
     if state.halted and all(live.service for live in state.attempts):

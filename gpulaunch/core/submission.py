@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from gpulaunch.core import graph, links
 from gpulaunch.core.causes import Because
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobVanished
+from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.mending import settlement
-from gpulaunch.core.model import SETTLED_STATES, AttemptId, Job
+from gpulaunch.core.model import SETTLED_STATES, AttemptId, DueTime, Job
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import SETTLED, Launched, Node
 
@@ -24,7 +27,7 @@ def submit(
     open_attempts = [record.id for record in ledger.open_attempts()]
     _record(state, jobs)
     for job in jobs:
-        state.jobs.add(job)
+        state.jobs.add(as_first_read(state, job))
     links.tie(state, state.jobs)
     for name in left & state.jobs.nodes.keys() - again:
         state.jobs.nodes[name].excluded = True
@@ -57,8 +60,22 @@ def _record(state: State, jobs: Sequence[Job]) -> None:
             state.effects.fact(JobVanished(known.name))
 
 
+def as_first_read(state: State, job: Job) -> Job:
+    """Return the job with the moment that its `not_before` meant when the run first read it."""
+    due = _due(state.ledger.jobs.get(job.name), job.not_before)
+    return job if due == job.not_before else replace(job, not_before=due)
+
+
+def _due(known: JobRecord | None, due: DueTime | None) -> DueTime | None:
+    """Return the moment that the job file's words meant when they were read first."""
+    before = None if known is None else known.definition.due
+    same = before is not None and due is not None and before.words == due.words
+    return before if same else due
+
+
 def record(state: State, job: Job) -> None:
     """Record the job's definition where it is new."""
+    known = state.ledger.jobs.get(job.name)
     fact = JobAdded(
         job.name,
         job.group,
@@ -70,8 +87,8 @@ def record(state: State, job: Job) -> None:
         job.expected,
         job.demand.gpu_memory,
         job.given,
+        _due(known, job.not_before),
     )
-    known = state.ledger.jobs.get(job.name)
     if known is None or known.vanished or known.definition != fact:
         state.effects.fact(fact)
 

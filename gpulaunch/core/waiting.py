@@ -38,6 +38,12 @@ class Delayed(Struct, frozen=True):
     until: float
 
 
+class NotDue(Struct, frozen=True):
+    """The job does not start before `at` (seconds since 1970)."""
+
+    at: float
+
+
 class Idle(Struct, frozen=True):
     """A service that no job asks for yet."""
 
@@ -66,8 +72,8 @@ class Settled(Struct, frozen=True):
     """The job is over, or this supervisor leaves it as it is."""
 
 
-NodeState: TypeAlias = Blocked | Delayed | Idle | Asking | Ready | Launched | Settled
-Waiting = (Blocked, Delayed, Idle, Asking, Ready)
+NodeState: TypeAlias = Blocked | Delayed | NotDue | Idle | Asking | Ready | Launched | Settled
+Waiting = (Blocked, Delayed, NotDue, Idle, Asking, Ready)
 """The states of a job that waits, for `isinstance`."""
 FOCUSED = (Ready, Asking)
 """The states in which a job may stay the only one that may start."""
@@ -76,11 +82,12 @@ UNKNOWN, IDLE, READY, SETTLED = Blocked(), Idle(), Ready(), Settled()
 """States that all jobs share, of which there may be a hundred thousand."""
 
 TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
-    Blocked: (Blocked, Delayed, Idle, Asking, Ready, Launched, Settled),
-    Delayed: (Blocked, Delayed, Idle, Asking, Ready, Settled),
-    Idle: (Blocked, Asking, Ready, Settled),
-    Asking: (Blocked, Idle, Asking, Ready, Settled),
-    Ready: (Blocked, Idle, Asking, Ready, Launched, Settled),
+    Blocked: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Launched, Settled),
+    Delayed: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Settled),
+    NotDue: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Settled),
+    Idle: (Blocked, NotDue, Asking, Ready, Settled),
+    Asking: (Blocked, NotDue, Idle, Asking, Ready, Settled),
+    Ready: (Blocked, NotDue, Idle, Asking, Ready, Launched, Settled),
     Launched: (Blocked, Launched, Settled),
     Settled: (Blocked,),
 }
@@ -328,6 +335,43 @@ class WaitingJobs:
                 self._push(entry)
 
 
+class DueTimes(Struct, eq=False):
+    """The jobs that are not due, those whose moment comes first before others.
+
+    `watched`: the moment for which the timer is set. A job that waits for something else by now
+    leaves its entry behind, which changes nothing.
+    """
+
+    waiting: dict[Node, None] = field(default_factory=dict)
+    watched: float | None = None
+    _entries: list[tuple[float, int, int, Node]] = field(default_factory=list)
+    _sequence: int = 0
+
+    def add(self, node: Node, at: float) -> None:
+        self._sequence += 1
+        self.waiting[node] = None
+        heapq.heappush(self._entries, (at, node.order, self._sequence, node))
+
+    def take(self, now: float) -> list[Node]:
+        """Remove the entries whose moment has come; return the jobs of them that wait for it."""
+        found: dict[Node, None] = {}
+        while self._entries and self._entries[0][0] <= now:
+            node = heapq.heappop(self._entries)[-1]
+            if isinstance(node.state, NotDue) and node.state.at <= now:
+                found[node] = None
+        return list(found)
+
+    @property
+    def first(self) -> float | None:
+        """The moment that comes first; None where no job waits for one."""
+        while self._entries:
+            at, _, _, node = self._entries[0]
+            if node.state == NotDue(at):
+                return at
+            heapq.heappop(self._entries)
+        return None
+
+
 class Jobs(Struct, eq=False):
     """All jobs by name, those of them that are `services`, and what is counted of them.
 
@@ -346,6 +390,7 @@ class Jobs(Struct, eq=False):
     failed: dict[Node, None] = field(default_factory=dict)
     demands: Counter[Demand] = field(default_factory=Counter)
     perhaps_ahead: dict[Node, None] = field(default_factory=dict)
+    dues: DueTimes = field(default_factory=DueTimes)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

@@ -10,7 +10,7 @@ from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.state import InEngineQueue, State
-from gpulaunch.core.waiting import Asking, Blocked, Delayed, Idle, Launched, Node
+from gpulaunch.core.waiting import Asking, Blocked, Delayed, Idle, Launched, Node, NotDue
 
 _NEAREST: tuple[r.Nearness, ...] = ("running", "queued", "waiting")
 
@@ -35,13 +35,16 @@ def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
         return Because("left_out")
     if node.settled:
         return None
-    if closed:
+    due = node.state.at if isinstance(node.state, NotDue) else None
+    if closed and not (due and isinstance(why, r.OutsideHours) and due > why.until):
         return closed
     match node.state:
         case Blocked():
             return _blocked(state, node)
         case Delayed(until):
             return r.RetryIn(until - now.mono)
+        case NotDue(at):
+            return r.NotBefore(at, at - now.utc)
         case Idle():
             return Because("unasked")
         case Asking():

@@ -93,6 +93,8 @@ class Estimate:
         self._left: dict[str, tuple[int, float]] = {}
         self._running: dict[AttemptId, Instant] = {}
         self._queued: set[AttemptId] = set()
+        self._dues: dict[str, float] = {}
+        self._outside_hours = False
         self._busy = 0.0
         self._began: Instant | None = None
 
@@ -115,6 +117,7 @@ class Estimate:
                 if attempt.state == "succeeded" and not job.definition.service:
                     self._count(job, attempt.seconds)
             self._recall(job)
+        self._outside_hours = "hours" in ledger.pauses
         attempts = ledger.open_attempts()
         self._queued = {attempt.id for attempt in attempts if attempt.in_queue and attempt.queued}
         self._running = {
@@ -138,6 +141,10 @@ class Estimate:
                     self._add(job)
             case f.JobVanished(name) | f.JobSettled(name):
                 self._drop(name)
+            case f.AdmissionPaused(by="hours"):
+                self._outside_hours = True
+            case f.AdmissionContinued("hours"):
+                self._outside_hours = False
             case f.AttemptLaunched(attempt, queued=True):
                 self._queued.add(attempt)
             case f.AttemptLaunched(behind=AttemptId()):
@@ -150,7 +157,12 @@ class Estimate:
                 self._end(attempt, at, ledger)
 
     def ahead(self, now: Instant) -> Ahead | None:
-        """Return the estimate of the run's rest; None if too little is known."""
+        """Return the estimate of the run's rest; None if too little is known.
+
+        Outside the hours of a run it is unknown when it goes on.
+        """
+        if self._outside_hours:
+            return None
         waiting = {number: (g.left, g.left_cost) for number, g in self._groups.items() if g.left}
         if not waiting or self._began is None:
             return None
@@ -165,6 +177,7 @@ class Estimate:
         scale = total / sum(waiting[n][0] for n in known)
         elapsed, begun, longest = self._under_way(now)
         at_once = (self._busy + elapsed) / max(1e-9, now.mono - self._began.mono)
+        longest = max([longest, *(due - now.utc for due in self._dues.values())])
         about = FOUR_OF_FIVE * math.sqrt(sum(self._doubt(n, waiting[n][0]) for n in known))
         guess, low, high = (
             max(longest, (sure * scale - begun) / max(1.0, at_once), 0.0)
@@ -207,9 +220,12 @@ class Estimate:
         group.left_cost += job.definition.cost
         group.costed = group.costed and job.definition.cost > 0
         self._left[job.name] = (job.definition.group, job.definition.cost)
+        if job.definition.due is not None:
+            self._dues[job.name] = job.definition.due.utc
 
     def _drop(self, name: str) -> None:
         member = self._left.pop(name, None)
+        self._dues.pop(name, None)
         if member is not None:
             self._groups[member[0]].left -= 1
             self._groups[member[0]].left_cost -= member[1]

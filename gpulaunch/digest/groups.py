@@ -14,7 +14,7 @@ from msgspec import Struct
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
-from gpulaunch.core.reasons import JobReason, WaitReason
+from gpulaunch.core.reasons import JobReason, NotBefore, WaitReason
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.digest import words
 from gpulaunch.wording import job_reason
@@ -122,6 +122,8 @@ def _shape(value: object, names: Mapping[str, object]) -> object:
         return _NAME.sub(lambda word: "*" if word[0] in names else _NUMBER.sub("0", word[0]), value)
     if isinstance(value, tuple):
         return tuple(dict.fromkeys(_shape(each, names) for each in value))
+    if isinstance(value, NotBefore):
+        return (NotBefore, value.utc)  # another moment is another reason
     if isinstance(value, Struct):
         own = (getattr(value, name) for name in value.__struct_fields__)
         return (type(value), *(_shape(each, names) for each in own))

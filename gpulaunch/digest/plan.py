@@ -14,6 +14,7 @@ from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import Gpu, Job, Ladder, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
+from gpulaunch.digest.words import iso
 from gpulaunch.text import unescaped
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def _job_json(job: Job) -> PlanJob:
         "priority": job.priority,
         "cost": job.cost,
         "expected_seconds": job.expected or None,
+        "not_before": None if job.not_before is None else iso(job.not_before.utc),
         "timeout": job.timeout,
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,

@@ -176,6 +176,7 @@ def _job_json(run: Standing, job: JobRecord) -> RunJob:
         "state": job.state,
         "reason": run.reason(job),
         "params": dict(job.definition.params),
+        "not_before": words.iso(job.definition.due.utc if job.definition.due else None),
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
@@ -245,7 +246,7 @@ def reason_of(job: JobRecord, live: WaitReason | None) -> str:
     if job.gone:
         return words.gone(job)
     if job.state == "waiting":
-        return wording.job_reason(live or job.reason)
+        return wording.job_reason(live or job.reason) or wording.due(job.definition.due)
     if job.state == "failed" and not job.reason and job.attempts:
         return words.ending(job.attempts[-1])
     return wording.job_reason(job.reason)

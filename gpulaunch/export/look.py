@@ -196,6 +196,8 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
     """(field, what is different) of one job."""
     if job.idle_timeout is not None:
         yield "idle_timeout", "silence does not end the job"
+    if job.not_before is not None:
+        yield "not_before", f"starts as soon as it can, also before {job.not_before.words}"
     if job.retry.times and job.retry.on:
         yield "retries", "again after any failure: what kind it was is not looked at"
     if job.isolation == "strict":
@@ -223,6 +225,8 @@ def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
         yield "per_gpu", "each job has its card alone"
     if job.priority:
         yield "priority", "Slurm has its own"
+    if job.not_before is not None:
+        yield "not_before", "submit it with sbatch --begin"
 
 
 def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from gpulaunch.core.model import Demand, Job, Ladder, Params, RetryPolicy, Worker
+from gpulaunch.core.model import Demand, DueTime, Job, Ladder, Params, RetryPolicy, Worker
 from gpulaunch.jobfile import engines, paths, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
@@ -30,6 +30,7 @@ from gpulaunch.jobfile.sources import Following, ForeachSource
 from gpulaunch.jobfile.suggest import shorten
 from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
 from gpulaunch.jobfile.tree import Path as Steps
+from gpulaunch.localtime import parse_moment
 
 MAX_JOBS = 500_000
 
@@ -55,7 +56,8 @@ class Draft(Struct, frozen=True):
 class ExpansionContext(Struct):
     """What all entries share: the file's directory and environment, and what was looked up.
 
-    `following`: items may come and go later. `sources`: what the items come from, in order.
+    `following`: items may come and go later. `sources`: what the items come from, in order. `now`:
+    from when on times of day are looked for, in seconds since 1970.
     """
 
     places: Places
@@ -64,10 +66,20 @@ class ExpansionContext(Struct):
     per_gpu: int = 1
     following: Following | None = None
     sources: dict[ForeachSource, None] = field(default_factory=dict)
+    now: float = 0.0
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
     demands: dict[Demand, Demand] = field(default_factory=dict)
     engines: dict[str, engines.Settings] = field(default_factory=dict)
+    dues: dict[str, DueTime] = field(default_factory=dict)
+
+    def due(self, words: str | None) -> DueTime | None:
+        """Return the moment that `not_before` means, read now, in the machine's zone."""
+        if words is None:
+            return None
+        if words not in self.dues:
+            self.dues[words] = DueTime(words, parse_moment(words, self.now))
+        return self.dues[words]
 
 
 class EntryExpansion(Struct):
@@ -328,6 +340,7 @@ class EntryExpansion(Struct):
             params=params,
             demand=demand,
             retry=resolved.get("retries", _NO_RETRY),
+            not_before=self.context.due(resolved.get("not_before")),
             shell=shell,
             env=env,
             outputs=outputs,

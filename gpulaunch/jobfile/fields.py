@@ -125,6 +125,7 @@ _BOOLEAN: Schema = any_of(
     {"type": "boolean"}, {"enum": ["true", "false", "yes", "no", "Yes", "No"]}
 )
 _TIME: Schema = any_of({"type": "number", "minimum": 0}, _text(rf"^\s*([0-9.]+|({SPAN}\s*)+)\s*$"))
+_MOMENT: Schema = _text(r"^\s*([0-9]{1,2}:[0-9]{2}|[0-9]{4}-[0-9]{2}-[0-9]{2})")
 _SIZE: Schema = _text(r"^\s*[0-9.]+\s*([kKmMgGtT][iI]?[bB]?|[bB])\s*$")
 _CLASS: Schema = _or_filled({"enum": sorted(c.FAILURES)})
 
@@ -234,6 +235,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "idle_timeout": _SPAN,
     "grace": Kind(c.each(parse_span), _TIME),
     "retries": Kind(c.retries, _RETRIES),
+    "not_before": Kind(c.each(v.moment), _MOMENT),
     "outputs": _NAMES,
     "success_codes": Kind(c.codes, _CODES),
     "priority": Kind(c.integer(-(10**12), "a whole number, higher is earlier"), _WHOLE),

@@ -6,6 +6,7 @@ Goes on after every mistake that leaves the rest readable, and raises them all t
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,11 +97,13 @@ def load_text(
     look: Look | None = None,
     beside: Beside = ALONE,
     following: Following | None = None,
+    now: float | None = None,
 ) -> Plan:
     """Return the plan of a text, as `load`; `name` is how messages call it.
 
     `base` is the directory where relative paths and globs start; `beside`: the run that the jobs
-    are added to.
+    are added to. `now`: from when on times of day are looked for (seconds since 1970); None: the
+    present.
     """
     base = base.absolute()
     base = base.resolve() if ".." in base.parts else base  # without `..`, but with its links
@@ -117,7 +120,8 @@ def load_text(
     shared = top.per_gpu if per_gpu is None else per_gpu
     limits = {**top.limits, **beside.limits}
     places = Places(base, environ)
-    context = ExpansionContext(places, mistakes, limits, shared, following)
+    since = time.time() if now is None else now
+    context = ExpansionContext(places, mistakes, limits, shared, following, now=since)
     drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
     jobs, held = resolved(drafts, mistakes, beside.names)

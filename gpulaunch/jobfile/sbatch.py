@@ -54,6 +54,7 @@ OURS = {
     **dict.fromkeys(("export", "export-file", "get-user-env"), "write env:"),
     **dict.fromkeys(("test-only", "wait", "help", "usage", "version"), _NO_JOB),
     **dict.fromkeys(("clusters", "cluster-constraint"), _CLUSTER),
+    "begin": "write not_before:",
     "array": "lists go as arrays by themselves; --gpus N or limits: say how many at once",
     "chdir": "write cwd:",
     "cpus-per-task": "write cpus:",

@@ -111,6 +111,8 @@ DESCRIPTIONS = {
     "idle_timeout": "Longest silence in the log.",
     "grace": "Time between SIGTERM and SIGKILL (10s).",
     "retries": "How often to try again (0), or {times: 2, on: [gpu_oom], delay: 30s}.",
+    "not_before": "Not started before this time: 19:00 (the next one, from when the run first reads"
+    " it), 2026-11-26 07:30 (local time), 2026-11-26T07:30Z (with an offset).",
     "outputs": "Files that must exist, be non-empty and be new for success (of a pattern, one);"
     " relative to cwd.",
     "success_codes": "Exit codes of success ([0]).",
@@ -166,6 +168,7 @@ OF_JOB = {
     "idle_timeout": "idle_timeout: 20m",
     "grace": "grace: 30s",
     "retries": 'retries: {times: 2, "on": [gpu_oom, network], delay: 30s}',
+    "not_before": 'not_before: "19:00"',
     "outputs": 'outputs: ["{{out}}/structure.pdb"]\nrun: python predict.py {{out}}',
     "success_codes": "success_codes: [0, 3]",
     "priority": "priority: 10",

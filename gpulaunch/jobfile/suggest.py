@@ -34,6 +34,8 @@ _HABITS = {
     "timeout": ("time", "walltime", "wall_time", "time_limit", "timelimit", "max_time",
                 "max_runtime", "time_min", "deadline", "runtime"),
     "idle_timeout": ("stall_timeout", "silence", "no_output_timeout", "hang_timeout"),
+    "not_before": ("begin", "start", "start_at", "start_time", "starttime", "at", "not_earlier",
+                   "schedule", "scheduled", "delay_until", "wait_until", "eligible", "notbefore"),
     "grace": ("grace_period", "kill_after", "stop_timeout", "killwait"),
     "foreach": ("for_each", "for", "items", "inputs", "input", "files", "loop", "each", "glob",
                 "with_items", "array", "map"),

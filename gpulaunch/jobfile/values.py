@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 
+from gpulaunch.localtime import parse_moment
 from gpulaunch.text import parse_span, shortened
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -53,6 +54,12 @@ def boolean(text: str) -> bool:
     if value is None:
         raise ValueError(f"expected true or false, found {found(text)}")
     return value
+
+
+def moment(text: str) -> str:
+    """Return the text of a moment, which is one whatever the time is. Raises ValueError."""
+    parse_moment(text, 0.0)
+    return " ".join(text.split())
 
 
 def positive_duration(text: str) -> float:

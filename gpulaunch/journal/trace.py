@@ -25,6 +25,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
+    DueTime,
     Instant,
     Job,
     Ladder,
@@ -53,6 +54,7 @@ class TracedJob(Struct, frozen=True):
     cost: float
     expected: float
     retry: RetryPolicy
+    not_before: DueTime | None
     success_codes: frozenset[int]
     digest: str
     ladder: Ladder | None = None

@@ -11,6 +11,7 @@ from typing import TypeVar
 from gpulaunch.core.model import Job, Ladder
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
+from gpulaunch.localtime import time_of
 from gpulaunch.text import clip, clock, listing, several, size, span
 from gpulaunch.views.plain import Line, LinePrinter
 
@@ -93,6 +94,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
     demands = [job.demand for job in group]
     memories = [demand.gpu_memory or None for demand in demands]
     retries = [job.retry.times or None for job in group]
+    dues = [None if job.not_before is None else job.not_before.utc for job in group]
     shares = [demand.per_gpu if demand.per_gpu > 1 else None for demand in demands]
     return [
         _cards_needed(group) + each,
@@ -106,6 +108,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.expected or None for job in group], clock, "{} expected"),
         _span([job.timeout for job in group], span, "timeout {}"),
         _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
+        _span(dues, time_of, "not before {}"),
         _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
         _ladder_of(group[0].ladder),
         "a service" if group[0].service is not None else "",

@@ -22,6 +22,7 @@ from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
 from gpulaunch.digest.usage import use_of_one
+from gpulaunch.localtime import time_of
 from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
@@ -230,6 +231,8 @@ def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, s
         values = ", ".join(f"{key}={value}" for key, value in job.definition.params.items())
         yield "values", words.visible(values)
     yield "cards", "none" if not job.definition.gpus else f"{job.definition.gpus}"
+    if due := job.definition.due:
+        yield "due", f"{time_of(due.utc)} (not_before: {due.words})"
     if job.changed:
         yield "", "it was defined differently when it succeeded"
     yield "run", words.visible(os.fspath(run.paths.root))

@@ -14,7 +14,7 @@ from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, State
-from gpulaunch.core.waiting import Blocked, Delayed, Launched, Ready
+from gpulaunch.core.waiting import Blocked, Delayed, Launched, NotDue, Ready
 
 
 def check(run: Run) -> None:
@@ -25,6 +25,7 @@ def check(run: Run) -> None:
     check_cards(state)
     check_workers(state)
     check_behind(state)
+    check_rest(state)
     check_counters(state)
     check_foreseen(run)
     if state.course.submitted and not state.closed:
@@ -82,6 +83,21 @@ def check_jobs(state: State) -> None:
     assert jobs.unsettled == unsettled, f"{jobs.unsettled} unsettled counted, {unsettled} found"
     delayed = sum(isinstance(node.state, Delayed) for node in jobs)
     assert jobs.delayed == delayed, f"{jobs.delayed} delayed counted, {delayed} found"
+    not_due = {node for node in jobs if isinstance(node.state, NotDue)}
+    assert jobs.dues.waiting.keys() == not_due, "another number of jobs is not due"
+    watched = jobs.dues.watched
+    assert not not_due or watched is not None, f"nobody looks when {len(not_due)} jobs are due"
+
+
+def check_rest(state: State) -> None:
+    """Check that no service keeps a card for jobs that all wait until they are due."""
+    for live in state.attempts.services():
+        needing = live.service.links.dependants if live.service else ()
+        left = [node for node in needing if not node.settled]
+        if not left or live.stopping or live.inherited or not live.cards:
+            continue
+        resting = all(isinstance(node.state, NotDue) for node in left)
+        assert not resting, f"{live.id} keeps its cards for jobs that are not due"
 
 
 def check_cards(state: State) -> None:

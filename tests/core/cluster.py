@@ -67,7 +67,7 @@ from tests.core.edits import Edited
 from tests.core.ladders import LadderRule
 from tests.core.options import config
 from tests.core.timers import timer_name
-from tests.core.world import turn
+from tests.core.world import EPOCH, turn
 
 MOST_STEPS = 20_000
 
@@ -107,6 +107,8 @@ class Cluster:
         **options: Any,
     ) -> None:
         self.rng, self.now, self.calm = rng, 100.0, False
+        self.epoch, self.latest = EPOCH, 0.0  # of the clock on the wall, which may be set
+        self.dues: dict[str, float] = {}  # as first read
         self.cards = [
             Gpu(f"n{n}/{i}", i, f"n{n}/{i}", "", 0, node=f"n{n}")
             for n in range(nodes)
@@ -137,7 +139,8 @@ class Cluster:
 
     @property
     def instant(self) -> Instant:
-        return Instant(self.now, self.now + 1e9)
+        self.latest = max(self.latest, self.now + self.epoch)
+        return Instant(self.now, self.now + self.epoch)
 
     # ── The client ──────────────────────────────────────────────────────────────────────────────
 
@@ -154,6 +157,10 @@ class Cluster:
     def tell(self, *events: Event) -> None:
         """Hand events in together, and carry out what comes back, strictly."""
         self.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
+        for event in events:
+            for job in event.jobs if isinstance(event, Submitted) else ():
+                if job.not_before is not None:
+                    self.dues.setdefault(job.name, job.not_before.utc)
         results = self._handle(events)
         self._record([r for r in results if not isinstance(r, Instruction)])
         for result in results:
@@ -203,6 +210,8 @@ class Cluster:
         assert not launch.gpus, f"Launch({attempt}) on a card"
         assert launch.worker is None, f"Launch({attempt}) in a worker"
         assert not self.closed, f"Launch({attempt}) while nothing may start"
+        due = self.dues.get(job.name, 0.0)
+        assert due <= self.latest, f"Launch({attempt}) {due - self.latest} seconds too early"
         record = self.run.ledger.attempt(attempt)
         assert record.queued, f"Launch({attempt}) is not on record as queued"
         mine = self._under_way()
@@ -501,6 +510,8 @@ class Cluster:
             self._ask(Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll < 0.7:
             self._ask(rng.choice(requests))
+        elif roll < 0.75:
+            self.epoch += rng.choice([-30.0, -0.5, 1.0, 300.0])
         else:
             self.tell(self._nonsense())
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
+from gpulaunch.core.model import Demand, DueTime, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
 from tests.core.ladders import LADDER
-from tests.core.world import GIB, Side, World, pretend_gpus
+from tests.core.world import EPOCH, GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
 
@@ -47,6 +47,7 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 retry=random_retry(rng),
                 group=rng.choice([0, 0, 1]),
                 ladder=rng.choice([None, LADDER]),
+                not_before=random_due(rng),
                 service=Service("tcp:8000") if service else None,
             )
         )
@@ -68,6 +69,12 @@ def random_demand(rng: random.Random, cards: int) -> Demand:
 def random_retry(rng: random.Random) -> RetryPolicy:
     on = rng.choice([frozenset(), frozenset(), frozenset({"exit"})])
     return RetryPolicy(rng.choice([0, 0, 1, 2]), on, rng.choice([0.0, 0.0, 30.0]))
+
+
+def random_due(rng: random.Random) -> DueTime | None:
+    if rng.random() < 0.7:
+        return None
+    return DueTime("19:00", EPOCH + 100.0 + rng.choice([0.0, 0.5, 20.0, 90.0, 900.0]))
 
 
 def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
@@ -159,9 +166,16 @@ def alike(rng: random.Random, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
 
 def edited(rng: random.Random, side: Side | Cluster) -> tuple[Job, ...]:
     """The job file as it may be after somebody edited it: the last job gone, another one new."""
-    jobs = list(side.jobs)
+    jobs = [_read_anew(job) for job in side.jobs]
     if rng.random() < 0.3 and len(jobs) > 1:
         jobs.pop()
     if rng.random() < 0.3:
         jobs.append(Job(f"new{side.crashes}", "true"))
     return tuple(jobs)
+
+
+def _read_anew(job: Job) -> Job:
+    """The job as a file says it that is read a day later: 19:00 is the next one."""
+    if job.not_before is None:
+        return job
+    return replace(job, not_before=DueTime(job.not_before.words, job.not_before.utc + 86400.0))

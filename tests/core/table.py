@@ -92,6 +92,7 @@ class Table:
     def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: Any) -> None:
         self.gpus = pretend_gpus(cards)
         self.now = 1000.0
+        self.ahead = 0.0  # of the clock on the wall, which may be set
         if ledger is None:
             ledger = Ledger()
         opened = RunOpened("r", "r", ledger.opening.epoch + 1, "0", "h", "b", 1, self.gpus)
@@ -101,7 +102,7 @@ class Table:
 
     @property
     def instant(self) -> Instant:
-        return Instant(self.now, self.now)
+        return Instant(self.now, self.now + self.ahead)
 
     def on(self, *events: Event) -> list[str]:
         lines = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from gpulaunch.core import (
     active,
     card,
     cards,
+    due,
     gang,
     graph,
     idle_workers,
@@ -25,6 +27,7 @@ from gpulaunch.core import (
     one_ahead,
     placement,
     relisting,
+    submission,
     waiting,
 )
 from gpulaunch.core.facts import AdmissionContinued, JobVanished
@@ -298,6 +301,37 @@ RELISTING = [
 ]
 
 
+def _start_what_is_not_due(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(graph, "too_early", lambda state, node: None)
+
+
+def _trust_a_timer_to_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A job is taken for due when a timer fires, whatever the clock shows."""
+    original = waiting.DueTimes.take
+    patch.setattr(waiting.DueTimes, "take", lambda self, now: original(self, now + 60.0))
+    patch.setattr(graph, "too_early", _only_before(graph.too_early))
+
+
+def _only_before(original: Any) -> Any:
+    def broken(state: State, node: waiting.Node) -> object:
+        early = original(state, node)
+        return None if isinstance(node.state, waiting.NotDue) else early
+
+    return broken
+
+
+def _read_the_time_of_day_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(submission, "_due", lambda known, due: due)
+
+
+def _keep_a_service_for_what_is_not_due(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(due, "give_back", lambda state: None)
+
+
+def _never_look_at_the_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(due, "watch", lambda state: None)
+
+
 def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
     """The end of one pause is taken for the end of all."""
     original = ledger.Ledger._apply_to_run
@@ -335,6 +369,11 @@ def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
         _lose_a_lease_under_what_is_recorded_there,
         _ignore_a_new_holder,
         _open_all_pauses_at_once,
+        _start_what_is_not_due,
+        _trust_a_timer_to_the_end,
+        _read_the_time_of_day_anew,
+        _keep_a_service_for_what_is_not_due,
+        _never_look_at_the_clock,
     ],
 )
 def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:

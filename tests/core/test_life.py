@@ -42,7 +42,7 @@ def test_histories_go_through_nearly_every_transition(monkeypatch: pytest.Monkey
             self.state = state
 
         monkeypatch.setattr(cls, "become", become)
-    for seed in range(150):
+    for seed in range(300):
         play(seed, 1 + seed % 2)
         play_in_a_queue(seed)
     for cls, table in TABLES.items():

@@ -9,6 +9,7 @@ NAMES: dict[TimerKind, str] = {
     "hold_out": "elsewhere",
     "card": "gpu",
     "worker": "worker",
+    "due": "due",
     "gang": "gather",
     "deadlock": "stuck",
 }

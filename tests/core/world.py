@@ -86,8 +86,11 @@ from tests.core.options import config
 from tests.core.timers import timer_name
 
 GIB = 1 << 30
+EPOCH = 1e9
+"""What the clock on the wall shows at 0 on the monotonic one, unless it was set."""
 
 CANCELLED = Because("cancelled")
+PAUSES: tuple[PausedBy, ...] = ("recorder", "asked", "hours")
 
 
 def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
@@ -173,6 +176,7 @@ class Side:
     unleased: set[str] = field(default_factory=set)  # by LeaseLost, and not asked for since
     held: dict[AttemptId, Process] = field(default_factory=dict)  # until their cards are there
     ladders: LadderRule = field(default_factory=LadderRule)
+    dues: dict[str, float] = field(default_factory=dict)  # as first read
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
 
     @property
@@ -198,6 +202,8 @@ class World:
         self.rng = rng
         self.lasting = lasting
         self.now = 100.0
+        self.ahead = EPOCH
+        self.latest = 0.0  # that the clock on the wall has shown
         self.cards = {gpu.uuid: Place(gpu) for gpu in gpus}
         self.sides: list[Side] = []
         self.processes: dict[tuple[str, AttemptId], Process] = {}
@@ -241,7 +247,8 @@ class World:
 
     @property
     def instant(self) -> Instant:
-        return Instant(self.now, self.now + 1e9)
+        self.latest = max(self.latest, self.now + self.ahead)
+        return Instant(self.now, self.now + self.ahead)
 
     def crash(self, side: Side, jobs: Sequence[Job]) -> None:
         """SIGKILL of the supervisor; keepers end its attempts; another goes on from its journal."""
@@ -336,6 +343,9 @@ class World:
         side.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
         for event in events:
             self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
+            for job in event.jobs if isinstance(event, Submitted) else ():
+                if job.not_before is not None:
+                    side.dues.setdefault(job.name, job.not_before.utc)
             match event:
                 case Refused(gpu, Elsewhere(holder)) | LeaseLost(gpu, Elsewhere(holder)):
                     side.words[gpu] = holder
@@ -465,6 +475,8 @@ class World:
         check_definition(job, side.jobs)
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
+        due = side.dues.get(job.name, 0.0)
+        assert due <= self.latest, f"Launch({attempt}) {due - self.latest} seconds too early"
         mine = [p for p in self.processes.values() if p.side is side] + [*side.held.values()]
         mine += [p for p in self.behind.values() if p.side is side]
         assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
@@ -980,8 +992,9 @@ class World:
         elif roll in (6, 7):
             self._ask(side, DrainGpus(None, off=True))
         elif roll == 8:
-            why = None if rng.random() < 0.5 else Quoted("the disk is full")
-            self._ask(side, Pause(why, rng.choice(["recorder", "asked", "hours"])))
+            for by in rng.sample(PAUSES, rng.randint(1, 3)):
+                why = None if rng.random() < 0.4 else Quoted("the disk is full")
+                self._ask(side, Pause(why, by))
         elif roll == 9 and rng.random() < 0.3:
             self._ask(side, Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll in (10, 11):
@@ -1003,6 +1016,8 @@ class World:
                 self.tell(process.side, Misplaced(process.attempt, place, 7, "not its own"))
         elif roll == 18 and rng.random() < 0.5:
             self._report(side, rng.choice(uuids))
+        elif rng.random() < 0.3:
+            self.ahead += rng.choice([-600.0, -30.0, 1.0, 300.0])  # it is set, or the machine slept
         else:
             self.now += rng.choice([0.5, 5.0, 700.0])
 
@@ -1110,6 +1125,10 @@ class World:
         for name, record in live.jobs.items():
             assert record == replayed.jobs[name], f"{name}: replay differs"
         assert live == replayed, "the replayed ledger differs"
+        for name, record in live.jobs.items():
+            due = record.definition.due
+            first = side.dues.get(name)
+            assert due is None or due.utc == first, f"{name} is due at {due}, read as {first}"
         state, reason = side.run.outcome()
         if state == "succeeded":
             bad = [n for n in side.jobs if live.jobs[n.name].state != "succeeded"]

@@ -7,7 +7,8 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import Exited
+from gpulaunch.core.model import DueTime, Exited
+from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.digest.estimate import Ahead, Estimate
 from tests.views.history import History
 
@@ -160,3 +161,17 @@ def test_an_unfinished_job_is_expected_to_take_what_its_group_did() -> None:
         run.start(name, 0).pass_(seconds).succeed(name)
     assert expected(run, "d") == pytest.approx(20)
     assert expected(run, "a") is None
+
+
+def test_a_run_lasts_at_least_until_its_last_job_is_due() -> None:
+    run = after([60.0] * 4, 1)
+    due = DueTime("19:00", run.now.utc + 7200.0)
+    run.add(f.JobAdded("night", 0, 1, "d", due=due))
+    assert left(run) == 7200.0
+
+
+def test_outside_its_hours_it_is_unknown_how_long_a_run_takes() -> None:
+    run = after([60.0] * 4, 4)
+    assert left(run) is not None
+    assert left(run.add(f.AdmissionPaused(OutsideHours(run.now.utc + 60.0), "hours"))) is None
+    assert left(run.add(f.AdmissionContinued("hours"))) is not None

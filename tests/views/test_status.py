@@ -58,6 +58,7 @@ def test_json_has_the_documented_shape() -> None:
         "state": "succeeded",
         "reason": "",
         "params": {"stem": "1ubq"},
+        "not_before": None,
         "exit_code": 0,
         "signal": None,
         "failure": None,

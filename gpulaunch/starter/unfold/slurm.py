@@ -29,7 +29,7 @@ _TOLD = {
     ),
     **dict.fromkeys(("--output", "--error"), "each job has a log of its own: logs/JOB.N.log"),
     **dict.fromkeys(("--mail-type", "--mail-user"), "say notify: in the job file"),
-    "--begin": "start `gpulaunch run` then",
+    "--begin": "write not_before: for it",
 }
 _QUIET = frozenset({*_GPUS, "--array", "--time", "--cpus-per-task", "--job-name", "--ntasks"})
 _QUIET |= frozenset({"--nodes", "--ntasks-per-node", "--chdir", "--export", "--wrap"})
