@@ -65,6 +65,7 @@ class Driver:
         self._inbox: list[ev.Event] = []
         self._looking: set[str] = set()
         self._since: float | None = None
+        self._waited = 0.0
         self._launched = False
 
     @property
@@ -93,6 +94,17 @@ class Driver:
     def want_no_card(self) -> None:
         """Forget since when a card is wanted: the wait begins anew with the next request."""
         self._since = None
+
+    def stop_waiting(self) -> None:
+        """Let the time stand still that a first card is waited for, until `wait_on`."""
+        if self._since is not None:
+            self._waited, self._since = self._clock().mono - self._since, None
+
+    def wait_on(self) -> None:
+        """Go on to wait for a first card, if one was waited for before `stop_waiting`."""
+        waited, self._waited = self._waited, 0.0
+        if waited:
+            self._begin_to_wait(self._clock().mono - waited)
 
     def _handle_posted(self) -> None:
         while self._inbox:

@@ -13,6 +13,7 @@ from gpulaunch.app.observer import Observer
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import UsageError
+from gpulaunch.hours import Hours, parse_hours
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
@@ -68,6 +69,16 @@ class RunEnd(Struct, frozen=True):
         return self.run.path
 
 
+def hours_of(choices: Choices) -> Hours | None:
+    """Return the hours in which jobs may start; None: at any time. Raises UsageError."""
+    if choices.between is None:
+        return None
+    try:
+        return parse_hours(choices.between)
+    except ValueError as error:
+        raise UsageError(f"--between: {error}") from None
+
+
 def with_engine(options: RunOptions, engine: str = LOCAL, slurm: Sequence[str] = ()) -> RunOptions:
     """Return the options with their engine filled in, and each word for sbatch checked.
 
@@ -77,6 +88,7 @@ def with_engine(options: RunOptions, engine: str = LOCAL, slurm: Sequence[str] =
     from gpulaunch.jobfile import sbatch
 
     chosen = options.engine or engine
+    hours_of(options.choices)
     setup_of(chosen).require_fitting(options.choices, options.slurm, options.wait)
     if chosen == LOCAL:
         return replace(options, engine=chosen)

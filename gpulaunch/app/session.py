@@ -23,9 +23,10 @@ from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
 from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
-from gpulaunch.app.options import RunEnd, RunOptions
+from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Supervisor
+from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.facts import Fact, RunOpened
@@ -239,7 +240,9 @@ def supervise(
             if not ledger.awaits_more and near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 
-        supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell)
+        hours = hours_of(session.options.choices)
+        within = None if hours is None else WithinHours(hours, loop, now)
+        supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell, within)
         if threading.current_thread() is threading.main_thread():
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))

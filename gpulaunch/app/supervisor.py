@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.core import events as ev
 from gpulaunch.core.causes import Because, EndCause, Quoted, RecordingFailed, SignalCaught
 from gpulaunch.core.facts import Fact, Noted, RunClosed
@@ -58,7 +59,7 @@ class Supervisor:
 
     `wait`: seconds from the first request for a card; a run without an attempt by then gives up.
     `tell` hears each fact after the view has shown it. `stay_while` tells whether the run is not
-    over although all its jobs are.
+    over although all its jobs are. `hours`: jobs start within them alone.
     """
 
     _engine: Engine
@@ -72,11 +73,13 @@ class Supervisor:
         clock: Callable[[], Instant],
         wait: float | None = None,
         tell: Tell | None = None,
+        hours: WithinHours | None = None,
     ) -> None:
         self._run = run
         self._record = record
         self._view = view
         self._tell = tell
+        self._hours = hours
         self._loop = loop
         self._clock = clock
         self._driver = Driver(run, loop, self, wait, clock)
@@ -156,6 +159,7 @@ class Supervisor:
         `left`: attempts of an earlier supervisor without a recorded end.
         """
         self._engine = engine
+        self._mind_the_hours()
         self.post(submitted)
         self._driver.settle()
         self._engine.adopt(left)
@@ -183,6 +187,18 @@ class Supervisor:
             self._loop.call_after("foresee", FORESEEN_AFTER, self._foresee)
         self._plan_tick()
         self._loop.turn()
+        self._mind_the_hours()
+
+    def _mind_the_hours(self) -> None:
+        """Ask the run for what the clock makes necessary, before all that came in this turn."""
+        request = None if self._hours is None else self._hours.look()
+        if request is None:
+            return
+        if request.why is None:
+            self._driver.wait_on()
+        else:
+            self._driver.stop_waiting()
+        self.post(ev.Asked(request))
 
     def _foresee(self) -> None:
         self._loop.when_idle(lambda: self._engine.foresee(self._run.foreseen()))

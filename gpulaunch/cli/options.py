@@ -37,6 +37,20 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class HoursOfTheWeek(click.ParamType[str]):
+    """Hours as `--between` takes them, spelled in one way: `mon-fri 19:00-07:30,sat,sun`."""
+
+    name = "hours"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from gpulaunch.hours import ALWAYS, parse_hours
+
+        try:
+            return str(parse_hours(value) or ALWAYS)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def run_options_of(given: Mapping[str, Any]) -> RunOptions:
     """Return the options of a run from click's parsed values, by name; others are passed over."""
     from gpulaunch.app.options import RunOptions
@@ -242,6 +256,12 @@ _RUNS_OWN = (
         "--explain/--no-explain", default=None, help="Report Python's uncaught device errors."
     ),
     click.option("--preload/--no-preload", default=None, help="Start every job cold."),
+    click.option(
+        "--between",
+        type=HoursOfTheWeek(),
+        metavar="HOURS",
+        help="Start jobs in these hours alone: 19:00-07:30; mon-fri 19:00-07:30,sat,sun; always.",
+    ),
 )
 """Kept with the run, and overridden by the next start that gives them."""
 

@@ -24,7 +24,8 @@ class Choices(Struct, frozen=True):
 
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
     are patterns of job names. `follow`: the inputs of `foreach` are looked at again as they change,
-    files once they have been still for `settle` seconds.
+    files once they have been still for `settle` seconds. `between`: hours as `gpulaunch.hours`
+    reads them, `always`: all.
     """
 
     gpus: str | None = None
@@ -40,6 +41,7 @@ class Choices(Struct, frozen=True):
     preload: bool | None = None
     follow: bool | None = None
     settle: float | None = None
+    between: str | None = None
 
     def over(self, before: Choices) -> Choices:
         """Return these choices, with those of `before` where these were not given."""

@@ -26,7 +26,8 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import LATEST, RUNS, RunDir
 
-_LAUNCHED = b'"e":"attempt_launched"'
+_BEGUN = (b'"e":"attempt_launched"', b'"kind":"outside_hours"', b'"due":{')
+"""What the journal has of a run that has begun: an attempt, or a time that was waited for."""
 _MAX_CHARACTERS_REPEATED = 100
 """Characters of what a person typed that an error repeats at most."""
 
@@ -175,7 +176,9 @@ def make_latest(run: RunDir) -> None:
 
 
 def _launched(run: RunDir) -> bool:
-    """Tell whether an attempt was ever launched: it left a log, or the journal has it.
+    """Tell whether an attempt was ever launched, or put off: it left a log, or the journal has it.
+
+    Put off: until the run's hours, or the job's `not_before`.
 
     A power cut may lose the newest events and keep the log. The journal's text is searched: no
     string of a job's can look like the head of an event, as quotes in it are escaped.
@@ -188,7 +191,7 @@ def _launched(run: RunDir) -> bool:
         return True
     try:
         with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as text:
-            return text.find(_LAUNCHED) >= 0
+            return any(text.find(what) >= 0 for what in _BEGUN)
     except (OSError, ValueError):
         return True
     finally:

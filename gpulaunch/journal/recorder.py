@@ -11,7 +11,14 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, Fact, JobSettled
+from gpulaunch.core.facts import (
+    AdmissionPaused,
+    AttemptEnded,
+    AttemptLaunched,
+    Fact,
+    JobAdded,
+    JobSettled,
+)
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal.append import Journal
@@ -52,15 +59,18 @@ class Recorder:
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         """Record the facts; return whether all facts so far are written, and there is room."""
-        launches = False
+        launches = put_off = False
         for fact, _ in facts:
             if isinstance(fact, _DERIVED):
                 self._derive.append(fact)
             elif isinstance(fact, AttemptLaunched):
                 launches = True
+            elif isinstance(fact, AdmissionPaused | JobAdded):
+                put_off = put_off or _puts_off(fact)
         whole = self._written(self._journal.append(facts))
         if launches:
             self._look_for_room()
+        if launches or put_off:
             self._begin()
         return whole and self._scarcity is None
 
@@ -101,7 +111,7 @@ class Recorder:
         return ends
 
     def _begin(self) -> None:
-        """Point `latest` to the run when the first attempt is launched in it."""
+        """Point `latest` to the run when the first attempt in it is launched, or put off."""
         if not self._begun:
             self._begun = True
             make_latest(self._run)
@@ -127,6 +137,11 @@ class Recorder:
                 self._rows.append(attempt)
             case JobSettled(name, "succeeded"):
                 self._succeeded.append(name)
+
+
+def _puts_off(fact: AdmissionPaused | JobAdded) -> bool:
+    """Tell whether the run has begun by this: jobs wait for a time, as they were told to."""
+    return fact.by == "hours" if isinstance(fact, AdmissionPaused) else fact.due is not None
 
 
 _DERIVED = (AttemptEnded, JobSettled)

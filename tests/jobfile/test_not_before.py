@@ -48,8 +48,10 @@ def test_it_is_said_for_all_jobs_or_item_by_item() -> None:
         """
     )
     assert {name: due and due.utc for name, due in found.items()} == {
-        "a": 1795651200.0, "b": None,
-        "c-20": 1795723200.0, "c-21": 1795726800.0,
+        "a": 1795651200.0,
+        "b": None,
+        "c-20": 1795723200.0,
+        "c-21": 1795726800.0,
     }
 
 
