@@ -48,6 +48,16 @@ OF_EXEC: Mapping[int, str] = MappingProxyType(
 )
 """What the exit statuses of `exec` mean that are not its command's own."""
 
+HOLD_TIME_OVER = 143
+OF_HOLD: Mapping[int, str] = MappingProxyType(
+    {
+        **OF_EXEC,
+        HOLD_TIME_OVER: "the time was over, and CMD was ended (also one that TERM ended before)",
+        130: "without CMD: ended by Ctrl-C",
+    }
+)
+"""What the exit statuses of `hold` mean that are not its command's own."""
+
 NOWHERE = "the working directory was deleted: cd to one that is there"
 
 

@@ -97,6 +97,11 @@ class Single(LeaseUser):
         why = job_reason(self._run.why_waiting(JOB))
         raise WaitRanOut(f"no card came free in time: {why}")
 
+    def forget(self) -> None:
+        """Close this process's copies of the leases, which another process keeps."""
+        self._cards.close_in_child()
+        self._loop.close()
+
     def close(self) -> None:
         self._cards.close()
         self._loop.close()
@@ -110,9 +115,16 @@ def exec_environment(
     tell: Callable[[str], None],
 ) -> dict[str, str]:
     """Take `count` cards for good; return the environment in which a program sees only these."""
-    job = Job(JOB, (), demand=Demand(gpus=count))
-    gpus = take_for_good(pool, job.demand, wait, environ, tell)
+    gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
+    return environment_on(gpus, pool, environ)
+
+
+def environment_on(
+    gpus: tuple[Gpu, ...], pool: CardPool, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment in which a program sees only these cards; reserves its port."""
     environ = as_given(environ)
+    job = Job(JOB, (), demand=Demand(gpus=len(gpus)))
     place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
     return delta(job, place, pool.machine, environ, {}).over(environ)
 
@@ -142,11 +154,16 @@ def own_scope() -> str:
     return f"exec/{os.getpid()}"
 
 
-def hold_through_exec(descriptors: Sequence[int]) -> None:
-    """Let the command inherit these descriptors, at numbers that it does not use by itself."""
+def hold_through_exec(descriptors: Sequence[int]) -> list[int]:
+    """Let the command inherit copies of these descriptors, at numbers that it does not use itself.
+
+    Return the copies.
+    """
     import fcntl
 
     soft, _ = getrlimit(RLIMIT_NOFILE)
     least = HIGH_NUMBER if soft == RLIM_INFINITY else min(HIGH_NUMBER, soft // 2)
-    for fd in descriptors:
-        os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, least), True)
+    copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, least) for fd in descriptors]
+    for fd in copies:
+        os.set_inheritable(fd, True)
+    return copies

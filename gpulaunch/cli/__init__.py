@@ -22,6 +22,7 @@ DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 COMMANDS = {
     "run": ("run:run", "Run a job list to its end, in the foreground."),
     "exec": ("exec:command", "Become one command on the next free card(s)."),
+    "hold": ("hold:command", "Keep card(s) by name, for a time or for one command."),
     "map": ("map:command", "Run one job per item, without a job file."),
     "resume": ("run:resume", "Go on with a run: everything not yet succeeded."),
     "retry": ("run:retry", "Run again only what failed."),
@@ -101,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
-        # `exec` has the statuses of its command: its own mistakes must not look like one of them.
-        status = EXEC_OWN_FAILURE if argv and argv[0] == "exec" else USAGE
+        # `exec` and `hold` have the statuses of their command: own mistakes must not look like one.
+        status = EXEC_OWN_FAILURE if argv and argv[0] in ("exec", "hold") else USAGE
         return complain(_usage(error), status, asked.json or asks_for_json(error, argv))
     except click.Abort:
         return 130

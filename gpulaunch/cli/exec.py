@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -109,7 +109,7 @@ def _the_line(
     require(pool, count)
     if gpus is not None and pool.here:
         _tell(describe_taken(count, pool.selection, pool.here))
-    _become(argv, exec_environment(pool, count, wait, os.environ, _tell))
+    become(argv, exec_environment(pool, count, wait, os.environ, _tell), _say)
 
 
 def _the_job(
@@ -138,10 +138,13 @@ def _the_job(
     made = prepared(asked, gpus, as_given(os.environ))
     _tell(understood(asked, made, gpus))
     os.chdir(made.cwd)
-    _become(made.argv, made.environment)
+    become(made.argv, made.environment, _say)
 
 
-def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
+def become(
+    argv: tuple[str, ...], environment: Mapping[str, str], say: Callable[[str, int], int]
+) -> NoReturn:
+    """Become the command; where that fails, exit with the status that `say` returns."""
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -151,10 +154,10 @@ def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
             raise FileNotFoundError
         os.execvpe(argv[0], argv, environment)
     except FileNotFoundError:
-        raise SystemExit(_say(f"{argv[0] or repr(argv[0])}: not found", EXEC_NOT_FOUND)) from None
+        raise SystemExit(say(f"{argv[0] or repr(argv[0])}: not found", EXEC_NOT_FOUND)) from None
     except OSError as error:
         text = f"{argv[0]}: cannot be executed: {error.strerror}"
-        raise SystemExit(_say(text, EXEC_CANNOT_EXECUTE)) from None
+        raise SystemExit(say(text, EXEC_CANNOT_EXECUTE)) from None
 
 
 def _tell(text: str) -> None:

@@ -229,6 +229,15 @@ class CardUser(TypedDict):
     memory: Annotated[Bytes | None, "what it has on the card, in bytes"]
 
 
+class CardHold(TypedDict):
+    """A person's hold of a card, by `gpulaunch hold`."""
+
+    user: Annotated[str, "whose it is"]
+    pid: Annotated[int, "the process that has it; 0 where it is another container's"]
+    name: Annotated[str, "what it is for, as it was named; empty for no name"]
+    until: Annotated[Time | None, "when it ends, if that is known"]
+
+
 class MachineCard(TypedDict):
     """A card of this machine, as it is now."""
 
@@ -239,6 +248,7 @@ class MachineCard(TypedDict):
     used: Annotated[Bytes | None, "what is in use of it, in bytes"]
     users: Annotated[list[CardUser], "who is on it"]
     lease: Annotated[str | None, "who holds its lease, in words; null: nobody"]
+    hold: Annotated[CardHold | None, "the hold that the lease is, if it is one"]
     health: Annotated[str, "ok, or what is wrong, in words"]
     simulated: Annotated[bool, "whether it is a pretend one"]
     state: Annotated[str | None, "what keeps a launcher off though nobody holds it, in words"]

@@ -6,6 +6,7 @@ Gathers; never prints and never decides whether a run may take a card (`is_free`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.events import Occupied
@@ -17,7 +18,7 @@ from gpulaunch.gpus.mask import InheritedPool
 from gpulaunch.gpus.names import Holder
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import CardUser, MachineCard
+    from gpulaunch.contracts.documents import CardHold, CardUser, MachineCard
 
 
 def inventory(
@@ -52,11 +53,25 @@ def usable(
         "used": look.used,
         "users": users(look.processes),
         "lease": None if holder is None else str(holder),
+        "hold": _hold(holder),
         "health": "; ".join(filter(None, (look.sick, *look.notes))) or "ok",
         "simulated": gpu.simulated,
         "state": unfit.by if isinstance(unfit, Occupied) else None,
         "outside": outside,
     }
+
+
+def _hold(holder: Holder | None) -> CardHold | None:
+    if holder is None or holder.hold is None:
+        return None
+    name, until = holder.hold.name, holder.hold.until
+    return {"user": holder.user, "pid": holder.pid, "name": name, "until": _iso(until)}
+
+
+def _iso(utc: float | None) -> str | None:
+    if utc is None:
+        return None
+    return datetime.fromtimestamp(utc, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def users(processes: Sequence[Process]) -> list[CardUser]:

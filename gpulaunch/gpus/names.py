@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import socket
+import time
 from itertools import islice
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ from msgspec import Struct
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import peer
+from gpulaunch.localtime import time_of
 
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096
@@ -39,6 +41,24 @@ _BOUND = re.compile(
 )
 _ANSWER_TIMEOUT_MS = 200
 _RUNS_ASKED = 256
+_HOLD = re.compile(r"hold/[^/]*/(?P<until>[0-9]{0,10})/(?P<name>.*)", re.DOTALL)
+MAX_HOLD = 60
+"""Bytes of a hold's name: the kernel allows 107 for all of it."""
+
+
+class NamedHold(Struct, frozen=True):
+    """What `gpulaunch hold` says of itself: its name, empty for none, and its end (UTC), if any."""
+
+    name: str = ""
+    until: float | None = None
+
+    def __str__(self) -> str:
+        named = f" for '{self.name}'" if self.name else ""
+        if self.until is None:
+            return named
+        now = time.time()
+        near = self.until - now < 600
+        return f"{named} until {time_of(self.until if near else self.until // 60 * 60, now)}"
 
 
 class Holder(Struct, frozen=True):
@@ -53,6 +73,7 @@ class Holder(Struct, frozen=True):
     command: str | None = None
     run: str | None = None
     stopped: bool = False
+    hold: NamedHold | None = None
 
     def __str__(self) -> str:
         if not self.pid:
@@ -60,7 +81,8 @@ class Holder(Struct, frozen=True):
         command = f": {self.command}" if self.command else ""
         run = f", run {self.run}" if self.run else ""
         stopped = f", stopped: kill -CONT {self.pid} goes on with it" if self.stopped else ""
-        return f"{self.user} (pid {self.pid}{run}{stopped}){command}"
+        hold = "" if self.hold is None else str(self.hold)
+        return f"{self.user}{hold} (pid {self.pid}{run}{stopped}){command}"
 
 
 UNKNOWN = Holder(0, -1, "somebody")
@@ -126,8 +148,10 @@ def holder_of(name: str) -> Holder | None:
         return None
     with link:
         pid, uid = peer(link)
-    run = None if name.startswith("run/") else run_of(pid)
-    return Holder(pid, uid, user_name(uid), command_of(pid), run, is_stopped(pid))
+    of_a_card = not name.startswith("run/")
+    run = run_of(pid) if of_a_card else None
+    hold = hold_of(pid) if of_a_card and run is None else None
+    return Holder(pid, uid, user_name(uid), command_of(pid), run, is_stopped(pid), hold)
 
 
 def listening(prefix: str = "") -> tuple[str, ...]:
@@ -152,6 +176,38 @@ def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
 def is_bound(name: str) -> bool:
     """Tell whether the name is taken, be it by a socket that does not listen yet."""
     return any(bound == name for bound, _ in _bound())
+
+
+def announce_hold(hold: NamedHold) -> socket.socket:
+    """Take a name in the kernel that tells what this process holds cards for, and until when.
+
+    Raises ValueError for a name that is too long, or not to be printed.
+    """
+    if not printable(hold.name):
+        raise ValueError(f"expected a name of at most {MAX_HOLD} bytes, found {hold.name!r}")
+    until = "" if hold.until is None else int(hold.until)
+    return bind_name(f"hold/{os.getpid()}-{os.urandom(2).hex()}/{until}/{hold.name}")
+
+
+def printable(name: str) -> bool:
+    """Tell whether a hold may have this name: short enough, and nothing that moves a cursor."""
+    return len(os.fsencode(name)) <= MAX_HOLD and (name.isprintable())
+
+
+def hold_of(pid: int) -> NamedHold | None:
+    """Return what a process says that it holds cards for; asks _RUNS_ASKED of them at most."""
+    for name in islice(listening("hold/") if pid else (), _RUNS_ASKED):
+        said = _HOLD.fullmatch(name)
+        with contextlib.suppress(OSError):
+            link = None if said is None else connect_name(name)
+            if said is None or link is None:
+                continue
+            with link:
+                if peer(link)[0] == pid:
+                    text = "".join(c if c.isprintable() else "?" for c in said["name"])
+                    until = said["until"]
+                    return NamedHold(text[:MAX_HOLD], float(until) if until else None)
+    return None
 
 
 def run_of(pid: int) -> str | None:

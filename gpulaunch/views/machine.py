@@ -37,7 +37,7 @@ def _state(card: MachineCard) -> tuple[str, str]:
     if card["health"] != "ok":
         return words.visible(card["health"]), "bold red"
     if card["lease"]:
-        return "leased", "cyan"
+        return "held" if card["hold"] else "leased", "cyan"
     return ("in use", "yellow") if card["users"] or card["state"] else ("free", "green")
 
 
@@ -45,7 +45,7 @@ def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
     if card["outside"]:
         yield f"not used from here: {words.visible(card['outside'])}", "yellow"
     if card["lease"]:
-        yield f"leased by {words.visible(card['lease'])}", ""
+        yield f"{'held' if card['hold'] else 'leased'} by {words.visible(card['lease'])}", ""
     elif card["state"] and not card["users"]:
         yield words.visible(card["state"]), ""
     for user in card["users"]:

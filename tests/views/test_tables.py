@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -16,7 +18,7 @@ from gpulaunch.digest.plan import command, plan_json
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process
-from gpulaunch.gpus.names import Holder
+from gpulaunch.gpus.names import Holder, NamedHold
 from gpulaunch.views.machine import print_gpus, print_runs
 from gpulaunch.views.plain import LinePrinter
 from gpulaunch.views.plan import print_plan
@@ -147,6 +149,14 @@ def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
         "GPU 2  NVIDIA\\x1b[2J H200                  ?  lost: the driver does not answer for it\n"
         "       GPU-dead"
     )
+
+
+def test_a_card_that_is_held_has_the_users_name_for_it_and_its_end() -> None:
+    hold = NamedHold("lunch demo", time.time() + 3600.0)
+    row = usable(*card(0, "GPU-5f3c"), Holder(7, 1000, "ann", "bash", hold=hold))
+    first, second, _ = rendered(lambda c: print_gpus(c, [row]), 40).splitlines()
+    assert first.endswith("held")
+    assert re.fullmatch(r" +held by ann for 'lunch demo' until \d\d:\d\d \(pid 7\): bash", second)
 
 
 def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
