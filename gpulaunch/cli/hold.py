@@ -141,8 +141,9 @@ def _hold(
                 f"{'Ctrl-C gives them back' if count > 1 else 'Ctrl-C gives it back'}; elsewhere:"
             )
             click.echo(f"export {_exported(environment)}")
-        over = _guarded(argv, environment, kept, Term(seconds, grace), single.forget)
-    return _status(argv, over, seconds)
+        heard: list[int] = []
+        over = _guarded(argv, environment, kept, Term(seconds, grace), single.forget, heard)
+    return _status(argv, over, seconds, heard)
 
 
 def _guarded(
@@ -151,25 +152,22 @@ def _guarded(
     kept: Sequence[int],
     term: Term,
     forget: Callable[[], None],
+    heard: list[int],
 ) -> HoldEnd:
-    """Leave the leases to a guard, and wait for its end. A signal that ends it is its own cause."""
+    """Leave the leases to a guard, and wait for its end; signals that caused it go to `heard`."""
     from gpulaunch.app.guard import Guarded, on_signals, terminal_as_before
 
     _flush()
     with terminal_as_before():
         guarded = Guarded(argv, environment, kept, term)
-        on_signals(guarded, _HEARD.append, interrupt=not argv)
+        on_signals(guarded, heard.append, interrupt=not argv)
         for fd in kept:
             os.close(fd)
         forget()
         return guarded.wait()
 
 
-_HEARD: list[int] = []
-"""Signals that ended the hold: the first counts."""
-
-
-def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None) -> int:
+def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None, heard: Sequence[int]) -> int:
     """Return the exit status, and say why where it is not the command's own end."""
     from gpulaunch.text import span
 
@@ -188,8 +186,7 @@ def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None) -> int:
         return over.status
     if over.by == "time":
         return _say("the time is over: given back", OK)
-    number = _HEARD[0] if _HEARD else signal.SIGTERM
-    return _say("given back", 128 + number)
+    return _say("given back", 128 + (heard[0] if heard else signal.SIGTERM))
 
 
 def _no_job(argv: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ how much those differed, and from how few they were.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -94,6 +95,7 @@ class Estimate:
         self._running: dict[AttemptId, Instant] = {}
         self._queued: set[AttemptId] = set()
         self._dues: dict[str, float] = {}
+        self._moments: Counter[float] = Counter()
         self._outside_hours = False
         self._busy = 0.0
         self._began: Instant | None = None
@@ -107,6 +109,11 @@ class Estimate:
     def in_queue(self) -> int:
         """Attempts whose turn in an engine's queue has not come."""
         return len(self._queued)
+
+    @property
+    def moments(self) -> Mapping[float, int]:
+        """How many jobs left do not start before each moment (seconds since 1970)."""
+        return self._moments
 
     def seed(self, ledger: Ledger) -> None:
         """Start from a ledger's jobs and attempts; those that finished count as well."""
@@ -177,7 +184,7 @@ class Estimate:
         scale = total / sum(waiting[n][0] for n in known)
         elapsed, begun, longest = self._under_way(now)
         at_once = (self._busy + elapsed) / max(1e-9, now.mono - self._began.mono)
-        longest = max([longest, *(due - now.utc for due in self._dues.values())])
+        longest = max([longest, *(due - now.utc for due in self._moments)])
         about = FOUR_OF_FIVE * math.sqrt(sum(self._doubt(n, waiting[n][0]) for n in known))
         guess, low, high = (
             max(longest, (sure * scale - begun) / max(1.0, at_once), 0.0)
@@ -221,11 +228,15 @@ class Estimate:
         group.costed = group.costed and job.definition.cost > 0
         self._left[job.name] = (job.definition.group, job.definition.cost)
         if job.definition.due is not None:
-            self._dues[job.name] = job.definition.due.utc
+            due = self._dues[job.name] = job.definition.due.utc
+            self._moments[due] += 1
 
     def _drop(self, name: str) -> None:
         member = self._left.pop(name, None)
-        self._dues.pop(name, None)
+        if (due := self._dues.pop(name, None)) is not None:
+            self._moments[due] -= 1
+            if not self._moments[due]:
+                del self._moments[due]
         if member is not None:
             self._groups[member[0]].left -= 1
             self._groups[member[0]].left_cost -= member[1]

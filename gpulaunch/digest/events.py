@@ -5,6 +5,7 @@ Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one c
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -236,7 +237,10 @@ def _opened(fact: f.RunOpened, at: Instant) -> EventLine:
 
 
 def _planned(at: Instant, ledger: Ledger, before: int) -> EventLine:
-    detail = f"{words.count(before)} succeeded before" if before else ""
+    waiting = (job for job in ledger.jobs.values() if job.state == "waiting" and not job.vanished)
+    moments = Counter(job.definition.due.utc for job in waiting if job.definition.due)
+    done = f"{words.count(before)} succeeded before" if before else ""
+    detail = ", ".join(filter(None, [done, words.not_due(moments, at.utc)]))
     return _line(at, "calm", "planned", several(len(ledger.jobs), "job"), detail)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone, tzinfo
 
 from gpulaunch import wording
@@ -15,6 +15,7 @@ from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Gpu, LadderStep
 from gpulaunch.diagnose.failure.classes import title_of
+from gpulaunch.localtime import until
 from gpulaunch.text import clock
 
 _PLAIN = re.compile(r"[ -~]*")
@@ -85,6 +86,21 @@ def iso(utc: float | None) -> str | None:
 def local_time(utc: float, zone: tzinfo | None = None) -> str:
     """Word a time for people, in the machine's zone or `zone`: `2026-11-20 07:42:15`."""
     return datetime.fromtimestamp(utc, timezone.utc).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def not_due(moments: Mapping[float, int], now: float, zone: tzinfo | None = None) -> str:
+    """`3 not before 19:00 (in 2 h)`: how many jobs wait for each of these moments; empty for none.
+
+    Moments that have come count no more.
+    """
+    ahead = {utc: jobs for utc, jobs in moments.items() if utc > now and jobs}
+    if not ahead:
+        return ""
+    first = min(ahead)
+    when = until(first, first - now, zone)
+    if len(ahead) == 1:
+        return f"{count(ahead[first])} not before {when}"
+    return f"{count(sum(ahead.values()))} not due, the first at {when}"
 
 
 ON_ITS_OWN = "its supervisor is gone; what was handed over goes on, `gpulaunch resume` takes it up"

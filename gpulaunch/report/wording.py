@@ -29,7 +29,7 @@ CAUSE_WORDS: Mapping[Cause, tuple[str, str]] = {
     "memory": ("waiting for memory", "jobs waited for more free memory than the card had"),
     "nothing_ready": (
         "nothing ready",
-        "the jobs left waited for other jobs, a retry's delay, a token or a service",
+        "the jobs left waited for other jobs, a retry's delay, their time, a token or a service",
     ),
     "nothing_left": ("nothing left", "no job was waiting for a card any more"),
     "limit": ("beyond --gpus", "the run had as many cards as --gpus allowed"),

@@ -198,13 +198,13 @@ class ProgressView:
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
         """Return counts and times, on two lines if they do not fit on one."""
         dot = Text(" · ", "dim")
-        counts, times = self._counts(ledger), self._times(now, ledger)
+        counts, times = self._counts(now, ledger), self._times(now, ledger)
         line = Text(" ") + dot.join(counts + times)
         if line.cell_len <= self._width:
             return line
         return Text(" ") + dot.join(counts) + "\n " + dot.join(times)
 
-    def _counts(self, ledger: Ledger) -> list[Text]:
+    def _counts(self, now: Instant, ledger: Ledger) -> list[Text]:
         counts = ledger.counts
         parts = [Text(f"{words.count(counts['succeeded'])} done", "green")]
         for state, style in _BAD.items():
@@ -212,6 +212,8 @@ class ProgressView:
                 parts.append(Text(f"{words.count(counts[state])} {state}", style))
         parts.append(Text(f"{words.count(counts['running'])} running", "cyan"))
         parts.append(Text(f"{words.count(counts['waiting'])} left"))
+        if not_due := words.not_due(self._estimate.moments, now.utc):
+            parts.append(Text(not_due, "dim"))
         if self._estimate.in_queue:
             parts.append(Text(f"{words.count(self._estimate.in_queue)} in the queue", "dim"))
         return parts

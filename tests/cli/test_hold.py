@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ DAEMON = "setsid sh -c 'trap \"\" TERM HUP; echo $$ > daemon; exec sleep 600' & 
 @pytest.fixture(autouse=True)
 def one_card(launcher: Launcher) -> None:
     """All of a test's launchers see the same pretend card."""
-    launcher.environ["GPULAUNCH_SIM_POOL"] = f"hold-{launcher.path.name}"
+    launcher.environ["GPULAUNCH_SIM_POOL"] = f"hold-{uuid.uuid4().hex[:12]}"
 
 
 def is_free(launcher: Launcher) -> bool:

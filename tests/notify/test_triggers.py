@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
+from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
 from gpulaunch.notify.triggers import GAP, Occasions
 
@@ -97,3 +98,12 @@ def test_the_end_waits_for_no_gap_and_brings_what_is_owed_along() -> None:
     one.see(FAILED)
     assert one.due(1.0) == []
     assert one.finish(1.0) == [(0, ("finish", "failures"))]
+
+
+def test_that_the_hours_of_a_run_begin_or_end_is_told_to_nobody() -> None:
+    one = occasions(("paused", None))
+    one.see(f.AdmissionPaused(OutsideHours(5.0), "hours"))
+    assert one.due(0.0) == []
+    one.see(f.AdmissionPaused(Quoted("ten in a row"), "breaker"))
+    one.see(f.AdmissionContinued("hours"))
+    assert one.due(0.0) == [(0, ("paused",))]

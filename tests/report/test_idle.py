@@ -11,6 +11,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Interrupted
+from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.report import fold
 from gpulaunch.report.idle import CAUSES, totals
 from gpulaunch.report.wording import CAUSE_WORDS
@@ -93,6 +94,13 @@ def test_cards_set_aside_and_given_back_say_so() -> None:
     run = History(1).open().jobs("a").add(f.GpuDrained("GPU-0", True)).pass_(10)
     card(run.add(f.GpuDrained("GPU-0", False)), "aside", "Xid 79").pass_(20)
     assert causes(run) == {"given_back": 10, "aside": 20}
+
+
+def test_outside_the_hours_of_a_run_a_card_is_idle_for_that() -> None:
+    run = History(1).open().jobs("a").add(f.AdmissionPaused(OutsideHours(9.0), "hours")).pass_(10)
+    run.add(f.AdmissionPaused(Quoted("a person"))).pass_(5)
+    run.add(f.AdmissionContinued()).pass_(3).add(f.AdmissionContinued("hours")).pass_(1)
+    assert causes(run) == {"hours": 13, "paused": 5, "nothing_ready": 1}
 
 
 def test_a_paused_and_a_stopping_run_say_so() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.digest import words
+from tests import zones
 from tests.views.history import START, gpus
 
 
@@ -68,3 +69,13 @@ def test_visible_text_is_one_line_that_no_terminal_obeys(text: str) -> None:
 )
 def test_a_range_is_as_wide_as_it_is_worth(low: float, high: float, text: str) -> None:
     assert words.rough_range(low, high) == text
+
+
+def test_jobs_that_are_not_due_are_counted_with_the_first_moment() -> None:
+    now = 1_795_600_000.0
+    berlin = zones.BERLIN
+    assert words.not_due({}, now) == words.not_due({now - 1: 3, now + 9: 0}, now) == ""
+    one = words.not_due({now + 7200.0: 1200, now - 5.0: 1}, now, berlin)
+    assert one == "1,200 not before 12:46:40 (in 2 h)"
+    several = words.not_due({now + 7200.0: 2, now + 9000.0: 3}, now, berlin)
+    assert several == "5 not due, the first at 12:46:40 (in 2 h)"

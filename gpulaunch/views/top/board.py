@@ -152,6 +152,12 @@ class Board:
         """Attempts that an engine has in its queue."""
         return self._estimate.in_queue
 
+    @property
+    def not_due(self) -> str:
+        """How many jobs left wait for their moment, and until when, in words; empty for none."""
+        alive = self.alive or self.past
+        return words.not_due(self._estimate.moments, self.now.utc, self.zone) if alive else ""
+
     def failure_of(self, job: JobRecord) -> AttemptRecord | None:
         """Return the newest attempt that failed; None if there is none."""
         return next((a for a in reversed(job.attempts) if a.failure is not None), None)

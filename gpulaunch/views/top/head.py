@@ -76,6 +76,8 @@ def counts(board: Board, width: int) -> Text:
     if board.ledger.vanished:
         parts.append(Text(f"{words.count(board.ledger.vanished)} {words.GONE}", "yellow"))
     parts.append(Text(f"{words.count(known['waiting'])} left"))
+    if board.not_due:
+        parts.append(Text(board.not_due, "dim"))
     if board.in_queue:
         parts.append(Text(f"{words.count(board.in_queue)} in the queue", "dim"))
     about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
