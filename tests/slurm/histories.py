@@ -154,8 +154,8 @@ class History:
         self.epoch = 0
         self.restart()
 
-    def restart(self) -> None:
-        """A new launcher, the one before being gone."""
+    def restart(self, paused: bool = False) -> None:
+        """A new launcher, the one before being gone; `paused`: outside of the run's hours."""
         if self.epoch:
             self._clear()
         self.epoch += 1
@@ -169,6 +169,8 @@ class History:
             warn=lambda job, text: self.warned.append(text),
         )  # fmt: skip
         self.engine = SlurmEngine(context, (), 5.0, self.programs, clock=lambda: self.loop.now)
+        if paused:
+            self.pause(True)
         if self.epoch > 1:
             self.engine.adopt(sorted(self.open))
 

@@ -197,6 +197,26 @@ def test_what_was_held_when_its_launcher_died_is_released_by_the_next(history: H
     assert outcomes(history) == good("one", "two", "a0", "a1", "a2")
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_what_waits_stays_held_by_a_launcher_that_begins_outside_the_hours_of_the_run(
+    history: History, before: bool
+) -> None:
+    """`before`: the launcher that died had held it already."""
+    busy(history, "one", "two")
+    if before:
+        history.pause(True)
+        history.passes(30.0)
+    history.restart(paused=True)
+    history.passes(30.0)
+    free(history)
+    history.passes(100.0)
+    assert {history.cluster.waiting_for(name).reason for name in ("one", "two")} == {"JobHeldUser"}
+    assert outcomes(history) == good("a0", "a1", "a2")
+    history.pause(False)
+    history.finish()
+    assert outcomes(history) == good("one", "two", "a0", "a1", "a2")
+
+
 def test_while_paused_what_waits_does_not_start_and_what_runs_goes_on(history: History) -> None:
     busy(history, "one", "two")
     history.add("lone", Plan(1.0), gpus=2)
