@@ -106,12 +106,16 @@ class ChosenJob:
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """The program to execute. `out` is the command's `{{out}}`; `address` a service's HOST:PORT."""
+    """The program to execute. `out` is the command's `{{out}}`, `keep` the job's `{{keep}}`.
+
+    `address` is a service's HOST:PORT.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     environment: Mapping[str, str] = field(repr=False)
     out: str
+    keep: str = ""
     address: str = ""
 
 
@@ -123,6 +127,11 @@ def chosen(
     job = _picked(name, source)
     if why := _why_not(job, source.plan, os.environ):
         raise UsageError(f"{job.name} {why}")
+    if job.keep and (running := _running_attempt(job.name, source)):
+        raise UsageError(
+            f"{job.name} runs, as attempt {running}, and both would write into its keep directory:"
+            f" wait for its end, or cancel it"
+        )
     try:
         require_surroundings(job)
     except NotPreparedError as error:
@@ -142,9 +151,10 @@ def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
     kind = "simulated GPU" if any(gpu.simulated for gpu in gpus) else "GPU"
     cards = f"{kind} {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no card"
     serves = f", serving at {made.address}" if made.address else ""
+    kept = f" and the job's own {typed(Path(made.keep))} as its keep" if made.keep else ""
     return (
         f"{asked.job.name} of {asked.source}, on {cards}{serves}, in {typed(Path(made.cwd))}, with"
-        f" {typed(Path(made.out))} as its out: {clip(visible(command), MAX_COMMAND_LENGTH)}"
+        f" {typed(Path(made.out))} as its out{kept}: {clip(visible(command), MAX_COMMAND_LENGTH)}"
     )
 
 
@@ -161,6 +171,8 @@ def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) 
     step = next_step(asked.source.ledger, job)
     place = replace(place, step=step.number if step is not None else None)
     values = placeholders(place, str(log), materialise(job, home), step)
+    if job.keep:
+        os.makedirs(place.keep, 0o700, exist_ok=True)
     changes = dressed(job, place, EnvironmentMaker(asked.pool.machine, environ), values)
     ready_at = render(job.service.ready, values) if job.service else ""
     return ByHand(
@@ -168,6 +180,7 @@ def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) 
         cwd=job.cwd,
         environment=changes.over(environ),
         out=place.out,
+        keep=place.keep if job.keep else "",
         address=address_of(ready_at) if ready_at else "",
     )
 
@@ -235,6 +248,7 @@ def _place(asked: ChosenJob, home: RunDir, gpus: Sequence[Gpu]) -> AttemptPlace:
         run_dir=str((source.directory if source.run else home).path),
         attempt=asked.attempt,
         out=str(home.outs),
+        keep=(source.directory if source.run else home).keep_dir(job.name),
         port=port_for_good() if wants_port(job) else None,
     )
 
@@ -307,6 +321,13 @@ def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:
                 " starts one)"
             )
     return ""
+
+
+def _running_attempt(job: str, source: Source) -> int | None:
+    """Return the number of the job's attempt that has not ended; None where there is none."""
+    record = source.ledger.jobs.get(job)
+    last = record.attempts[-1] if record is not None and record.attempts else None
+    return last.id.number if last is not None and last.is_open else None
 
 
 def _notes(job: Job, source: Source) -> Iterator[str]:

@@ -79,6 +79,9 @@ class TypedPaths:
     def out(self, attempt: AttemptId) -> str:
         return self._typed(self._run.out(attempt))
 
+    def keep(self, job: str) -> str:
+        return self._typed(self._run.keep(job))
+
     def _typed(self, path: Path) -> str:
         return typed(path, self._base)
 

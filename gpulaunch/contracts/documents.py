@@ -126,6 +126,7 @@ class RunJob(TypedDict):
     signal: Annotated[int | None, "of its last attempt"]
     failure: Annotated[str | None, "the failure class of its last attempt"]
     evidence: Annotated[str, "what shows the class"]
+    keep: Annotated[str | None, "the path of its {{keep}}, where there is one"]
     attempts: Annotated[list[Attempt], "the first one first"]
 
 

@@ -213,8 +213,9 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
     script imports). `given`: it was added to a live list, and no file has it. Where there is a
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
-    `ladder`: values that change with retries; they are slots, too.
-    `engine` holds options for engines: by engine, by key, words.
+    `ladder`: values that change with retries; they are slots, too. `engine` holds options for
+    engines: by engine, by key, words. `keep`: its attempts share a directory that outlives each of
+    them.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -255,6 +256,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     ladder: Ladder | None = None
     engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     given: bool = False
+    keep: bool = False
     digest: str = ""
 
 

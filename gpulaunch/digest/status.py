@@ -171,6 +171,7 @@ def _gpu_json(record: GpuRecord) -> RunCard:
 def _job_json(run: Standing, job: JobRecord) -> RunJob:
     last = job.attempts[-1] if job.attempts else None
     ended = last.outcome if last else None
+    keep = os.fspath(run.paths.keep(job.name))
     return {
         "name": job.name,
         "state": job.state,
@@ -181,6 +182,7 @@ def _job_json(run: Standing, job: JobRecord) -> RunJob:
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
         "evidence": evidence_of(job),
+        "keep": keep if os.path.isdir(keep) else None,
         "attempts": [_attempt_json(run, attempt) for attempt in job.attempts],
     }
 

@@ -32,6 +32,8 @@ class RunPaths(Protocol):
 
     def out(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
 
+    def keep(self, job: str) -> os.PathLike[str] | str: ...
+
 
 MAX_FAILURES_TOLD = 10
 """Kinds of failures, and causes of skipping, that are shown one by one."""

@@ -35,6 +35,8 @@ CACHES = {
 # Names the variables that were gpulaunch's own choice: for a launcher inside the job they are not
 # "what the user set", and must not win there.
 CHOSEN = "GPULAUNCH_CHOSEN"
+KEEP = "GPULAUNCH_KEEP"
+"""Names the directory that a job's attempts share, for the jobs that use one."""
 KINDS_KEPT = 64
 """Kinds of attempts at most of which `EnvironmentMaker` remembers what they share."""
 _PORT = "\0"
@@ -69,6 +71,7 @@ class AttemptPlace(Struct, frozen=True):
     run_dir: str = ""
     attempt: int = 1
     out: str = ""
+    keep: str = ""
     port: int | str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     step: int | None = None
@@ -121,6 +124,8 @@ def delta(
     """
     chosen_above = frozenset(base.get(CHOSEN, "").split(",")) - {""}
     unset = set(chosen_above)
+    if not job.keep:
+        unset.add(KEEP)  # of a job of gpulaunch around this one
     if not job.inherit_ranks:
         unset.update(RANKS)
     if not isinstance(job.run, tuple) and place.slots is None:
@@ -217,7 +222,7 @@ def _between(base: Mapping[str, str], whole: Mapping[str, str]) -> Delta:
 def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple[object, ...]:
     """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
-    flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple)
+    flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
     cards = place.gpus, place.style
     return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
 
@@ -265,6 +270,8 @@ def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
             "GPULAUNCH_ATTEMPT": str(place.attempt),
             "GPULAUNCH_OUT": place.out,
         }
+        if job.keep:
+            facts[KEEP] = place.keep
     if place.step is not None:
         facts["GPULAUNCH_STEP"] = str(place.step)
     return facts
@@ -306,6 +313,7 @@ def placeholders(
         **(step.values if step is not None else {}),
         "run_dir": place.run_dir,
         "out": place.out,
+        "keep": place.keep,
         "log": log,
         "gpu": "0" if place.card else "",
         "gpu_index": place.gpu_index,

@@ -72,6 +72,7 @@ def command_of(
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
     values = placeholders(place, log, inputs, launch.step)
     changes = dressed(job, place, context.environments, values)
+    outputs, kept = _outputs(job, values)
     return Command(
         attempt=str(attempt),
         argv=argv_of(job, values) if job.worker is None else _worker(job, changes, context.base),
@@ -84,7 +85,8 @@ def command_of(
         timeout=job.timeout,
         idle_timeout=job.idle_timeout,
         grace=job.grace,
-        outputs=_outputs(job, values),
+        outputs=outputs,
+        kept_outputs=kept,
         success_codes=job.success_codes,
         hidden=strict.hidden(job, place.gpus),
         task=_task(job, values, changes),
@@ -128,12 +130,20 @@ def ports_for(job: Job) -> int:
     return 1 + wants_port(job)
 
 
-def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the outputs as absolute patterns, in which inserted values are no patterns."""
+def _outputs(job: Job, values: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the outputs as absolute patterns, in which inserted values are no patterns.
+
+    The second part are those below `{{keep}}`: an earlier attempt of the job may have made them.
+    """
     if not job.outputs:
-        return ()
+        return (), ()
     plain = {name: glob.escape(value) for name, value in values.items()}
-    return tuple(os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs)
+    found = [os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs]
+    if not job.keep:
+        return tuple(found), ()
+    below = os.path.join(plain["keep"], "")
+    kept = tuple(path for path in found if path.startswith(below))
+    return tuple(path for path in found if path not in kept), kept
 
 
 def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,6 +197,8 @@ def make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = N
     logs = os.path.dirname(log)
     if not os.path.isdir(logs):
         os.makedirs(logs, 0o700, exist_ok=True)
+    if launch.job.keep:
+        os.makedirs(run.keep_dir(launch.job.name), 0o700, exist_ok=True)
     require_surroundings(launch.job)
 
 

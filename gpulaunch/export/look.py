@@ -269,9 +269,9 @@ def _has_magic(text: Text) -> bool:
 
 
 def _is_own(text: Text) -> bool:
-    """Below {{out}}, which is empty at every start."""
+    """Below {{out}}, which is empty at every start, or {{keep}}, where the age does not count."""
     first = parts_of(text)[0]
-    return isinstance(first, Slot) and first.name == "out"
+    return isinstance(first, Slot) and first.name in ("out", "keep")
 
 
 def unescaped_text(text: Text) -> tuple[Text, bool]:

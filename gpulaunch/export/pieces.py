@@ -25,6 +25,7 @@ FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsoc
 AT_START: Values = {
     "run_dir": "GPULAUNCH_RUN_DIR",
     "out": "GPULAUNCH_OUT",
+    "keep": "GPULAUNCH_KEEP",
     "log": "GPULAUNCH_LOG",
     "attempt": "GPULAUNCH_ATTEMPT",
     "port": "GPULAUNCH_PORT",
@@ -145,11 +146,14 @@ def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
     ]
     exported = ["GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", "GPULAUNCH_LOG"]
     exported += ["GPULAUNCH_PORT"] if wants(job, "port") else []
+    keep = 'GPULAUNCH_KEEP="$GPULAUNCH_RUN_DIR/keep/$GPULAUNCH_JOB"'
+    exported += ["GPULAUNCH_KEEP"] if job.keep else []
     return [
         'mkdir -p "$GPULAUNCH_RUN_DIR"/{logs,out,results} || exit',
         *([per_job["input"]] if "input" in per_job else []),
         f"cd -- {per_job['cwd']} || exit",
         'GPULAUNCH_LOG="$GPULAUNCH_RUN_DIR/logs/$GPULAUNCH_JOB.log"',
+        *([f'{keep} && mkdir -p "$GPULAUNCH_KEEP" || exit'] if job.keep else []),
         *([] if job.inherit_ranks else [f"unset {RANKS}"]),
         f"export {THREADS}=${{{THREADS}:-1}} {' '.join(exported)}",
         'exec >>"$GPULAUNCH_LOG" 2>&1 </dev/null',

@@ -41,6 +41,7 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         coded_text(keeper.get("term_by") or ""),
         [str(code) for code in keeper.get("success_codes", [0])],
         child["outputs"],
+        child["kept_outputs"],
         child["argv"],
         list(map("=".join, child["env_set"].items())),
         child["env_unset"],
@@ -150,7 +151,8 @@ class WorkerItem:
 class LaunchOrder:
     """A command as keepers read it, once its first field is read; `message` is the whole of it.
 
-    `success_codes` and `outputs`: what counts as a success. `oom_kills`: the file that counts them.
+    `success_codes`, `outputs` and `kept_outputs`, which may be older than the attempt: what counts
+    as a success. `oom_kills`: the file that counts them.
     `term_by`: who sends TERM to all processes here, if anybody does. `hidden`: None without
     isolation. `item`: a worker's. `main`: how a job looks that goes on without an exec.
 
@@ -171,6 +173,7 @@ class LaunchOrder:
         self.term_by = fields.text()
         self.success_codes = [number_of(code) for code in fields.many()]
         self.outputs = fields.many()
+        self.kept_outputs = fields.many()
         self.argv = fields.many()
         self.env_set = dict(entry.split(b"=", 1) for entry in fields.many())
         self.env_unset = fields.many()
@@ -181,3 +184,7 @@ class LaunchOrder:
         if not (self.argv and fields.whole):
             raise ValueError("expected a launch, found a part of one, or more than that")
         self.main: dict[str, Any] | None = json.loads(main) if main else None
+
+    @property
+    def all_outputs(self) -> list[bytes]:
+        return [*self.outputs, *self.kept_outputs]

@@ -350,6 +350,7 @@ class EntryExpansion(Struct):
             worker=worker,
             item=values if worker is not None else _NO_VALUES,
             engine=self._engine(resolved),
+            keep=texts.keeps,
             **found,
             **{name: resolved[name] for name in _AS_TYPED & resolved.keys()},
         )

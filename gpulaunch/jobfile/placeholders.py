@@ -17,7 +17,9 @@ from gpulaunch.core.template import Slot, Text, slots, text_of
 NAME = re.compile(r"[^\W\d][\w-]{0,99}")
 PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
 
-START = frozenset({"run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"})
+START = frozenset(
+    {"run_dir", "out", "keep", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"}
+)
 """Names whose values are known only when a job starts; their slots stay in the Job's texts."""
 
 OF_PATHS = ("path", "stem", "name", "dir", "ext")

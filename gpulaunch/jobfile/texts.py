@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from gpulaunch.core.model import Job, Ladder, Service
 from gpulaunch.core.template import Template, Text, fill, literals, parts_of, slots
 from gpulaunch.jobfile.convert import UNFIT
-from gpulaunch.jobfile.fields import Deferred, compiled_names
+from gpulaunch.jobfile.fields import Deferred, compiled_names, texts_in
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.globs import home_expanded
 from gpulaunch.jobfile.items import Items
@@ -44,6 +44,16 @@ _IN_TEXTS = "run, env, outputs and service.ready"
 def clean(value: str) -> str:
     """Return a value as it stands in a name."""
     return UNFIT.sub("_", value)
+
+
+def _uses_keep(fields: Fields) -> bool:
+    """Tell whether the entry's jobs use `{{keep}}`: by that, or by its variable's name."""
+    texts = [fields.get("run"), fields.get("env"), fields.get("outputs")]
+    plain = [list(text) if isinstance(text, tuple) else text for text in texts]
+    return any(
+        "GPULAUNCH_KEEP" in text or ("{{" in text and "keep" in names_in(compile_raw(text)))
+        for text in texts_in(plain)
+    )
 
 
 class Texts:
@@ -77,6 +87,7 @@ class Texts:
             compile_raw(home_expanded(text, home)) for text in fields.get("outputs", ())
         )
         self.ready = compile_raw(fields.get("service") or "")
+        self.keeps = _uses_keep(fields)
         self.waits = {
             field: tuple(compile_raw(text) for text in fields.get(field, ()))
             for field in ("needs", "after")

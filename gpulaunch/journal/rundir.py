@@ -4,7 +4,7 @@
       latest -> NAME-20261120-074215
       NAME-20261120-074215/     (mode 0700)
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
-        logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/
+        logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
         slurm/  on a cluster: see `engines/slurm/rundir.py`
@@ -105,6 +105,8 @@ class RunDir(Struct, frozen=True):
     report = Below("report.html")
     logs = Below("logs")
     outs = Below("out")
+    keeps = Below("keep")
+    """The directories that jobs' attempts share, once a job uses one."""
     results = Below("results")
     ends = Below("ends")
     inputs = Below("inputs")
@@ -144,6 +146,13 @@ class RunDir(Struct, frozen=True):
     def out_dir(self, attempt: AttemptId) -> str:
         """Return the path of the attempt's `{{out}}` as text, for the same reason."""
         return f"{self.path}/out/{_checked(attempt.job)}.{attempt.number}"
+
+    def keep_dir(self, job: str) -> str:
+        """Return the path of the job's `{{keep}}`, which outlives its attempts, as text."""
+        return f"{self.path}/keep/{_checked(job)}"
+
+    def keep(self, job: str) -> Path:
+        return Path(self.keep_dir(job))
 
     def result(self, job: str) -> Path:
         return self.results / _checked(job)

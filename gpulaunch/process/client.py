@@ -416,6 +416,7 @@ def for_the_child(command: Command) -> dict[str, object]:
         "cwd": coded(command.cwd),
         "log": coded(command.log),
         "outputs": coded_all(command.outputs),
+        "kept_outputs": coded_all(command.kept_outputs),
         "hidden": None if command.hidden is None else coded_all(command.hidden),
         "worker": None if command.task is None else _task(command, command.task),
         "main": None if command.main is None else _main(command.main),

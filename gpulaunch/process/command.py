@@ -81,7 +81,8 @@ class Command:
     and `end` are absolute paths of files that do not exist yet; with a `slot`, `end` is a file of
     many ends, which may exist, and the slot is free. `timeout` (from the start), `idle_timeout`
     (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
-    glob patterns, looked at after an exit with one of `success_codes`; a path that exists stands
+    glob patterns, looked at after an exit with one of `success_codes`; those that are kept may be
+    older than the attempt. A path that exists stands
     for itself, whatever characters it has, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that the job does not see, in namespaces of its own; None: no
     namespaces. `task`: the program is a worker, and this is its item. `main`: on a pair of a
@@ -100,6 +101,7 @@ class Command:
     idle_timeout: float | None = None
     grace: float = 10.0
     outputs: tuple[str, ...] = ()
+    kept_outputs: tuple[str, ...] = ()
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
     task: Task | None = None
@@ -109,7 +111,7 @@ class Command:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
         words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
-        words += (self.log, self.end, *self.outputs, *(self.hidden or ()))
+        words += (self.log, self.end, *self.outputs, *self.kept_outputs, *(self.hidden or ()))
         if "\0" in "".join(words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if "" in self.env_set or "=" in "".join(self.env_set):

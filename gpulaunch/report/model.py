@@ -60,7 +60,8 @@ class CardRow(Struct, frozen=True):
 
 
 class FailedJob(Struct, frozen=True):
-    """A job of which an attempt failed. `log` is its address, None where there is none."""
+    """A job of which an attempt failed. `log` is its address, `keep` that of its `{{keep}}`,
+    None where there is none."""
 
     name: str
     attempt: int
@@ -70,6 +71,7 @@ class FailedJob(Struct, frozen=True):
     evidence: str
     lines: tuple[str, ...]
     log: str | None
+    keep: str | None
     mended: bool
 
 

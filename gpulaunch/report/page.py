@@ -49,13 +49,14 @@ def page(
     logs: Mapping[AttemptId, str],
     manifest: Sequence[tuple[str, str]],
     next_command: str | None = None,
+    keeps: Mapping[str, str] | None = None,
 ) -> Page:
-    """Return the page. `logs`: the addresses of those that are there."""
+    """Return the page. `logs` and `keeps`: the addresses of those that are there."""
     history, when = data.history, data.when
     ledger = history.ledger
     rows = tuple(_card_row(history.cards[uuid], spans) for uuid, spans in data.spans.items())
     shown = [cause for cause in CAUSES if any(p.cause == cause for row in rows for p in row.parts)]
-    failed = failures(data, logs)
+    failed = failures(data, logs, keeps or {})
     skipped = Counter(
         job_reason(job.reason) for job in ledger.jobs.values() if job.state == "skipped"
     )
@@ -95,7 +96,9 @@ def _remark(remark: TimedRemark, history: RunHistory) -> tuple[float, str, str]:
     return remark.at, about, words.visible(remark.text)
 
 
-def failures(data: ReportData, logs: Mapping[AttemptId, str]) -> tuple[FailureGroup, ...]:
+def failures(
+    data: ReportData, logs: Mapping[AttemptId, str], keeps: Mapping[str, str]
+) -> tuple[FailureGroup, ...]:
     """Return what failed by class, the most frequent first; each job by its newest failure."""
     history, when = data.history, data.when
 
@@ -109,6 +112,7 @@ def failures(data: ReportData, logs: Mapping[AttemptId, str]) -> tuple[FailureGr
             evidence=words.visible(attempt.evidence),
             lines=tuple(map(words.visible, data.tails.get(attempt.id, ()))),
             log=logs.get(attempt.id),
+            keep=keeps.get(job.name),
             mended=job.state == "succeeded",
         )
 

@@ -116,13 +116,26 @@ def report(
         uses = reader.uses() if reader else {}
         measured = curves(reader, history.cards, when) if reader else {}
     zone = zone or _zone(when.start)
-    address = quote(os.fsencode(os.path.relpath(run.logs, beside or run.path))) + "/"
+    address = _address(run.logs, beside or run.path)
+    below = _address(run.keeps, beside or run.path)
+    keeps = {name: below + quote(os.fsencode(name)) for name in _names(run.keeps)}
     ends = tails(history.attempts_by_job(), when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
     data = ReportData(history, when, spans(history, when), uses, measured, ends)
     go_on = next_command(when.state, history.ledger, os.fspath(run.path))
-    told = page(data, logs, manifest_rows(run, history), go_on)
+    told = page(data, logs, manifest_rows(run, history), go_on, keeps)
     return render(told, drawing(data, zone.utcoffset(None).total_seconds(), address), zone)
+
+
+def _address(directory: Path, beside: Path) -> str:
+    return quote(os.fsencode(os.path.relpath(directory, beside))) + "/"
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]:

@@ -39,6 +39,7 @@ _SHELL = ["bash", "-eo", "pipefail", "-c"]
 _OF_THE_INTERPRETER = frozenset({"PATH", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "CONDA_PREFIX"})
 _AT_START = {
     "GPULAUNCH_OUT": "out",
+    "GPULAUNCH_KEEP": "keep",
     "GPULAUNCH_RUN_DIR": "run_dir",
     "GPULAUNCH_LOG": "log",
     "GPULAUNCH_PORT": "port",

@@ -236,6 +236,9 @@ def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, s
     if job.changed:
         yield "", "it was defined differently when it succeeded"
     yield "run", words.visible(os.fspath(run.paths.root))
+    keep = os.fspath(run.paths.keep(job.name))
+    if os.path.isdir(keep):
+        yield "keep", words.visible(keep)
 
 
 def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]:

@@ -70,6 +70,7 @@ def some_command(chance: random.Random) -> Command:
         idle_timeout=maybe(seconds),
         grace=seconds(),
         outputs=some,
+        kept_outputs=some[1:],
         success_codes=frozenset({chance.randrange(256), 0}),
         hidden=maybe(lambda: tuple(f"/dev/{one}" for one in some)),
         task=maybe(lambda: task),
@@ -136,7 +137,7 @@ def read_by_python(message: bytes) -> list[Any]:
     told = [*start, *map(_shown, [*texts, order.term_by.encode("utf-8", "surrogateescape")])]
     told += [*limits, order.grace]
     told += [[len(order.success_codes), *order.success_codes]]
-    told += map(_all_shown, (order.outputs, order.argv, env, order.env_unset))
+    told += map(_all_shown, (order.outputs, order.kept_outputs, order.argv, env, order.env_unset))
     told += [None if order.hidden is None else _all_shown(order.hidden)]
     if item := order.item:
         numbers = (item.items, item.memory, item.load_timeout)

@@ -30,6 +30,7 @@ static void show_launch(struct text *t, const struct launch *l) {
   putf(t, ",[%zu", l->ncodes);
   for (size_t i = 0; i < l->ncodes; i++) putf(t, ",%ld", strtol(l->codes[i], NULL, 10));
   putf(t, "]"), show_all(t, l->outputs, l->noutputs);
+  show_all(t, l->kept, l->nkept);
   show_all(t, l->argv, l->nargv), show_all(t, l->set, l->nset), show_all(t, l->unset, l->nunset);
   if (l->isolated) show_all(t, l->hidden, l->nhidden);
   else putf(t, ",null");

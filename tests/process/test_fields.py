@@ -44,6 +44,7 @@ def test_a_command_comes_as_it_was_sent() -> None:
         idle_timeout=0.5,
         grace=0.0,
         outputs=(odd, "/x/*"),
+        kept_outputs=("/k",),
         success_codes=frozenset({0, 3}),
     )
     got = read(sent)
@@ -55,6 +56,7 @@ def test_a_command_comes_as_it_was_sent() -> None:
     assert (got.end, got.slot, got.cwd) == (b"/end", 7, b"/c")
     assert got.env_set == {b"A": b"b=c", b"B": b""}
     assert (got.env_unset, got.outputs) == ([b"C"], [os.fsencode(odd), b"/x/*"])
+    assert got.kept_outputs == [b"/k"]
     assert (got.timeout, got.idle_timeout, got.grace) == (2.0, 0.5, 0.0)
     assert (got.success_codes, got.hidden, got.item, got.main) == ([0, 3], None, None, None)
 
@@ -95,9 +97,9 @@ def test_a_workers_limits_come_as_they_were_sent() -> None:
         (6, b"inf"),
         (6, b" 1"),
         (3, b"+1"),
-        (14, b"0"),
-        (20, b"5"),
-        (22, b"\x00"),
+        (15, b"0"),
+        (21, b"5"),
+        (23, b"\x00"),
     ],
 )
 def test_what_is_no_command_is_refused(at: int, field: bytes) -> None:

@@ -33,6 +33,9 @@ class Paths:
     def out(self, attempt: AttemptId) -> Path:
         return self.root / "out" / str(attempt)
 
+    def keep(self, job: str) -> Path:
+        return self.root / "keep" / job
+
 
 def rendered(show: Callable[[Console], None], columns: int | None = None) -> str:
     """What `show` prints to a pipe, lines without trailing blanks."""

@@ -63,6 +63,7 @@ def test_json_has_the_documented_shape() -> None:
         "signal": None,
         "failure": None,
         "evidence": "",
+        "keep": None,
         "attempts": [
             {
                 "number": 1,

@@ -235,6 +235,7 @@ class LocalAttempts:
             run_dir=str(self._context.run.path),
             attempt=attempt.number,
             out=self._context.run.out_dir(attempt),
+            keep=self._context.run.keep_dir(attempt.job),
             gpus=launch.gpus,
             style="uuid" if self._context.force_uuid else job.visible,
             scope=scope(self._context.run_id, attempt),

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from gpulaunch.core.model import Job
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.environment import CACHES, CHOSEN, Delta
+from gpulaunch.engines.environment import CACHES, CHOSEN, KEEP, Delta
 from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.process.command import Command, Main
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, PreloadUnavailable
@@ -31,7 +31,7 @@ OF_ENTRY = 4
 """Kinds of server for one entry of the job file: where each job has its own, nothing is shared."""
 STARTS = 2
 """Starts of a server that ends by itself, before its jobs start cold."""
-ATTEMPTS_OWN = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", "GPULAUNCH_LEASED")
+ATTEMPTS_OWN = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", KEEP, "GPULAUNCH_LEASED")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
 _UNREAD = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *CACHES})
 """Variables that are read only after the fork, when a card or its cache is first used."""

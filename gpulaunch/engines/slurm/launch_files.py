@@ -76,6 +76,7 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
         run_dir=str(run.path),
         attempt=attempt.number,
         out=str(run.out(attempt)),
+        keep=context.run.keep_dir(attempt.job),
         port=slots.port if wants_port(job) else None,
         step=launch.step.number if launch.step is not None else None,
         slots=slots,

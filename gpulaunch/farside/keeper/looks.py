@@ -110,10 +110,11 @@ def look_at_log(launch: LaunchOrder) -> dict[str, list[int]]:
 def look_for_outputs(launch: LaunchOrder, since: int) -> dict[str, list[str]]:
     """Return the outputs that are missing, each with what is wrong with it."""
     missing = []
-    for path in launch.outputs:
-        fault = fault_of_pattern(path, since)
-        if fault is not None:
-            missing.append(shown(path) + fault)
+    for paths, oldest in ((launch.outputs, since), (launch.kept_outputs, 0)):
+        for path in paths:
+            fault = fault_of_pattern(path, oldest)
+            if fault is not None:
+                missing.append(shown(path) + fault)
     return {"missing": missing}
 
 

@@ -60,7 +60,7 @@ def start_cold(attempt: KeeperAttempt, what: str, reaped: bool = False) -> None:
 
 
 def check_or_finish(attempt: KeeperAttempt) -> None:
-    if attempt.launch.outputs and attempt.result.succeeded(attempt.launch.success_codes):
+    if attempt.launch.all_outputs and attempt.result.succeeded(attempt.launch.success_codes):
         attempt.phase = Checking(attempt)
     else:
         attempt.finish()
@@ -347,7 +347,7 @@ class Checking(Phase):
             self.conclude([])
         elif now >= self.limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
-            self.conclude([f"{shown(path)} {words}" for path in attempt.launch.outputs])
+            self.conclude([f"{shown(path)} {words}" for path in attempt.launch.all_outputs])
         elif attempt.looks.helper is None and now >= self.at:
             assert attempt.end_file is not None
             asked = attempt.looks.ask(look_for_outputs, attempt.launch, attempt.end_file.since)

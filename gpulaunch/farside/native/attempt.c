@@ -432,13 +432,20 @@ static void look_at_log(int pipe) {
   dprintf(pipe, "%lld %lld ", (long long)seen.st_size, changed);
 }
 
+static size_t noutputs(void) { return a.l.noutputs + a.l.nkept; }
+
+static const char *output(size_t i) {
+  return i < a.l.noutputs ? a.l.outputs[i] : a.l.kept[i - a.l.noutputs];
+}
+
 static void look_for_outputs(int pipe) { /* "!", what is missing, each with its NUL, and "." */
   struct text t = {0};
   put(&t, "!", 1);
-  for (size_t i = 0, told = 0; i < a.l.noutputs && told < MISSING_MOST; i++) {
-    char *fault = fault_of_output(a.l.outputs[i], a.since);
+  for (size_t i = 0, told = 0; i < noutputs() && told < MISSING_MOST; i++) {
+    /* What is kept may be an earlier attempt's. */
+    char *fault = fault_of_output(output(i), i < a.l.noutputs ? a.since : INT64_MIN);
     if (!fault) continue;
-    putf(&t, "%s%s", a.l.outputs[i], fault);
+    putf(&t, "%s%s", output(i), fault);
     put(&t, "", 1);
     free(fault);
     told++;
@@ -620,7 +627,7 @@ void attempt_stop(const char *reason, const char *by, bool now) {
 /* ── What follows from it ──────────────────────────────────────────────────────────────────────── */
 
 static void check_or_finish(void) {
-  if (a.checked || !a.l.noutputs || !has_succeeded()) {
+  if (a.checked || !noutputs() || !has_succeeded()) {
     finish();
     return;
   }
@@ -701,8 +708,8 @@ static void advance_checking(double now) {
     conclude();
   } else if (now >= a.check_limit) {
     const char *why = " (its file system gave no answer within 60 s)";
-    for (size_t i = 0; i < a.l.noutputs && a.nmissing < MISSING_MOST; i++)
-      if (asprintf(&a.missing[a.nmissing++], "%s%s", a.l.outputs[i], why) < 0) die("asprintf");
+    for (size_t i = 0; i < noutputs() && a.nmissing < MISSING_MOST; i++)
+      if (asprintf(&a.missing[a.nmissing++], "%s%s", output(i), why) < 0) die("asprintf");
     conclude();
   } else if (!a.helper && now >= a.check_at) {
     a.check_at = ask(look_for_outputs) ? INFINITY : now + 1.0;

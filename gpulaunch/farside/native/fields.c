@@ -89,6 +89,7 @@ bool parse_launch(struct fields f, struct launch *l) {
   l->codes = next_list(p, &l->ncodes);
   for (size_t i = 0; i < l->ncodes; i++) number_of(p, l->codes[i]);
   l->outputs = next_list(p, &l->noutputs);
+  l->kept = next_list(p, &l->nkept);
   l->argv = next_list(p, &l->nargv);
   l->set = next_list(p, &l->nset);
   for (size_t i = 0; i < l->nset; i++) p->wrong = p->wrong || !strchr(l->set[i], '=');
@@ -103,7 +104,7 @@ bool parse_launch(struct fields f, struct launch *l) {
 }
 
 void free_launch(struct launch *l) {
-  free(l->codes), free(l->outputs), free(l->argv), free(l->set), free(l->unset);
+  free(l->codes), free(l->outputs), free(l->kept), free(l->argv), free(l->set), free(l->unset);
   free(l->hidden);
   free(l->fields.memory);
 }

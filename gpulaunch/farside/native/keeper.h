@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define PROTOCOL "3" /* as in ../wire.py, with these three */
+#define PROTOCOL "4" /* as in ../wire.py, with these three */
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
@@ -78,8 +78,8 @@ struct launch {
   long slot;                                     /* below zero: `end` is this attempt's own file */
   const char *timeout_text, *idle_timeout_text;  /* as the record has them */
   double timeout, idle_timeout, grace;           /* below zero: none */
-  const char **codes, **outputs, **argv, **set, **unset, **hidden;
-  size_t ncodes, noutputs, nargv, nset, nunset, nhidden;
+  const char **codes, **outputs, **kept, **argv, **set, **unset, **hidden; /* kept: outputs too */
+  size_t ncodes, noutputs, nkept, nargv, nset, nunset, nhidden;
   bool isolated;
   const char *key, *item;        /* of a worker; NULL: the job is none */
   long items;                    /* this and the next two below zero: no limit */
