@@ -65,7 +65,7 @@ class Source:
     """Where a job is taken from: a plan, and what a run knows of its jobs, if there is one.
 
     `directory` is the run's, or, without a run, the one where runs are made; `run` the run's id,
-    else empty.
+    else empty; `alive`: its supervisor is.
     """
 
     plan: Plan
@@ -73,6 +73,7 @@ class Source:
     options: RunOptions
     run: str = ""
     ledger: Ledger = field(default_factory=Ledger)
+    alive: bool = False
 
     @property
     def file(self) -> str:
@@ -267,11 +268,12 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
             f"{typed(found.path)} runs on {manifest.engine.capitalize()}, whose nodes this machine"
             " is none of: status JOB shows a job's command, to be given after -- where it can run"
         )
-    ledger = remembered(found, state_of(found), observer)
+    state = state_of(found)
+    ledger = remembered(found, state, observer)
     before = replace(manifest, choices=_of_one_job(manifest.choices))
     options = as_before(options, before, ledger, observer)
     plan = plan_again(found, manifest, options, recorded)
-    return Source(plan, found, options, manifest.run, ledger)
+    return Source(plan, found, options, manifest.run, ledger, state == "running")
 
 
 def _of_one_job(choices: Choices) -> Choices:
@@ -324,10 +326,13 @@ def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:
 
 
 def _running_attempt(job: str, source: Source) -> int | None:
-    """Return the number of the job's attempt that has not ended; None where there is none."""
+    """Return the number of the job's attempt that has not ended; None where there is none.
+
+    What a supervisor that is gone has left, its keepers end.
+    """
     record = source.ledger.jobs.get(job)
     last = record.attempts[-1] if record is not None and record.attempts else None
-    return last.id.number if last is not None and last.is_open else None
+    return last.id.number if source.alive and last is not None and last.is_open else None
 
 
 def _notes(job: Job, source: Source) -> Iterator[str]:
