@@ -112,6 +112,15 @@ _CARD_IS = {
 _PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
 
 
+def warning(sent: m.SentWarning) -> str:
+    """Return what became of a job's warning: `its timeout is near: SIGUSR2 sent to 1 process`."""
+    why = "its timeout is near" if sent.why == "timeout" else "it is to stop"
+    name = signal_name(sent.signal)
+    if not sent.processes:
+        return f"{why}, and no process of it takes {name}: none was sent"
+    return f"{why}: {name} sent to {several(sent.processes, 'process', 'processes')}"
+
+
 def signal_name(number: int) -> str:
     """Return `SIGSEGV` for 11; `signal 40` where there is no name."""
     return f"SIG{_SIGNALS[number]}" if number in _SIGNALS else f"signal {number}"

@@ -29,6 +29,7 @@ from gpulaunch.notify.preflight import Looking
 if TYPE_CHECKING:
     from gpulaunch.diagnose.lint import Finding
 
+NEVER_WARNED = "the job has no timeout to be warned of: give it timeout:, or spare: true"
 WARNINGS = 20
 """Warnings of scripts that `run` shows; `check` shows all."""
 
@@ -127,10 +128,18 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
         return scheduler_support.unfit(plan, jobs, pool.limit)
     if found := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
         return found
+    if found := _unwarned(plan, jobs):
+        return found
     wanting = [job for job in jobs if job.isolation == "strict"]
     if wanting and (why := strict.refusal(pool.gpus)):
         return [plan.mistake(("jobs", wanting[0].group, "isolation"), why)]
     return []
+
+
+def _unwarned(plan: Plan, jobs: Sequence[Job]) -> list[Mistake]:
+    """Return a mistake for each warning that nothing here ever gives."""
+    mute = (job for job in jobs if job.warn and job.timeout is None and not job.demand.spare)
+    return plan.mistakes((("jobs", job.group, "warn"), NEVER_WARNED) for job in mute)
 
 
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:

@@ -91,6 +91,15 @@ class Use(TypedDict):
     pin_reason: Annotated[str, "why, in words"]
 
 
+class AttemptWarning(TypedDict):
+    """The signal that an attempt was sent before its end."""
+
+    at: Annotated[Time, "when"]
+    signal: Annotated[str, "its name, without SIG"]
+    processes: Annotated[int, "how many of its processes took it; 0: none, and none was sent it"]
+    why: Annotated[Literal["timeout", "stop"], "its timeout was near, or it was to stop"]
+
+
 class Attempt(QueuedAttempt, Use):
     """One start of a job."""
 
@@ -107,6 +116,7 @@ class Attempt(QueuedAttempt, Use):
     evidence: Annotated[str, "what shows the class"]
     advice: Annotated[str, "what to do"]
     reports: Annotated[list[str], "what the driver said of its cards meanwhile"]
+    warned: Annotated[AttemptWarning | None, "the warning that it was sent before its end"]
     worker: Annotated[str | None, "the attempt in whose process it ran, if that is another one"]
     step: Annotated[int | None, "of its ladder, counted from 1; null: it has none"]
     ladder: Annotated[dict[str, str], "the values of that step"]
@@ -162,6 +172,13 @@ class PlanWorker(TypedDict):
     load_timeout: Annotated[Seconds | None, "seconds until its first job may begin"]
 
 
+class PlanWarning(TypedDict):
+    """The signal that a job is sent before its timeout."""
+
+    signal: Annotated[str, "its name, without SIG"]
+    before: Annotated[Seconds, "how many seconds before"]
+
+
 class PlanJob(TypedDict):
     """A job of the plan; its environment is left out."""
 
@@ -185,6 +202,8 @@ class PlanJob(TypedDict):
     timeout: Annotated[Seconds | None, "seconds that it may take"]
     idle_timeout: Annotated[Seconds | None, "seconds that it may be silent"]
     grace: Annotated[Seconds, "seconds between SIGTERM and SIGKILL"]
+    warn: Annotated[PlanWarning | None, "the signal before its timeout"]
+    spare: Annotated[bool, "whether it gives its cards up to launchers that have none"]
     retries: Annotated[int, "how often it may go again"]
     ladder: Annotated[dict[str, list[str]], "values that change with retries, step by step"]
     outputs: Annotated[list[str], "the files that it has to leave"]

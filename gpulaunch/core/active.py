@@ -35,11 +35,12 @@ class Going(Struct, frozen=True):
 class Stopping(Struct, frozen=True):
     """The attempt was asked to end. `reason` is the strongest that was given; `now`: by KILL.
 
-    `service`: the one whose end interrupted it.
+    `service`: the one whose end interrupted it. `gently`: its warning goes ahead.
     """
 
     reason: StopReason
     now: bool = False
+    gently: bool = False
     service: Node | None = None
 
 
@@ -128,15 +129,19 @@ class ActiveAttempt(Struct, eq=False):
         """Change what the attempt was asked: the only door, which tests watch."""
         self.state = state
 
-    def stop(self, reason: StopReason, now: bool, service: Node | None) -> Stopping | None:
+    def stop(
+        self, reason: StopReason, now: bool, service: Node | None, gently: bool = False
+    ) -> Stopping | None:
         """Note that it is to end so; return that, or None where it was asked as much before.
 
         A weaker reason after a stronger one changes nothing.
         """
-        before = self.state if isinstance(self.state, Stopping) else Stopping(reason)
+        before = self.state if isinstance(self.state, Stopping) else Stopping(reason, gently=gently)
         more = _RANK[reason] > _RANK[self.stopping] or (now and not before.now)
+        more = more or (before.gently and not gently)
         strongest = max(reason, before.reason, key=_RANK.__getitem__)
-        stop = Stopping(strongest, before.now or (more and now), service or before.service)
+        gently = before.gently and gently
+        stop = Stopping(strongest, before.now or (more and now), gently, service or before.service)
         if more or service is not None:
             self.become(stop)
         return stop if more else None

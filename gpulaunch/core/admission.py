@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from gpulaunch.core import in_queue, on_cards, one_ahead
+from gpulaunch.core import in_queue, on_cards, one_ahead, spare
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
 from gpulaunch.core.ladder import next_step
@@ -93,6 +93,7 @@ def _pass(state: State) -> bool:
     placing.last = found = Pass()
     if isinstance(policy, InEngineQueue):
         found.shares = in_queue.shares(state, policy)
+    spare.wait(state)  # before any card is asked for
     on_cards.forget_claims(state)
     if placing.focus is not None and not isinstance(placing.focus.state, FOCUSED):
         placing.focus = None

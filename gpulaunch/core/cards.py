@@ -9,6 +9,7 @@ It never decides who gets a card.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -40,12 +41,16 @@ HANDED_OVER = 0.5
 
 
 class Cards:
-    """All cards of the run, by UUID, at most `limit` of them held at once."""
+    """All cards of the run, by UUID, at most `limit` of them held at once.
+
+    `handed_at`: when the last one was handed to a launcher that waited for it (monotonic seconds).
+    """
 
     def __init__(self, gpus: Sequence[Gpu], limit: int | None, effects: Effects) -> None:
         self._effects = effects
         self._by_uuid = {gpu.uuid: Card(gpu) for gpu in gpus}
         self.all = tuple(self._by_uuid.values())
+        self.handed_at = -math.inf
         self.limit = len(self.all) if limit is None else min(limit, len(self.all))
 
     def __iter__(self) -> Iterator[Card]:
@@ -88,7 +93,8 @@ class Cards:
 
     def drain(self, card: Card) -> None:
         assert isinstance(card.state, Leased)
-        self._change(card, Draining(card.state.used, card.state.wanted, card.state.lost))
+        before = card.state
+        self._change(card, Draining(before.used, before.wanted, before.lost, before.pressed))
         self._effects.emit(ev.Drain(card.gpu.uuid))
 
     def doom(self, card: Card, why: CardReason) -> None:
@@ -115,10 +121,10 @@ class Cards:
         assert isinstance(card.state, Leased)
         card.become(replace(card.state, used=True))
 
-    def want(self, card: Card, wanted: bool) -> None:
-        """Note whether another launcher waits for the card."""
+    def want(self, card: Card, wanted: bool, gently: bool) -> None:
+        """Note whether another launcher waits for the card, and whether for spare jobs alone."""
         if isinstance(card.state, Leased | Draining):
-            card.become(replace(card.state, wanted=wanted))
+            card.become(replace(card.state, wanted=wanted, pressed=wanted and not gently))
 
     def look_later(self, card: Card, demand: Demand) -> None:
         """Set a timer to look again at a card that strangers' processes keep from a job."""
@@ -138,7 +144,7 @@ class Cards:
         card.look.free = memory_free
         self._end_tenure(card)
         before = card.state if isinstance(card.state, Draining) else Draining()
-        self._change(card, Leased(before.used, before.wanted))
+        self._change(card, Leased(before.used, before.wanted, pressed=before.pressed))
         if card.failing:
             self.retire(card)
 
@@ -193,7 +199,7 @@ class Cards:
         # The lease passes to the launcher that waits. Only asking for the card again gives notice
         # when that one lets go: soon, but not before it had its chance.
         now = self._effects.now.mono
-        card.tenure.since = now
+        card.tenure.since = self.handed_at = now
         self._change(card, _HANDED)
         card.look.timer = now + HANDED_OVER
         self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), card.look.timer))

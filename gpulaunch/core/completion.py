@@ -19,7 +19,7 @@ from gpulaunch.core.card import Card, SetAside
 from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.events import Ended, WorkerEnded
-from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
+from gpulaunch.core.facts import AttemptEnded, AttemptWarned, JobDelayed, JobSettled
 from gpulaunch.core.ladder import step_after
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import (
@@ -59,7 +59,9 @@ def on_ended(state: State, event: Ended) -> None:
     decision = _decide(state, live, end.outcome, record, seen)
     failure = _recorded(decision, seen)
     state.attempts.end(live)
-    recorded = replace(end, failure=failure)
+    if end.warned is not None and record.attempts[-1].warned is None:
+        state.effects.fact(AttemptWarned(live.id, end.warned))
+    recorded = replace(end, failure=failure, warned=None)
     state.effects.fact(AttemptEnded(live.id, recorded, decision.charged))
     if event.kept and not live.inherited and live.behind is None:
         one_ahead.stayed(state, live)

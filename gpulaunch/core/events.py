@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
-from gpulaunch.core.facts import AttemptQueued, AttemptStarted, ServiceReady
+from gpulaunch.core.facts import AttemptQueued, AttemptStarted, AttemptWarned, ServiceReady
 from gpulaunch.core.model import AttemptId, End, Gpu, Job, LadderStep
 from gpulaunch.core.reasons import PausedBy, RunReason
 
@@ -28,6 +28,7 @@ TimerKind: TypeAlias = Literal[
     "deadlock",  # the time to look for a deadlock again has come
     "due",  # a job may be due: the clock on the wall is to be looked at
     "worker",  # the idle worker has waited LINGER seconds for another attempt
+    "spare",  # the launcher that was given a card has had time to say that it wants no more
 ]
 
 
@@ -118,10 +119,12 @@ class Wanted(Struct, frozen=True):
     """Another launcher waits for this card, which this run holds (`wanted`), or gave up waiting.
 
     That launcher holds no card, or reserves a gang for a wide job and runs nothing on its cards.
+    `gently`: all that wait do so for spare jobs, and no job is to be interrupted for them.
     """
 
     gpu: str
     wanted: bool
+    gently: bool = False
 
 
 class GangGranted(Struct, frozen=True):
@@ -270,7 +273,7 @@ class Relisted(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
-Observed: TypeAlias = AttemptQueued | AttemptStarted | ServiceReady
+Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady
 """What the engine saw of an attempt: recorded as it is, where it is news."""
 LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
 
@@ -313,6 +316,15 @@ class ReserveGang(Struct, frozen=True):
     on: bool
 
 
+class WaitGently(Struct, frozen=True):
+    """Tell the holders of other cards whether this run waits for them with spare jobs alone.
+
+    Also where it waits for none (`on`). Not answered. At first it is off.
+    """
+
+    on: bool
+
+
 class Launch(Struct, frozen=True):
     """Start the attempt on these cards. Answered by AttemptStarted and Ended, or by Ended alone.
 
@@ -345,8 +357,10 @@ StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 class StopAttempt(Struct, frozen=True):
     """End an attempt: TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended.
 
+    `gently`: the job's `warn` comes first, if it has one, and TERM as long after it as that says.
     `reason` decides the kind of that event's outcome. May come again for one attempt, with a
-    stronger reason (in the order stopped, interrupted, cancelled) or with `now`, and while its
+    stronger reason (in the order stopped, interrupted, cancelled), with `now` or no more `gently`,
+    and while its
     `Ended` is on the way.
     """
 
@@ -354,6 +368,7 @@ class StopAttempt(Struct, frozen=True):
     reason: StopReason
     by: EndCause
     now: bool = False
+    gently: bool = False
 
 
 class TakeBack(Struct, frozen=True):
@@ -403,6 +418,7 @@ Instruction: TypeAlias = (
     Acquire
     | Release
     | ReserveGang
+    | WaitGently
     | Launch
     | HoldQueue
     | StopAttempt

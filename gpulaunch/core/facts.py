@@ -21,6 +21,7 @@ from gpulaunch.core.model import (
     JobState,
     LadderStep,
     RunState,
+    SentWarning,
     Sparse,
 )
 from gpulaunch.core.reasons import CardReason, JobReason, PausedBy, PlacementChange, RunReason
@@ -154,6 +155,16 @@ class AttemptStarted(Struct, frozen=True):
     node: Sparse[str] = ""
 
 
+class AttemptWarned(Struct, frozen=True):
+    """The attempt was sent its job's warning, or no process of it takes that signal.
+
+    Its moment is the warning's own: it may be heard of later, with the attempt's end.
+    """
+
+    attempt: AttemptId
+    warning: SentWarning
+
+
 class ServiceReady(Struct, frozen=True):
     """A service's probe was answered."""
 
@@ -265,7 +276,7 @@ class RunClosed(Struct, frozen=True):
 
 JobFact: TypeAlias = JobAdded | JobVanished | JobRequeued | JobDelayed | JobSettled | JobSet
 AttemptFact: TypeAlias = (
-    AttemptLaunched | AttemptQueued | AttemptStarted | ServiceReady | AttemptEnded
+    AttemptLaunched | AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | AttemptEnded
 )
 CardFact: TypeAlias = WorkerLeft | WorkerGone | GpuChanged | GpuReported | GpuDrained
 RunFact: TypeAlias = (

@@ -370,19 +370,20 @@ def stop(
     by: EndCause,
     now: bool = False,
     service: Node | None = None,
+    gently: bool = False,
 ) -> None:
     """Ask the engine to end the attempt, unless it was asked as much before.
 
     `by`: who or what asked; `now`: KILL at once; `service`: it has ended, and the
-    attempt needs it.
+    attempt needs it; `gently`: its warning goes ahead.
     """
-    asked = live.stop(reason, now, service)
+    asked = live.stop(reason, now, service, gently)
     if asked is None:
         return
     if live.service:
         service_down(state, live.service)
     if not live.inherited:
-        state.effects.emit(StopAttempt(live.id, asked.reason, by, asked.now))
+        state.effects.emit(StopAttempt(live.id, asked.reason, by, asked.now, asked.gently))
 
 
 def closure(node: Node) -> list[Node]:

@@ -28,6 +28,7 @@ from gpulaunch.core.model import (
     Lost,
     Outcome,
     RunState,
+    SentWarning,
     Stopped,
 )
 from gpulaunch.core.reasons import (
@@ -55,7 +56,8 @@ class AttemptRecord(Struct):
     the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
     that its worker still ran when it was launched. `digest`: that of the definition that it was
     launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
-    cut off. `unrecorded`: nothing tells how it ended.
+    cut off. `unrecorded`: nothing tells how it ended. `warned`: the warning before its end, if it
+    had one.
     """
 
     id: AttemptId
@@ -79,6 +81,7 @@ class AttemptRecord(Struct):
     seen: Instant | None = None
     unrecorded: bool = False
     step: LadderStep | None = None
+    warned: SentWarning | None = None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -376,6 +379,8 @@ class Ledger(Struct):
                     self.jobs[attempt.job].reason = InQueue(id)
             case f.AttemptStarted():
                 self._start(fact, at)
+            case f.AttemptWarned(attempt, warning):
+                self.attempt(attempt).warned = warning
             case f.ServiceReady(attempt):
                 self.attempt(attempt).ready = True
             case f.AttemptEnded():

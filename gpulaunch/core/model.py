@@ -67,7 +67,8 @@ class Demand(Struct, frozen=True, omit_defaults=True):
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
     all saying the same number, may share a card. `avoid` names cards (UUIDs) that an earlier
-    attempt's end speaks against. `worker` is the key of the worker that runs it, empty without
+    attempt's end speaks against. `spare`: it gives its cards up to launchers that have none.
+    `worker` is the key of the worker that runs it, empty without
     one: attempts of one key may follow each other in one process.
     """
 
@@ -78,6 +79,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     uses: tuple[str, ...] = ()
     avoid: frozenset[str] = frozenset()
     worker: str = ""
+    spare: bool = False
 
     def same_seat(self, other: Demand) -> bool:
         """Tell whether one worker, on the cards that it has, serves both demands."""
@@ -102,6 +104,13 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     times: int = 0
     on: frozenset[str] = frozenset()
     delay: float = 0.0
+
+
+class WarnPolicy(Struct, frozen=True):
+    """A signal that a job is sent `before` seconds before its timeout, or before it has to stop."""
+
+    signal: int
+    before: float
 
 
 class LadderStep(Struct, frozen=True):
@@ -214,8 +223,8 @@ class Job(Struct, frozen=True, omit_defaults=True):
     script imports). `given`: it was added to a live list, and no file has it. Where there is a
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
     `ladder`: values that change with retries; they are slots, too. `engine` holds options for
-    engines: by engine, by key, words. `keep`: its attempts share a directory that outlives each of
-    them.
+    engines: by engine, by key, words. `warn`: a signal before it is ended. `keep`: its attempts
+    share a directory that outlives each of them.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -242,6 +251,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     timeout: float | None = None
     idle_timeout: float | None = None
     grace: float = 10.0
+    warn: WarnPolicy | None = None
     outputs: tuple[Text, ...] = ()
     batch: tuple[str, ...] | None = None
     fasta: FastaRecord | None = None
@@ -362,13 +372,25 @@ class Failure(Struct, frozen=True):
     foreign: Sparse[bool] = False
 
 
+class SentWarning(Struct, frozen=True):
+    """A job's warning: sent to `processes` of it at that time; 0: none of them takes the signal.
+
+    `why`: its timeout was near, or it was to stop for another reason.
+    """
+
+    at: Instant
+    signal: int
+    processes: int
+    why: Literal["timeout", "stop"]
+
+
 class End(Struct, frozen=True):
     """How an attempt ended: one value from its keeper's record to the journal and the views.
 
     `failure` is what was recognised of it, None for no failure of the job's own. `leftovers`:
     processes that outlived the main one (after a stop: the grace) and were killed. `started` and
     `ended` are the keeper's own times, None where it gave none: the supervisor may hear of an end
-    long after it.
+    long after it. `warned`: the warning that it had before; on record it is a fact of its own.
     """
 
     outcome: Outcome
@@ -376,6 +398,7 @@ class End(Struct, frozen=True):
     leftovers: int = 0
     started: Instant | None = None
     ended: Instant | None = None
+    warned: Sparse[SentWarning | None] = None
 
 
 def status_of(outcome: Outcome) -> Status | None:

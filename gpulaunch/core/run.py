@@ -20,6 +20,7 @@ from gpulaunch.core import (
     on_cards,
     relisting,
     requests,
+    spare,
     submission,
     why,
 )
@@ -147,7 +148,7 @@ def _may_start_more(state: State, event: ev.Event) -> bool:
     if isinstance(event, f.AttemptStarted):  # another attempt may be launched behind it
         live = None if state.config.queues else state.attempts.get(event.attempt)
         return live is not None and bool(live.demand.worker)
-    return not isinstance(event, f.AttemptQueued)
+    return not isinstance(event, f.AttemptQueued | f.AttemptWarned)
 
 
 def _on(state: State, event: ev.Event) -> None:
@@ -161,6 +162,10 @@ def _on(state: State, event: ev.Event) -> None:
         case f.AttemptStarted(attempt):
             live = state.attempts.get(attempt)
             if live is not None and state.ledger.attempt(attempt).started is None:
+                state.effects.fact(event)
+        case f.AttemptWarned(attempt):
+            live = state.attempts.get(attempt)
+            if live is not None and state.ledger.attempt(attempt).warned is None:
                 state.effects.fact(event)
         case f.ServiceReady(attempt):
             live = state.attempts.get(attempt)
@@ -244,8 +249,8 @@ def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:
             state.cards.described(card, holder)
         case ev.Freed() if isinstance(card.state, Away):
             state.cards.freed(card)
-        case ev.Wanted(_, wanted):
-            state.cards.want(card, wanted)
+        case ev.Wanted(_, wanted, gently):
+            state.cards.want(card, wanted, gently)
         case ev.Drained(_, memory_free) if isinstance(card.state, Draining):
             state.cards.granted(card, memory_free)
 
@@ -263,7 +268,7 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
             on_cards.gang_timeout(state)
         case "due":
             due.fired(state)
-        case "deadlock" | "worker":
+        case "deadlock" | "worker" | "spare":
             pass  # what is due then is looked at after every event (`_settle_down`)
 
 
@@ -292,6 +297,8 @@ def _settle_down(state: State) -> None:
         state.effects.emit(ev.SetTimer(ev.Timer("deadlock"), state.now.mono + 0.001))
     due.give_back(state)
     due.watch(state)
+    spare.give_way(state)
+    spare.wait(state)
     if state.halted or state.health.breaker.tripped:
         _withdraw(state)
     if state.halted and all(live.service for live in state.attempts):

@@ -170,6 +170,8 @@ class LineFormatter:
             case f.AttemptQueued(attempt):
                 needs = wording.needs_of(ledger.needs_of(ledger.attempt(attempt)))
                 return _line(at, "start", QUEUED, attempt.job, needs)
+            case f.AttemptWarned(attempt, warning):
+                return _line(warning.at, "warn", "warned", attempt.job, wording.warning(warning))
             case f.ServiceReady(attempt):
                 record = ledger.attempt(attempt)
                 return _line(at, "calm", "ready", attempt.job, "", _since(record, at))

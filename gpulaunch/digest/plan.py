@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.contracts import SCHEMA
-from gpulaunch.core.model import Gpu, Job, Ladder, Worker
+from gpulaunch.core.model import Gpu, Job, Ladder, WarnPolicy, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
 from gpulaunch.digest.words import iso
 from gpulaunch.text import unescaped
+from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import PlanDocument, PlanJob, PlanWorker
+    from gpulaunch.contracts.documents import PlanDocument, PlanJob, PlanWarning, PlanWorker
 
 
 def plan_json(
@@ -75,6 +76,8 @@ def _job_json(job: Job) -> PlanJob:
         "timeout": job.timeout,
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,
+        "warn": None if job.warn is None else _warn_json(job.warn),
+        "spare": job.demand.spare,
         "retries": job.retry.times,
         "ladder": _ladder_json(job.ladder),
         "outputs": [unescaped(shown(text)) for text in job.outputs],
@@ -90,6 +93,10 @@ def _ladder_json(ladder: Ladder | None) -> dict[str, list[str]]:
     if ladder is None:
         return {}
     return {name: [step[place] for step in ladder.steps] for place, name in enumerate(ladder.names)}
+
+
+def _warn_json(warn: WarnPolicy) -> PlanWarning:
+    return {"signal": signal_name(warn.signal).removeprefix("SIG"), "before": warn.before}
 
 
 def _worker_json(worker: Worker, key: str) -> PlanWorker:

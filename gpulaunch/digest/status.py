@@ -14,7 +14,14 @@ from msgspec import Struct
 from gpulaunch import wording
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
-from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
+from gpulaunch.core.model import (
+    Instant,
+    JobState,
+    RunState,
+    SentWarning,
+    exit_code_of,
+    signal_of,
+)
 from gpulaunch.core.reasons import OutsideHours, RunReason, WaitReason
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
@@ -26,6 +33,7 @@ from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 if TYPE_CHECKING:
     from gpulaunch.contracts.documents import (
         Attempt,
+        AttemptWarning,
         OnNode,
         QueuedAttempt,
         RunCard,
@@ -208,6 +216,7 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "evidence": attempt.evidence,
         "advice": advice(attempt.advice),
         "reports": list(attempt.reports),
+        "warned": _warned_json(attempt.warned),
         "worker": str(attempt.worker) if attempt.worker else None,
         "step": attempt.step.number if attempt.step else None,
         "ladder": dict(attempt.step.values) if attempt.step else {},
@@ -215,6 +224,14 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "out": out if os.path.isdir(out) else None,
         **_use_json(attempt, run.measured),
     }
+
+
+def _warned_json(sent: SentWarning | None) -> AttemptWarning | None:
+    if sent is None:
+        return None
+    name = wording.signal_name(sent.signal).removeprefix("SIG")
+    at = words.iso(sent.at.utc) or ""
+    return {"at": at, "signal": name, "processes": sent.processes, "why": sent.why}
 
 
 def _use_json(attempt: AttemptRecord, measured: Measured) -> Use:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone, tzinfo
 from gpulaunch import wording
 from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import Gpu, LadderStep
+from gpulaunch.core.model import Gpu, LadderStep, TimedOut
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.localtime import until
 from gpulaunch.text import clock
@@ -165,8 +165,17 @@ def ending(attempt: AttemptRecord) -> str:
             return "in the queue" if attempt.queued else "next in its worker"
         return "running"
     words = wording.ending(attempt.outcome)
+    if ended_at_warning(attempt):
+        words = "ended when it was warned of its timeout"
     better = title_of(attempt.failure or "")
     return f"{better} ({words})" if better else words
+
+
+def ended_at_warning(attempt: AttemptRecord) -> bool:
+    """Tell whether an attempt that counts as timed out ended by itself, after its warning."""
+    outcome, sent = attempt.outcome, attempt.warned
+    warned = sent is not None and sent.processes > 0 and sent.why == "timeout"
+    return warned and isinstance(outcome, TimedOut) and attempt.seconds < outcome.seconds
 
 
 # ── Text from elsewhere ─────────────────────────────────────────────────────────────────────────

@@ -83,6 +83,7 @@ def command_of(
         end=end,
         slot=slots.of(str(attempt)) if slots else None,
         timeout=job.timeout,
+        warn=job.warn,
         idle_timeout=job.idle_timeout,
         grace=job.grace,
         outputs=outputs,

@@ -198,6 +198,10 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
         yield "idle_timeout", "silence does not end the job"
     if job.not_before is not None:
         yield "not_before", f"starts as soon as it can, also before {job.not_before.words}"
+    if job.warn is not None:
+        yield "warn", "no signal before the timeout"
+    if job.demand.spare:
+        yield "spare", "keeps its cards to its end"
     if job.retry.times and job.retry.on:
         yield "retries", "again after any failure: what kind it was is not looked at"
     if job.isolation == "strict":

@@ -104,8 +104,8 @@ class PairLink:
         """Start an attempt: `spec` is the keeper's part of the command, `child` the job's."""
         self.tell(launch_message(spec, child))
 
-    def stop(self, attempt: str, reason: str, by: str, now: bool) -> None:
-        self.tell(stop_message(attempt, reason, by, now))
+    def stop(self, attempt: str, reason: str, by: str, now: bool, gently: bool = False) -> None:
+        self.tell(stop_message(attempt, reason, by, now, gently))
 
     def tell(self, message: bytes) -> None:
         # A pair that is gone shows by its end of file; a full queue holds a stop already.

@@ -20,18 +20,20 @@ from .wire import (
     seconds_of,
 )
 
+MAX_SIGNAL = 64
+
 SLOTS = ("gpu_index", "gpu_uuid", "card", "port", "master_port", "threads", "oom_kills")
 """What a ticket has marks for, in this order."""
 
 
 def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes:
     """Return the message that starts an attempt, from the keeper's part and the child's."""
-    slot, hidden = keeper.get("slot"), child["hidden"]
+    hidden = child["hidden"]
     return packed(
         "launch",
         coded_text(keeper["attempt"]),
         keeper["end"],
-        "" if slot is None else str(slot),
+        _number(keeper.get("slot")),
         child["log"],
         child["cwd"],
         _seconds(keeper["timeout"]),
@@ -39,6 +41,8 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         _seconds(keeper["grace"] or 0.0),
         keeper.get("oom_kills") or "",
         coded_text(keeper.get("term_by") or ""),
+        _number(keeper.get("warn_signal")),
+        _seconds(keeper.get("warn_before")),
         [str(code) for code in keeper.get("success_codes", [0])],
         child["outputs"],
         child["kept_outputs"],
@@ -62,8 +66,9 @@ def foreseen_message(launch: bytes) -> bytes:
     return packed("foreseen") + launch.partition(b"\0")[2]
 
 
-def stop_message(attempt: str, reason: str, by: str, now: bool) -> bytes:
-    return packed("stop", coded_text(attempt), reason, coded_text(by), _flag(now))
+def stop_message(attempt: str, reason: str, by: str, now: bool, gently: bool = False) -> bytes:
+    """Return the message that ends an attempt; `gently`: by its warning first, if it has one."""
+    return packed("stop", coded_text(attempt), reason, coded_text(by), _flag(now), _flag(gently))
 
 
 def retire_message(now: bool) -> bytes:
@@ -104,6 +109,10 @@ class Ticket:
 
 def _flag(value: bool) -> str:
     return "1" if value else "0"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def _seconds(value: float | None) -> str:
@@ -152,9 +161,9 @@ class LaunchOrder:
     """A command as keepers read it, once its first field is read; `message` is the whole of it.
 
     `success_codes`, `outputs` and `kept_outputs`, which may be older than the attempt: what counts
-    as a success. `oom_kills`: the file that counts them.
-    `term_by`: who sends TERM to all processes here, if anybody does. `hidden`: None without
-    isolation. `item`: a worker's. `main`: how a job looks that goes on without an exec.
+    as a success. `oom_kills`: the file that counts them. `term_by`: who sends TERM to all processes
+    here, if anybody does. `warn_signal`: sent `warn_before` seconds before the timeout. `hidden`:
+    None without isolation. `item`: a worker's. `main`: how a job looks that does no exec.
 
     Raises ValueError for a message that is no launch. Whatever the compiled keepers refuse is none.
     """
@@ -171,6 +180,10 @@ class LaunchOrder:
         self.grace = fields.seconds() or 0.0
         self.oom_kills = fields.next()
         self.term_by = fields.text()
+        self.warn_signal = fields.limit()
+        self.warn_before = fields.seconds() or 0.0
+        if self.warn_signal is not None and not 0 < self.warn_signal <= MAX_SIGNAL:
+            raise ValueError(f"expected a signal, found {self.warn_signal}")
         self.success_codes = [number_of(code) for code in fields.many()]
         self.outputs = fields.many()
         self.kept_outputs = fields.many()

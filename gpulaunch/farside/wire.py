@@ -319,6 +319,7 @@ def end_record(attempt: str, **known: object) -> dict[str, Any]:
         "oom_kills": 0,
         "started": None,
         "ended": (time.monotonic(), time.time()),
+        "warned": None,
         **known,
     }
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.lease import WANTS, WANTS_NOT, Lease, lock_passed
+from gpulaunch.gpus.lease import WORDS, Lease, Wish, lock_passed
 from gpulaunch.gpus.names import NameHeldError, connect_patiently, listening_socket
 
 POLL = 2.0
@@ -19,18 +19,19 @@ POLL = 2.0
 class Waiter:
     """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
 
-    def __init__(self, name: str, link: socket.socket | None, want: bool) -> None:
+    def __init__(self, name: str, link: socket.socket | None, want: Wish) -> None:
         self._name = name
         self._link = link
         self._timer = -1 if link else _timer(POLL)
-        self._want = False
+        self._want = Wish.NONE
         self.want(want)
 
     @classmethod
-    def connect(cls, name: str, want: bool = False, by_clock: bool = False) -> Waiter | None:
+    def connect(cls, name: str, want: Wish = Wish.NONE, by_clock: bool = False) -> Waiter | None:
         """Return a Waiter for the lease of this name; None if nobody holds it any more: take it.
 
-        `want`: this launcher holds no card. `by_clock`: its holder is not to be connected to.
+        `want`: above NONE if this launcher holds no card. `by_clock`: its holder is not
+        to be connected to.
         """
         if by_clock:
             return cls(name, None, want)
@@ -52,14 +53,14 @@ class Waiter:
         """PID and user id of the holder when this Waiter connected; None if it did not connect."""
         return peer(self._link) if self._link else None
 
-    def want(self, want: bool) -> None:
+    def want(self, want: Wish) -> None:
         """Say whether this launcher holds no card and would like to be handed this one."""
         if self._link is None or want == self._want:
             return
         self._want = want
         # A holder that is gone, or does not read, shows at the next on_readable.
         with contextlib.suppress(OSError):
-            self._link.send(WANTS if want else WANTS_NOT)
+            self._link.send(WORDS[Wish(want)])
 
     def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
         """Return the lease if it was handed to us; "gone": try to take it; "still": wait on.

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from gpulaunch.core.model import Demand, DueTime, Job, Ladder, Params, RetryPolicy, Worker
-from gpulaunch.jobfile import engines, paths, workers
+from gpulaunch.jobfile import engines, paths, warnings, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
@@ -191,6 +191,7 @@ class EntryExpansion(Struct):
         gather.take((), self._demand, fixed)
         gather.take((), self._places, fixed)
         gather.take(("worker",), self._worker, fixed)
+        gather.take((), self._check_ends, fixed)
         for bad in gather.bads:
             self._add_for("", bad)
 
@@ -326,6 +327,8 @@ class EntryExpansion(Struct):
         env = gather.take(("env",), texts.environment, values)
         outputs = gather.take(("outputs",), texts.files, values)
         service = gather.take(("service",), texts.service, values)
+        if not texts.plain_ends:
+            gather.take((), self._check_ends, resolved)
         try:
             gather.done()
         except FieldError as bad:
@@ -368,6 +371,9 @@ class EntryExpansion(Struct):
         # The job is new and not shared yet: `replace` would copy every field.
         force_setattr(job, "digest", self.digest)
         return job
+
+    def _check_ends(self, resolved: Fields) -> None:
+        warnings.check(resolved, self.where("spare")[0] == "jobs")
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """Return the worker with its files found; checks them unless needed jobs may make them."""
@@ -436,7 +442,8 @@ class EntryExpansion(Struct):
         if not gpus:
             return Demand(gpus=0, cpus=cpus, uses=uses)
         memory = resolved.get("gpu_memory", 0)
-        return Demand(gpus, memory, resolved.get("per_gpu", self.context.per_gpu), cpus, uses)
+        per_gpu, spare = resolved.get("per_gpu", self.context.per_gpu), resolved.get("spare", False)
+        return Demand(gpus, memory, per_gpu, cpus, uses, spare=spare)
 
     def _limited(self, token: str) -> None:
         if token not in self.context.limits:
@@ -468,7 +475,7 @@ _RUNNING = frozenset(
 _AS_TYPED = frozenset(
     {
         *("priority", "cost", "success_codes", "timeout", "idle_timeout", "grace", "visible"),
-        *("isolation", "explain", "preload", "inherit_ranks", "ladder"),
+        *("isolation", "explain", "preload", "inherit_ranks", "ladder", "warn"),
     }
 )
 """Fields of a job that are, by the same name and default, the Job's."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpulaunch.core.template import Text
 from gpulaunch.jobfile import convert as c
-from gpulaunch.jobfile import engines, forms, workers
+from gpulaunch.jobfile import engines, forms, warnings, workers
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
@@ -157,6 +157,9 @@ _RULES: Schema = {
     "on": any_of(_CLASS, {"type": "array", "items": _CLASS}),
     "delay": _or_filled(_TIME),
 }
+_NAMES_OF_SIGNALS = "|".join(f"{name}|{name.lower()}" for name in sorted(warnings.NAMES))
+_SIGNAL: Schema = _text(rf"^(SIG|sig)?({_NAMES_OF_SIGNALS})$")
+_WARN: Schema = _object({"signal": _or_filled(_SIGNAL), "before": _or_filled(_TIME)})
 _RETRIES: Schema = any_of(COUNT, with_on(_object(_RULES)))
 _ENV: Schema = {
     "type": "object",
@@ -234,6 +237,8 @@ DEFAULTS: Mapping[str, Kind] = {
     "timeout": _SPAN,
     "idle_timeout": _SPAN,
     "grace": Kind(c.each(parse_span), _TIME),
+    "warn": Kind(warnings.warn, _WARN),
+    "spare": _FLAG,
     "retries": Kind(c.retries, _RETRIES),
     "not_before": Kind(c.each(v.moment), _MOMENT),
     "outputs": _NAMES,

@@ -73,6 +73,11 @@ def notes(jobs: Sequence[Job]) -> Iterator[str]:
             "ladder: jobs that are in Slurm's queue already keep the step with which they were"
             " handed over; what succeeds counts for retries and for jobs handed over later"
         )
+    if any(job.demand.spare for job in jobs):
+        yield (
+            "spare: whom Slurm preempts is up to its partitions and QOS: name one that gives way"
+            " with engine: {slurm: {partition: ...}}; what it preempts goes again, uncharged"
+        )
     if any(job.demand.gpu_memory for job in jobs):
         yield (
             "gpu_memory: Slurm is not told of it: name a type of card that has it with engine:"

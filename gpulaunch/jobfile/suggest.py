@@ -56,6 +56,8 @@ _HABITS = {
     "engine": ("executor", "backend", "slurm", "sbatch", "scheduler", "cluster",
                "nodes", "partition", "account", "qos"),
     "isolation": ("sandbox", "isolate"),
+    "spare": ("preemptible", "preemptable", "spot", "best_effort", "opportunistic"),
+    "warn": ("signal", "warning", "pre_signal", "checkpoint_signal"),
     "first": ("warmup", "warm_up"),
     "worker": ("function", "callable", "module"),
     "function": ("fn", "func", "callable", "call"),
@@ -78,7 +80,8 @@ def did_you_mean_key(word: str, known: Collection[str]) -> str:
     plain = word.lower().replace("-", "_")[:80]
     meant = [ours for ours, theirs in _HABITS.items() if plain == ours or plain in theirs]
     if not meant:
-        return did_you_mean(plain, known, alike=0.74)  # a wrong guess costs more than none
+        # A wrong guess costs more than none.
+        return did_you_mean(plain, known, alike=0.74 if len(plain) > 3 else 0.8)
     fitting = [ours for ours in meant if ours in known]
     return f"; did you mean {fitting[0]}?" if fitting else ""
 

@@ -87,7 +87,8 @@ class Texts:
             compile_raw(home_expanded(text, home)) for text in fields.get("outputs", ())
         )
         self.ready = compile_raw(fields.get("service") or "")
-        self.keeps = _uses_keep(fields)
+        self.plain_ends = not (fields.get("warn") or fields.get("spare"))
+        self.keeps = _uses_keep(fields) or not self.plain_ends
         self.waits = {
             field: tuple(compile_raw(text) for text in fields.get(field, ()))
             for field in ("needs", "after")

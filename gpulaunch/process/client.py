@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from gpulaunch.core.events import StopReason
-from gpulaunch.core.model import End
+from gpulaunch.core.model import End, SentWarning
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, decoded_json, new_pair, spawn
 from gpulaunch.farside.launch import (
@@ -37,7 +37,7 @@ from gpulaunch.farside.wire import (
     packed,
 )
 from gpulaunch.process.command import Command, Main, Task
-from gpulaunch.process.ends import EndRecord, end_from, read_end
+from gpulaunch.process.ends import EndRecord, end_from, read_end, warning_from
 from gpulaunch.process.native import command_line
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
@@ -59,6 +59,13 @@ class ProgramStarted(Struct, frozen=True):
     keeper: int
     keeper_start: int | None = None
     spent: float | None = None
+
+
+class ProgramWarned(Struct, frozen=True):
+    """The program was sent the command's warning, or none of its processes takes that signal."""
+
+    attempt: str
+    warning: SentWarning
 
 
 class AttemptOver(Struct, frozen=True):
@@ -129,6 +136,7 @@ class StartedCold(Struct, frozen=True):
 
 Report: TypeAlias = (
     ProgramStarted
+    | ProgramWarned
     | StartedCold
     | AttemptOver
     | Unbegun
@@ -288,16 +296,24 @@ class Pair:
         self._link.tell(packed("back", coded_text(attempt)))
 
     def stop(
-        self, reason: StopReason, now: bool = False, by: str = "", attempt: str | None = None
+        self,
+        reason: StopReason,
+        now: bool = False,
+        by: str = "",
+        attempt: str | None = None,
+        gently: bool = False,
     ) -> None:
         """Stop the attempt, if one runs: TERM, the command's grace, KILL; `now`: KILL at once.
+
+        `gently`: where the command has a warning, that comes first, and TERM as long after it as
+        the warning comes before a timeout.
 
         The first reason decides the outcome's kind, unless the main process has ended by itself.
         `attempt`: None is the one that runs; one that is behind it, and has not begun, is Unbegun.
         """
         attempt = attempt or self.attempt
         if attempt is not None:
-            self._link.stop(attempt, reason, by, now)
+            self._link.stop(attempt, reason, by, now, gently)
 
     def retire(self, now: bool = False) -> None:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
@@ -337,6 +353,9 @@ class Pair:
         elif message["is"] == "started":
             message.pop("is")
             yield ProgramStarted(**message)
+        elif message["is"] == "warned":
+            if warning := warning_from(message["warned"]):
+                yield ProgramWarned(message["attempt"], warning)
         elif message["is"] == "unkillable":
             # A guardian that sweeps because its monitor was killed does not know the attempt.
             if attempt := message["attempt"] or self.attempt:
@@ -401,6 +420,8 @@ def for_the_keeper(command: Command) -> dict[str, object]:
         "end": coded(command.end),
         "slot": command.slot,
         "timeout": command.timeout,
+        "warn_signal": command.warn.signal if command.warn else None,
+        "warn_before": command.warn.before if command.warn else None,
         "idle_timeout": command.idle_timeout,
         "grace": command.grace,
         "success_codes": sorted(command.success_codes),

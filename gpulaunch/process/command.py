@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpulaunch.core.model import WarnPolicy
 from gpulaunch.errors import UsageError
 
 
@@ -80,9 +81,9 @@ class Command:
     The environment is the spawner's, less `env_unset`, plus `env_set`; it is never shown. `log`
     and `end` are absolute paths of files that do not exist yet; with a `slot`, `end` is a file of
     many ends, which may exist, and the slot is free. `timeout` (from the start), `idle_timeout`
-    (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
-    glob patterns, looked at after an exit with one of `success_codes`; those that are kept may be
-    older than the attempt. A path that exists stands
+    (silence of the log) and `grace` are seconds; `warn` comes before the timeout. `outputs` are
+    absolute paths or glob patterns, looked at after an exit with one of `success_codes`; those that
+    are kept may be older than the attempt. A path that exists stands
     for itself, whatever characters it has, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that the job does not see, in namespaces of its own; None: no
     namespaces. `task`: the program is a worker, and this is its item. `main`: on a pair of a
@@ -98,6 +99,7 @@ class Command:
     env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_unset: tuple[str, ...] = ()
     timeout: float | None = None
+    warn: WarnPolicy | None = None
     idle_timeout: float | None = None
     grace: float = 10.0
     outputs: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ from gpulaunch.core.model import (
     MissingOutput,
     NotStarted,
     Outcome,
+    SentWarning,
     Signaled,
     Status,
     Stopped,
@@ -205,6 +206,7 @@ def end_from(record: Mapping[str, Any]) -> EndRecord:
         leftovers=count(record["leftovers"]),
         started=None if started is None else instant(started),
         ended=instant(record["ended"]),
+        warned=warning_from(record.get("warned")),
     )
     return EndRecord(
         attempt=text(record["attempt"]),
@@ -213,6 +215,20 @@ def end_from(record: Mapping[str, Any]) -> EndRecord:
         oom_kills=count(record.get("oom_kills", 0)),
         no_space=record.get("kind") == NO_SPACE,  # records of older versions have no kind
     )
+
+
+def warning_from(record: Any) -> SentWarning | None:
+    """Return the warning that a keeper tells of, None for none.
+
+    Raises ValueError, LookupError or TypeError if it is not such a record.
+    """
+    if record is None:
+        return None
+    mono, utc, number, processes, why = record
+    if why not in ("timeout", "stop"):
+        raise ValueError(f"expected why it was sent, found {why!r}")
+    at = instant([mono, utc])
+    return SentWarning(at, count(number, signal.NSIG - 1), count(processes), why)
 
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:

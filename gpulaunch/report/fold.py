@@ -17,6 +17,7 @@ from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.read import fold, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.report.idle import CardTimes, Span
+from gpulaunch.wording import warning
 
 
 class TimedRemark(Struct, frozen=True):
@@ -49,6 +50,8 @@ class RunHistory(Struct):
                 self._know(gpus)
             case f.GpuReported(gpu, text):
                 self.remarks.append(TimedRemark(at.utc, text, gpu=gpu))
+            case f.AttemptWarned(attempt, sent):
+                self.remarks.append(TimedRemark(sent.at.utc, warning(sent), job=attempt.job))
             case f.Noted(text, job):
                 self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
 

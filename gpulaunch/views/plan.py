@@ -14,6 +14,7 @@ from gpulaunch.digest.plan import command
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clip, clock, listing, several, size, span
 from gpulaunch.views.plain import Line, LinePrinter
+from gpulaunch.wording import signal_name
 
 Number = TypeVar("Number", int, float)
 
@@ -109,6 +110,8 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.timeout for job in group], span, "timeout {}"),
         _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
         _span(dues, time_of, "not before {}"),
+        _warnings_of(group),
+        "spare" if all(demand.spare for demand in demands) else "",
         _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
         _ladder_of(group[0].ladder),
         "a service" if group[0].service is not None else "",
@@ -122,6 +125,16 @@ def _ladder_of(ladder: Ladder | None) -> str:
     values = zip(*ladder.steps, strict=True)
     keys = (f"{key} {', '.join(its)}" for key, its in zip(ladder.names, values, strict=True))
     return words.visible(f"ladder {'; '.join(keys)}")
+
+
+def _warnings_of(group: Sequence[Job]) -> str:
+    """Return `warned 3m before`, with the signal where all have the same; empty without any."""
+    told = {job.warn for job in group if job.warn is not None}
+    if not told:
+        return ""
+    numbers = {warn.signal for warn in told}
+    name = signal_name(numbers.pop()) if len(numbers) == 1 else "a signal"
+    return f"{name} {_span([warn.before for warn in told], span, '{}')} before"
 
 
 def _told_of(group: Sequence[Job], engine: str) -> str:

@@ -26,7 +26,7 @@ from gpulaunch.localtime import time_of
 from gpulaunch.text import clock
 from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
-from gpulaunch.wording import pause, run_reason
+from gpulaunch.wording import pause, run_reason, warning
 
 REASON = 30
 """Columns that a job's reason needs at least, to stand in a table beside the other cells."""
@@ -250,6 +250,8 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
     )
     if attempt.step is not None:
         yield "ladder", words.step(attempt.step)
+    if sent := attempt.warned:
+        yield "warned", f"{words.local_time(sent.at.utc)}  {warning(sent)}"
     if attempt.outcome is not None and attempt.failure:
         yield "ended", words.visible(words.ending(attempt))
     if attempt.evidence:

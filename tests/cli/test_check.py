@@ -97,3 +97,28 @@ def test_doctor_and_gpus_say_what_is_wrong_without_a_card(launcher: Launcher) ->
     wrong = any(finding["level"] == "error" for finding in json.loads(told.out)["findings"])
     assert (result.status, told.status) == (int(wrong), int(wrong))
     assert json.loads(launcher("gpus", "--json").out)["gpus"] == [] or "GPU" in launcher("gpus").out
+
+
+def test_a_warning_that_would_never_come_is_refused(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: a, run: 'true', warn: {}}
+          - {name: b, run: 'true', warn: {}, spare: true}
+          - {name: c, run: 'true', warn: {signal: usr1, before: 90s}, timeout: 2m}
+        """,
+    )
+    result = launcher("check", "jobs.yaml", "--simulate", "1")
+    assert result.status == 2
+    (line,) = [line for line in result.err.splitlines() if line.startswith("jobs.yaml:")]
+    assert line.endswith(
+        "jobs[0].warn: the job has no timeout to be warned of: give it timeout:, or spare: true"
+    )
+    on_slurm = launcher("check", "jobs.yaml", "--engine", "slurm", "--json")
+    assert on_slurm.status == 0, "a partition may have a limit"
+    first, spare, last = json.loads(on_slurm.out)["jobs"]
+    assert (first["warn"], first["spare"]) == ({"signal": "USR2", "before": 180.0}, False)
+    assert spare["spare"]
+    assert last["warn"] == {"signal": "USR1", "before": 90.0}
+    assert "spare: whom Slurm preempts is up to its partitions and QOS" in on_slurm.err

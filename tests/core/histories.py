@@ -51,7 +51,19 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 service=Service("tcp:8000") if service else None,
             )
         )
-    return tuple(jobs)
+    return some_spare(jobs, rng)
+
+
+def some_spare(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
+    """The same jobs, some of them spare; draws nothing from `rng`."""
+    aside = random.Random(str(rng.getstate()[1][:9]))
+    share = aside.choice([0.0, 0.0, 0.5, 1.0])
+    return tuple(
+        replace(job, demand=replace(job.demand, spare=True))
+        if job.demand.gpus and job.service is None and aside.random() < share
+        else job
+        for job in jobs
+    )
 
 
 def random_demand(rng: random.Random, cards: int) -> Demand:

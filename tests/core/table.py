@@ -35,6 +35,7 @@ from gpulaunch.core.events import (
     Submitted,
     TakeBack,
     TimerFired,
+    WaitGently,
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact, RunOpened
@@ -66,7 +67,7 @@ def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
     """A job; fields of its Demand may be given beside its own."""
     demand = {
         key: fields.pop(key)
-        for key in ("gpu_memory", "per_gpu", "cpus", "uses", "worker")
+        for key in ("gpu_memory", "per_gpu", "cpus", "uses", "worker", "spare")
         if key in fields
     }
     return Job(name, "true", demand=Demand(gpus, **demand), **fields)  # type: ignore[arg-type]
@@ -99,6 +100,7 @@ class Table:
         ledger.apply(opened, self.instant)
         self.run = Run(self.gpus, config(**options), ledger)
         self.facts: list[Fact] = []
+        self.gently = False
 
     @property
     def instant(self) -> Instant:
@@ -107,7 +109,9 @@ class Table:
     def on(self, *events: Event) -> list[str]:
         lines = []
         for result in self.run.handle(events, self.instant):
-            if isinstance(result, Instruction):
+            if isinstance(result, WaitGently):
+                self.gently = result.on
+            elif isinstance(result, Instruction):
                 lines.append(self._line(result))
             else:
                 self.facts.append(result)
@@ -132,8 +136,8 @@ class Table:
                 return f"release {gpu[4:]}"
             case Drain(gpu):
                 return f"drain {gpu[4:]}"
-            case StopAttempt(what, reason, _, now):
-                return f"stop {what} {reason}" + (" now" if now else "")
+            case StopAttempt(what, reason, _, now, gently):
+                return f"stop {what} {reason}" + " now" * now + " gently" * gently
             case SetTimer(timer, at):
                 return f"at {at - self.now:.3g} {timer_name(timer).replace('GPU-', '')}"
             case HoldQueue(on):

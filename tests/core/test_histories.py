@@ -82,6 +82,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["continued"] += world.continued
         seen["followed"] += world.followed
         seen["taken back"] += world.taken_back
+        seen["gave way"] += world.gave_way
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
@@ -89,7 +90,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
         "LeaseLost HolderChanged robbed followed Relisted"
     )
-    for name in (*expected.split(" "), "taken back"):
+    for name in (*expected.split(" "), "taken back", "gave way", "WaitGently", "AttemptWarned"):
         assert seen[name], f"no history has {name}: {seen}"
 
 

@@ -12,6 +12,7 @@ NAMES: dict[TimerKind, str] = {
     "due": "due",
     "gang": "gather",
     "deadlock": "stuck",
+    "spare": "spare",
 }
 KINDS = {name: kind for kind, name in NAMES.items()}
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
@@ -53,10 +54,11 @@ from gpulaunch.core.events import (
     TakeBack,
     Timer,
     TimerFired,
+    WaitGently,
     Wanted,
     WorkerEnded,
 )
-from gpulaunch.core.facts import AttemptStarted, Fact, RunOpened, ServiceReady
+from gpulaunch.core.facts import AttemptStarted, AttemptWarned, Fact, RunOpened, ServiceReady
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -72,12 +74,14 @@ from gpulaunch.core.model import (
     MissingOutput,
     NotStarted,
     Outcome,
+    SentWarning,
     Signaled,
     Stopped,
     TimedOut,
 )
 from gpulaunch.core.reasons import FailedAlike, PausedBy
 from gpulaunch.core.run import Run
+from gpulaunch.core.spare import PAUSE
 from gpulaunch.wording import card_reason
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
@@ -91,6 +95,8 @@ EPOCH = 1e9
 
 CANCELLED = Because("cancelled")
 PAUSES: tuple[PausedBy, ...] = ("recorder", "asked", "hours")
+GENTLY, PRESSING = 1, 2
+"""How launchers wait for a card: with spare jobs alone, or with others."""
 
 
 def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
@@ -114,6 +120,7 @@ class Process:
     ready: bool = False
     asked: str = ""
     by: EndCause = CANCELLED
+    gently: bool = False
     until: float = 0.0
     worker: AttemptId | None = None
     behind: AttemptId | None = None
@@ -162,7 +169,10 @@ class Side:
     just_ended: set[AttemptId] = field(default_factory=set)
     timers: dict[Timer, float] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
-    told_wanted: dict[str, bool] = field(default_factory=dict)
+    told_wanted: dict[str, int] = field(default_factory=dict)
+    heard_wish: dict[str, int] = field(default_factory=dict)  # as last delivered
+    gentle: bool = False  # it waits with spare jobs alone
+    gave_at: float = -math.inf  # when it last handed a card to another one
     stopped: bool = False
     paused: set[PausedBy] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
@@ -210,7 +220,7 @@ class World:
         self.workers: dict[tuple[str, AttemptId], Idle] = {}
         self.behind: dict[tuple[str, AttemptId], Process] = {}  # launched, and not begun
         self.continued = 0
-        self.followed = self.taken_back = 0
+        self.followed = self.taken_back = self.gave_way = 0
         self.gatherer: Side | None = None
         self.gather_queue: list[Side] = []
         self.pending: list[tuple[str, Callable[[], None]]] = []
@@ -288,6 +298,9 @@ class World:
         side.timers.clear()
         side.asking.clear()
         side.told_wanted.clear()
+        side.heard_wish.clear()
+        side.gave_at = -math.inf
+        side.gentle = False
         side.drained.clear()
         side.lost.clear()
         side.away.clear()
@@ -351,6 +364,10 @@ class World:
                     side.words[gpu] = holder
                 case HolderChanged(gpu, holder):
                     side.words[gpu] = holder
+                case Wanted(gpu, wanted, gently):
+                    side.heard_wish[gpu] = (GENTLY if gently else PRESSING) if wanted else 0
+                case Granted(gpu):
+                    side.heard_wish[gpu] = 0
         results = side.run.handle(events, self.instant)
         for result in results:
             self.log.append(f"                {side.name} -> {result!r}"[:300])
@@ -410,6 +427,8 @@ class World:
                 assert not self._idle_on(gpu), f"Release({gpu}) with a worker on it"
                 place.granted = place.draining = False
                 place.holder = None
+                if side.heard_wish.get(gpu):
+                    side.gave_at = self.now
                 self._hand_over(place)
             case Drain(gpu):
                 place = self.cards[gpu]
@@ -428,6 +447,11 @@ class World:
             case Launch():
                 side.ladders.launched(instruction)
                 self._launch(side, instruction)
+            case WaitGently(on):
+                assert on != side.gentle, f"WaitGently({on}) twice"
+                side.gentle = on
+            case StopAttempt(gently=True) if not self._gives_way(side, instruction):
+                raise AssertionError(f"{instruction}: nobody presses for its card")
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
                 del side.held[attempt]
                 side.inbox.append(Ended(attempt, End(Interrupted(by))))
@@ -446,7 +470,7 @@ class World:
                     return
                 assert reason in ("cancelled", "interrupted", "stopped")
                 assert process.asked != "old", f"StopAttempt({attempt}), an old keeper's"
-                process.asked, process.by = reason, by
+                process.asked, process.by, process.gently = reason, by, instruction.gently
             case EndWorker(worker):
                 idle = self.workers.get((side.name, worker))
                 if idle is None:
@@ -468,6 +492,30 @@ class World:
                 else:
                     assert self.gatherer is side, "Gather(off) without Gather(on)"
                     self._give_up_gathering(side)
+
+    def _gives_way(self, side: Side, stop: StopAttempt) -> bool:
+        """Whether a spare attempt is stopped once, for a launcher that waits for its card."""
+        known = [*self.processes.values(), *side.held.values()]
+        mine = [p for p in known if p.side is side and p.attempt == stop.attempt]
+        if not mine:
+            return True  # it has ended, and that is not known yet
+        (process,) = mine
+        self.gave_way += 1
+        assert process.job.demand.spare, f"{stop}: it is not spare"
+        assert not process.asked, f"{stop}: it was asked to end before"
+        assert self.now >= side.gave_at + PAUSE, f"{stop}, so soon after a card was handed over"
+        told = [side.heard_wish.get(uuid, 0) for uuid in process.gpus]
+        coming = [
+            other.attempt
+            for other in self.processes.values()
+            if other.side is side
+            and other.asked
+            and not set(other.gpus) & set(process.gpus)
+            and any(side.heard_wish.get(uuid) for uuid in other.gpus)
+            and all(p.asked for uuid in other.gpus for p in self._on(uuid))
+        ]
+        assert not coming, f"{stop}, and {coming} end anyway on cards that are wanted"
+        return max(told, default=0) == PRESSING
 
     def _launch(self, side: Side, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
@@ -679,9 +727,9 @@ class World:
                 process.job, process.gpus, process.attempt
             )
         free = {} if kept else self._back_at_once(process)
-        process.side.inbox.append(
-            Ended(process.attempt, End(outcome, failure, leftovers=leftovers), kept, free)
-        )
+        warned = self._warned(process)
+        end = End(outcome, failure, leftovers=leftovers, warned=warned)
+        process.side.inbox.append(Ended(process.attempt, end, kept, free))
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, End(outcome, leftovers=leftovers)))
         for key, next in list(self.behind.items()):
@@ -690,6 +738,17 @@ class World:
                 self._go_on_after(next, kept)
         for uuid in process.gpus if process.side.asleep else ():
             self._let_go(process.side, self.cards[uuid])
+
+    def _warned(self, process: Process) -> SentWarning | None:
+        """The warning that some have before their end, which is mostly told at once."""
+        aside = random.Random(f"{process.attempt} {self.steps}")  # histories stay what they were
+        if aside.random() < 0.7:
+            return None
+        why: Literal["timeout", "stop"] = "stop" if process.gently else "timeout"
+        sent = SentWarning(self.instant, 12, aside.randrange(3), why)
+        if process.asked != "old" and aside.random() < 0.8:
+            process.side.inbox.append(AttemptWarned(process.attempt, sent))
+        return sent
 
     def _back_at_once(self, process: Process) -> dict[str, int]:
         """Some of its cards, on which nothing else is, are seen to have their memory back."""
@@ -715,6 +774,9 @@ class World:
         honest = self.rng.random() < (1.0 if self.calm else 0.9)
         if process.asked == "cancelled" and honest:
             return Cancelled(Signaled(15))
+        gently = process.gently and not self.calm
+        if process.asked == "interrupted" and gently and self.rng.random() < 0.2:
+            return Exited(0)  # it came to its end after the warning
         if process.asked == "interrupted" and honest:
             return Interrupted(process.by)
         if process.asked == "stopped" and honest:
@@ -757,11 +819,14 @@ class World:
         mine = [uuid for uuid, place in self.cards.items() if place.holder is side]
         return not mine or (self.gatherer is side and not any(self._on(uuid) for uuid in mine))
 
+    def _wish(self, side: Side) -> int:
+        return (GENTLY if side.gentle else PRESSING) if self._wants(side) else 0
+
     def _hand_over(self, place: Place) -> None:
         """To a waiter that wants it, where there is one; else everybody hears of it."""
         wanting = [w for w in place.waiters if self._wants(w) and not w.asleep]
         if wanting and not place.dead_hold:
-            side = wanting[0]
+            side = max(wanting, key=self._wish)
             place.waiters.remove(side)
             place.handed = side
             side.inbox.append(Freed(place.gpu.uuid))
@@ -882,10 +947,10 @@ class World:
             side = place.holder
             if side is None or not place.granted:
                 continue
-            wanted = any(self._wants(w) for w in place.waiters if w is not side)
-            if side.told_wanted.get(place.gpu.uuid, False) != wanted:
-                side.told_wanted[place.gpu.uuid] = wanted
-                side.inbox.append(Wanted(place.gpu.uuid, wanted))
+            wish = max((self._wish(w) for w in place.waiters if w is not side), default=0)
+            if side.told_wanted.get(place.gpu.uuid, 0) != wish:
+                side.told_wanted[place.gpu.uuid] = wish
+                side.inbox.append(Wanted(place.gpu.uuid, bool(wish), wish == GENTLY))
 
     # ── Histories ───────────────────────────────────────────────────────────────────────────────
 
@@ -1039,6 +1104,7 @@ class World:
             Ended(attempt, End(Exited(0))),
             WorkerEnded(attempt),
             ServiceReady(attempt),
+            AttemptWarned(attempt, SentWarning(self.instant, 12, 1, "timeout")),
             Granted("GPU-99", 1),
             HolderChanged(uuid, "somebody else"),
         ]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpulaunch.core.model import WarnPolicy
 from gpulaunch.farside.keeper.end import clip
 from gpulaunch.farside.launch import LaunchOrder, launch_message
 from gpulaunch.farside.wire import MessageFields, shown
@@ -68,6 +69,7 @@ def some_command(chance: random.Random) -> Command:
         env_unset=some,
         timeout=maybe(seconds),
         idle_timeout=maybe(seconds),
+        warn=maybe(lambda: WarnPolicy(chance.randrange(1, 65), seconds())),
         grace=seconds(),
         outputs=some,
         kept_outputs=some[1:],
@@ -135,7 +137,7 @@ def read_by_python(message: bytes) -> list[Any]:
     limits = [-1 if one is None else one for one in (order.slot, order.timeout, order.idle_timeout)]
     texts = [os.fsencode(order.id), order.end, order.log, order.cwd, order.oom_kills]
     told = [*start, *map(_shown, [*texts, order.term_by.encode("utf-8", "surrogateescape")])]
-    told += [*limits, order.grace]
+    told += [*limits, order.grace, order.warn_signal or 0, order.warn_before]
     told += [[len(order.success_codes), *order.success_codes]]
     told += map(_all_shown, (order.outputs, order.kept_outputs, order.argv, env, order.env_unset))
     told += [None if order.hidden is None else _all_shown(order.hidden)]

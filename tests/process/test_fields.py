@@ -90,16 +90,19 @@ def test_a_workers_limits_come_as_they_were_sent() -> None:
 @pytest.mark.parametrize(
     ("at", "field"),
     [
-        (11, b"1000000000"),
-        (11, b"-1"),
-        (11, b"1_0"),
-        (12, b"0x0"),
+        (13, b"1000000000"),
+        (13, b"-1"),
+        (13, b"1_0"),
+        (14, b"0x0"),
+        (11, b"0"),
+        (11, b"65"),
+        (12, b"-1"),
         (6, b"inf"),
         (6, b" 1"),
         (3, b"+1"),
-        (15, b"0"),
-        (21, b"5"),
-        (23, b"\x00"),
+        (17, b"0"),
+        (23, b"5"),
+        (25, b"\x00"),
     ],
 )
 def test_what_is_no_command_is_refused(at: int, field: bytes) -> None:

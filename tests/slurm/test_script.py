@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Demand, Job
+from gpulaunch.core.model import Demand, Job, WarnPolicy
 from gpulaunch.engines.slurm import launch_files, script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
@@ -55,6 +55,23 @@ def test_slurm_never_warns_before_the_jobs_own_time_is_up(timeout: float, grace:
     (minutes,) = (int(word[7:]) for word in asked if word.startswith("--time="))
     earliest = 60 * minutes - script.WARNING - 60
     assert earliest >= timeout + grace
+
+
+def warned(job: Job, *words: str) -> int:
+    """How many seconds before its limit Slurm tells the node's side to end."""
+    asked = script.options(job, SlurmDir(Path("/run")), words)
+    (seconds,) = (int(word.removeprefix("--signal=B:TERM@")) for word in asked if "signal" in word)
+    return seconds
+
+
+def test_slurms_own_limit_leaves_the_job_the_time_of_its_warning() -> None:
+    told = Job("a", "true", warn=WarnPolicy(12, 180.5))
+    assert warned(Job("a", "true")) == script.WARNING
+    assert warned(told) == script.WARNING + 181
+    assert warned(replace(told, timeout=7200.0)) == script.WARNING, "the timeout comes before"
+    nearer = replace(told, timeout=7200.0, engine={"slurm": {"extra": ("--time=60",)}})
+    assert warned(nearer) == script.WARNING + 181
+    assert warned(replace(told, timeout=7200.0), "--time=60") == script.WARNING + 181
 
 
 def test_what_the_job_file_tells_slurm_is_told_and_its_own_options_come_last() -> None:

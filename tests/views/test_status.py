@@ -79,6 +79,7 @@ def test_json_has_the_documented_shape() -> None:
                 "evidence": "",
                 "advice": "",
                 "reports": [],
+                "warned": None,
                 "worker": None,
                 "step": None,
                 "ladder": {},

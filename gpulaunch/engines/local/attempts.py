@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, TakeBack, WorkerEnded
-from gpulaunch.core.facts import AttemptStarted
+from gpulaunch.core.facts import AttemptStarted, AttemptWarned
 from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
@@ -249,7 +249,8 @@ class LocalAttempts:
         if running := self._running.get(stop.attempt):
             running.stopped_by = stop.by
             attempt = str(stop.attempt)
-            running.pair.stop(stop.reason, stop.now, text_of(stop.by), attempt)
+            by = text_of(stop.by)
+            running.pair.stop(stop.reason, stop.now, by, attempt, gently=stop.gently)
         elif launch := self._postponed.cancel(stop.attempt):
             self._refuse(launch, Interrupted(stop.by))
 
@@ -288,6 +289,8 @@ class LocalAttempts:
             match report:
                 case client.ProgramStarted():
                     self._started(self._on(pair), report)
+                case client.ProgramWarned(warning=warning):
+                    self._context.post(AttemptWarned(self._on(pair).attempt, warning))
                 case client.StartedCold(why=why, for_good=for_good):
                     running = self._on(pair)
                     if running.kind.server:

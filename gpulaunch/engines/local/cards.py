@@ -30,7 +30,14 @@ from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, Ne
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease import Lease, lease_name, lent, scope_of, take
+from gpulaunch.gpus.lease import (
+    Lease,
+    Wish,
+    lease_name,
+    lent,
+    scope_of,
+    take,
+)
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.machine import CardReading, LookCallback, drained, is_free, memory_free
 from gpulaunch.gpus.names import NameHeldError
@@ -106,6 +113,7 @@ class CardLeases:
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
+        self._gently = False
         names = {gpu.uuid: lease_name(gpu.key, self._scope) for gpu in pool.gpus}
         self._holders = CardHolders(names, loop, post, self._in_need, self._heard)
         self._entrusted = EntrustedLeases(loop, self._user.entrusts)
@@ -124,6 +132,9 @@ class CardLeases:
                     self.release(gpu)
             case events.Drain(gpu):
                 self.drain(gpu)
+            case events.WaitGently(on):
+                self._gently = on
+                self.say_want()
             case events.ReserveGang(on):
                 if on:
                     self._gang.ask()
@@ -161,7 +172,7 @@ class CardLeases:
         self._leases[uuid] = lease
         self._entrusted.give(
             lease,
-            lambda wanted: self._post(events.Wanted(uuid, wanted)),
+            lambda wish: self._post(_wanted(uuid, wish)),
             lambda: self._let_go(uuid, lease),
         )
 
@@ -186,8 +197,8 @@ class CardLeases:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
             self._post(events.Granted(uuid, memory_free(self._gpus[uuid], look)))
-            if self._entrusted.is_wanted(lease):
-                self._post(events.Wanted(uuid, True))
+            if wish := self._entrusted.wish_for(lease):
+                self._post(_wanted(uuid, wish))
         else:
             self._watch(uuid, lease)
             self._is_back(uuid)
@@ -258,7 +269,7 @@ class CardLeases:
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
-            self._post(events.Wanted(uuid, lease.wanted))
+            self._post(_wanted(uuid, lease.wanted))
 
     # ── Regaining ───────────────────────────────────────────────────────────────────────────────
 
@@ -366,9 +377,12 @@ class CardLeases:
         if lease := self._handed.pop(uuid, None):
             lease.hand_over()
 
-    def _in_need(self) -> bool:
-        """Tell whether others are to give way: this run has no card, or a gang's idle ones."""
-        return not self._leases or (self._gang.held and not self._user.working())
+    def _in_need(self) -> Wish:
+        """Return how much others are to give way: this run has no card, or a gang's idle ones."""
+        in_need = not self._leases or (self._gang.held and not self._user.working())
+        if not in_need:
+            return Wish.NONE
+        return Wish.GENTLE if self._gently else Wish.PRESSING
 
     def say_want(self) -> None:
         """Tell the holders of awaited cards whether this run is in need; call this on a change."""
@@ -432,6 +446,10 @@ class CardLeases:
         for uuid in {**self._leases, **self._away}:
             self.release(uuid)
         self._entrusted.close()
+
+
+def _wanted(uuid: str, wish: Wish) -> events.Wanted:
+    return events.Wanted(uuid, wish > Wish.NONE, gently=wish == Wish.GENTLE)
 
 
 def _untakable(error: OSError) -> events.Occupied:

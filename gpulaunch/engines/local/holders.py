@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
-from gpulaunch.gpus.lease import Lease, gather_name, take_gather
+from gpulaunch.gpus.lease import Lease, Wish, gather_name, take_gather
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError, holder_of
 from gpulaunch.gpus.waiter import POLL, Waiter
@@ -50,8 +50,8 @@ class Pace:
 class CardHolders:
     """Waits for the holders of cards. `names`: those of their leases, by UUID.
 
-    `in_need` returns whether holders are to give way to this run; `heard` is called once with what
-    ended the wait for a card, and whose card it was.
+    `in_need` returns how much holders are to give way to this run; `heard` is called
+    once with what ended the wait for a card, and whose card it was.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CardHolders:
         names: Mapping[str, str],
         loop: Loop,
         post: Post,
-        in_need: Callable[[], bool],
+        in_need: Callable[[], Wish],
         heard: Callable[[str, News, Identity | None], None],
     ) -> None:
         self._names = names

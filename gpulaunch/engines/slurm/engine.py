@@ -221,5 +221,5 @@ class SlurmEngine:
             return a.Unprepared(launch, f"{error.strerror}{where}", error.errno in SCARCE)
         except GpulaunchError as error:
             return a.Unprepared(launch, str(error), False)
-        options = (*script.options(job, run), *self._words)
+        options = script.options(job, run, self._words)
         return a.Prepared(launch, options, self._context.environments.lent_to(job.name))

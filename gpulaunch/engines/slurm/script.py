@@ -43,10 +43,10 @@ FIXED = (
     "--requeue",
     "--open-mode=append",
     "--chdir=/",
-    f"--signal=B:TERM@{WARNING}",
     "--nodes=1",
     "--ntasks=1",
 )
+_TIME = ("--time=", "--time ", "-t")
 SETTINGS = ("partition", "account", "qos")
 
 _NOT_SENT = {
@@ -113,20 +113,34 @@ exit 78
 """
 
 
-def options(job: Job, run: SlurmDir) -> tuple[str, ...]:
+def options(job: Job, run: SlurmDir, words: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the options of sbatch for this job, without name and array, which are a batch's.
 
-    Jobs with equal options can share an array. The job file's own options come last.
+    Jobs with equal options can share an array. The job file's own options come last but for
+    `words`, those of the whole run.
     """
     told = job.engine.get("slurm", {})
     settings = (f"--{name}={word}" for name in SETTINGS for word in told.get(name, ()))
     return (
         *FIXED,
+        f"--signal=B:TERM@{_warning(job, words)}",
         f"--output={_output(run.said)}",
         *_resources(job, told.get("gres", ())),
         *settings,
         *told.get("extra", ()),
+        *words,
     )
+
+
+def _warning(job: Job, words: Sequence[str]) -> int:
+    """Return how many seconds before Slurm's time limit the node's side is to have TERM.
+
+    It gives a job its own warning then, unless the job's timeout comes before: it does where
+    Slurm's limit is the one that `_resources` makes of it.
+    """
+    asked = (*job.engine.get("slurm", {}).get("extra", ()), *words)
+    own = job.timeout is not None and not any(word.startswith(_TIME) for word in asked)
+    return WARNING if job.warn is None or own else WARNING + math.ceil(job.warn.before)
 
 
 def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:

@@ -13,6 +13,7 @@ from .end import AttemptResult, EndFile
 from .kernel import has_ended, send_signal, spent_by_children
 from .looks import Looks
 from .start import FULL, ForkedChild, Station
+from .warning import warn
 from .worker import WorkerAnswer, WorkerPipes
 
 TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes reaches them all
@@ -30,6 +31,10 @@ class Phase:
 
     def advance(self, now: float) -> None:
         """Do what is due."""
+
+    def announce(self, reason: str, by: str) -> bool:
+        """Warn the job of a stop, which follows later; False: it cannot be, and is to stop now."""
+        return False
 
     def stop(self, reason: str, by: str, at: float, now: bool) -> None:
         """Take in a stop: TERM, and KILL `at` a time, which is at once where `now` is set."""
@@ -222,8 +227,25 @@ class KeeperAttempt:
 
     # ── What follows from it ────────────────────────────────────────────────────────────────
 
-    def stop(self, reason: str, by: str, now: bool) -> None:
-        """Send TERM unless the attempt is over already; `advance` does the rest."""
+    def warn(self, why: str) -> int:
+        """Send the job its warning; return how many of its processes took it."""
+        assert self.child is not None
+        number = self.launch.warn_signal
+        assert number is not None
+        at = time.monotonic(), time.time()
+        taken = warn(self.child.pid, number)
+        self.result.warned = (*at, number, taken, why)
+        told = self.result.warned
+        self.station.channel.send({"is": "warned", "attempt": self.id, "warned": told})
+        return taken
+
+    def stop(self, reason: str, by: str, now: bool, gently: bool = False) -> None:
+        """Send TERM unless the attempt is over already; `advance` does the rest.
+
+        `gently`: the job's warning comes first, where it has one.
+        """
+        if gently and not now and self.phase.announce(reason, by):
+            return
         self.phase.stop(reason, by, time.monotonic() + (0.0 if now else self.launch.grace), now)
 
     def advance(self, now: float) -> None:
@@ -242,6 +264,7 @@ class KeeperAttempt:
         if by and result.succeeded(self.launch.success_codes):
             if signal.sigtimedwait({signal.SIGTERM}, TERM_COMES):
                 result.cause, result.by = "interrupted", by
+        result.conclude(self.launch.success_codes)
         record = result.record(self.launch, self.child.pid if self.child else None, self.limit())
         if self.end_file is not None and result.kind == NO_SPACE:  # nothing was run: it goes again
             self.end_file.give_up()

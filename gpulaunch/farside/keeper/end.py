@@ -26,6 +26,8 @@ class AttemptResult:
         self.leftovers = 0
         self.main_was_killed = False  # then nobody knows what would have outlived it
         self.note = ""  # for people, of a worker
+        self.warned: tuple[float, float, int, int, str] | None = None
+        self.otherwise: tuple[str, str] | None = None  # cause and by of an end that is no success
         self.started: tuple[float, float] | None = None
         self.answered: tuple[float, float] | None = None  # when a worker did
 
@@ -34,6 +36,12 @@ class AttemptResult:
         if self.cause or self.error or self.status is None:
             return False
         return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
+
+    def conclude(self, codes: list[int]) -> None:
+        """Take an end that followed a warning, and is no success, for what that announced."""
+        good = self.succeeded(codes) and not self.missing
+        if self.otherwise and not (self.cause or self.error or good):
+            self.cause, self.by = self.otherwise
 
     def record(self, launch: LaunchOrder, pid: int | None, limit: float | None) -> dict[str, Any]:
         """Return the record of the end; it fits the file, however long its paths are."""
@@ -55,6 +63,7 @@ class AttemptResult:
             oom_kills=kills_counted(launch.oom_kills),
             started=self.started,
             ended=self.answered or (time.monotonic(), time.time()),
+            warned=self.warned,
         )
 
 

@@ -233,14 +233,14 @@ class Monitor:
         elif verb == b"stop":
             here, attempt = self.attempt or self.pending, message.text()
             if here and here.id == attempt:
-                self.stop(message.text(), message.text(), message.flag())
+                self.stop(message.text(), message.text(), message.flag(), message.flag())
             elif self.ahead and self.ahead.id == attempt:
                 self.decline()
 
-    def stop(self, reason: str, by: str, now: bool) -> None:
+    def stop(self, reason: str, by: str, now: bool, gently: bool = False) -> None:
         """Stop the running attempt, or the one that waits for a worker to be gone."""
         if self.attempt:
-            self.attempt.stop(reason, by, now)
+            self.attempt.stop(reason, by, now, gently)
         elif self.pending:
             self.early_stop = (reason, by, now)
 

@@ -147,12 +147,16 @@ class Forking(Phase):
 
 
 class Running(Phase):
-    """The main process runs, or a worker has the item. `kill_at`: it has had its TERM."""
+    """The main process runs, or a worker has the item. `kill_at`: it has had its TERM.
+
+    `announced`: a stop of which it was warned, and when its TERM is due.
+    """
 
     def __init__(self, attempt: KeeperAttempt, child: ForkedChild) -> None:
         super().__init__(attempt)
         self.child = child
         self.kill_at: float | None = None
+        self.announced: tuple[float, str, str] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -168,12 +172,26 @@ class Running(Phase):
     def next_deadline(self) -> float | None:
         if self.kill_at is not None or self.child.ready_by is not None:
             return self.child.ready_by if self.kill_at is None else self.kill_at
-        limit = self.attempt.limit()
-        times = (self.since + limit if limit else None, self.silence.at if self.silence else None)
+        limit, silence = self.attempt.limit(), self.silence
+        announced = self.announced[0] if self.announced else None
+        ends = self.since + limit if limit else None
+        times = (ends, self.warn_at(), announced, silence.at if silence else None)
         return min((at for at in times if at is not None), default=None)
+
+    def warn_at(self) -> float | None:
+        """Return when the job is to be warned of its timeout.
+
+        None: never, or it was warned, or is not executed yet.
+        """
+        launch, limit = self.attempt.launch, self.attempt.limit()
+        warned = self.attempt.result.warned or self.child.pipe is not None
+        if launch.warn_signal is None or not limit or warned:
+            return None
+        return self.since + max(0.0, limit - launch.warn_before)
 
     def advance(self, now: float) -> None:
         attempt, silence, limit = self.attempt, self.silence, self.attempt.limit()
+        warn_at = self.warn_at()
         if attempt.result.status is not None:
             self.main_has_ended(now)
         elif self.kill_at is not None:
@@ -182,8 +200,13 @@ class Running(Phase):
         elif self.child.ready_by is not None:
             if now >= self.child.ready_by:
                 start_cold(attempt, f"had not returned after {host.at_fork_limit:g} s")
+        elif self.announced and now >= self.announced[0]:
+            attempt.stop(*self.announced[1:], now=False)
         elif limit and now >= self.since + limit:
             attempt.stop("timeout", "", now=False)
+        elif warn_at is not None and now >= warn_at:
+            if attempt.warn("timeout"):
+                attempt.result.otherwise = ("timeout", "")
         elif silence and silence.at is not None and now >= silence.at and not attempt.looks.helper:
             silence.at = None if attempt.looks.ask(look_at_log, attempt.launch) else now + 1.0
 
@@ -203,8 +226,25 @@ class Running(Phase):
         else:
             attempt.phase = Sweeping(attempt)
 
+    def announce(self, reason: str, by: str) -> bool:
+        attempt, result, launch = self.attempt, self.attempt.result, self.attempt.launch
+        # Before its exec it has the keeper's signals blocked, and takes none.
+        unready = self.child.ready_by is not None or self.child.pipe is not None
+        if launch.warn_signal is None or unready or result.cause or result.status is not None:
+            return False
+        if self.announced:
+            return True
+        taken = result.warned[3] if result.warned else attempt.warn("stop")
+        if not taken:
+            return False
+        limit, at = attempt.limit(), time.monotonic() + launch.warn_before
+        self.announced = (min(at, self.since + limit) if limit else at, reason, by)
+        result.otherwise = (reason, by)
+        return True
+
     def stop(self, reason: str, by: str, at: float, now: bool) -> None:
         result = self.attempt.result
+        self.announced = None
         if result.cause is not None:
             if now:
                 self.kill_at = at

@@ -39,6 +39,7 @@ static struct {
   bool has_status, checked, main_was_killed, alone;
   int status, leftovers, end, exec_pipe;
   char *cause, *by, *error, *cut_cause, *cut_by; /* NULL: none */
+  char *otherwise, *otherwise_by; /* cause and by of an end that is no success; NULL: its own */
   const char *note;                              /* for people, of a worker; NULL: none */
   bool loading, keep; /* of a worker's item: its worker is; that has answered, and stays */
   bool no_space;
@@ -50,6 +51,10 @@ static struct {
   int helper_pipe;
   double asked, fork_at, fork_pause, check_at, check_limit;
   double term_at, kill_at, silence_at; /* below zero: never */
+  double stop_at; /* when the TERM is due of a stop that it was warned of; below zero: of none */
+  struct moment warned_at;             /* mono 0: it was not */
+  int warned;                          /* processes that took the warning */
+  const char *warned_why;
   struct moment started, answered;     /* the second only of a worker's item */
   double clock, silent_since, looked_at; /* clock: from when its time is counted */
   long long log_size, log_time;
@@ -154,6 +159,13 @@ static void put_missing(struct text *r) {
   }
 }
 
+static void put_warned(struct text *r) {
+  if (a.warned_at.mono > 0)
+    putf(r, "[%.9f,%.7f,%d,%d,\"%s\"]", a.warned_at.mono, a.warned_at.utc, a.l.warn_signal,
+         a.warned, a.warned_why);
+  else putf(r, "null");
+}
+
 static void put_record(struct text *r) {
   struct moment ended = a.answered.mono > 0 ? a.answered : moment();
   const char *seconds = "";
@@ -180,11 +192,14 @@ static void put_record(struct text *r) {
   putf(r, ",\"leftovers\":%d,\"oom_kills\":%ld", a.leftovers, kills_counted());
   if (a.pid) putf(r, ",\"started\":[%.9f,%.7f]", a.started.mono, a.started.utc);
   else putf(r, ",\"started\":null");
-  putf(r, ",\"ended\":[%.9f,%.7f]}", ended.mono, ended.utc);
+  putf(r, ",\"ended\":[%.9f,%.7f],\"warned\":", ended.mono, ended.utc);
+  put_warned(r);
+  putf(r, "}");
 }
 
 static void forget(void) {
   free(a.cause), free(a.by), free(a.error), free(a.cut_cause), free(a.cut_by);
+  free(a.otherwise), free(a.otherwise_by);
   for (size_t i = 0; i < a.nmissing; i++) free(a.missing[i]);
   free_launch(&a.l);
 }
@@ -215,6 +230,11 @@ static void finish(void) {
   if (*a.l.term_by && has_succeeded() && term_comes()) {
     set_text(&a.cause, "interrupted");
     set_text(&a.by, a.l.term_by);
+  }
+  /* An end that followed a warning, and is no success, is what that announced. */
+  if (a.otherwise && !a.cause && !a.error && !(has_succeeded() && !a.nmissing)) {
+    set_text(&a.cause, a.otherwise);
+    set_text(&a.by, a.otherwise_by);
   }
   put_record(&r);
   if (a.end >= 0 && a.no_space) { /* nothing was run: it goes again */
@@ -369,7 +389,7 @@ void attempt_begin(struct launch launch) {
   a.on = true;
   a.l = launch;
   a.exec_pipe = a.helper_pipe = -1;
-  a.fork_at = a.term_at = a.kill_at = a.silence_at = -1;
+  a.fork_at = a.term_at = a.kill_at = a.silence_at = a.stop_at = -1;
   a.fork_pause = 0.01;
   a.log_size = a.log_time = -1;
   a.spent = spent_by_children();
@@ -505,7 +525,7 @@ static void log_looked_at(double now) {
     a.silent_since = age >= 0 && age <= now - a.looked_at + 0.02 ? now - age : now;
   }
   a.log_size = size, a.log_time = changed, a.looked_at = now;
-  if (now >= a.silent_since + a.l.idle_timeout - 0.005) attempt_stop("idle_timeout", "", false);
+  if (now >= a.silent_since + a.l.idle_timeout - 0.005) attempt_stop("idle_timeout", "", false, false);
   else a.silence_at = a.silent_since + a.l.idle_timeout;
 }
 
@@ -606,7 +626,42 @@ void attempt_look(int only) {
   read_helper();
 }
 
-void attempt_stop(const char *reason, const char *by, bool now) {
+static void send_warning(const char *why) {
+  struct text t = {0};
+  a.warned_at = moment();
+  a.warned_why = why;
+  a.warned = warn(a.pid, a.l.warn_signal);
+  putf(&t, "{\"is\":\"warned\",\"attempt\":");
+  put_string(&t, a.l.id, ESCAPE, 0);
+  putf(&t, ",\"warned\":");
+  put_warned(&t);
+  putf(&t, "}");
+  say(station.channel, &t);
+  free(t.at);
+}
+
+static void then(const char *cause, const char *by) { /* what an end is that is no success */
+  set_text(&a.otherwise, cause);
+  set_text(&a.otherwise_by, by);
+}
+
+/* Warn the job of a stop, which follows later; false: it cannot be, and is to stop now. */
+static bool announce(const char *reason, const char *by) {
+  /* Before its exec it has the keeper's signals blocked, and takes none. */
+  bool runs = a.phase == RUNNING && a.exec_pipe < 0;
+  if (!a.l.warn_signal || !runs || a.cause || a.has_status) return false;
+  if (a.stop_at >= 0) return true;
+  if (!(a.warned_at.mono > 0)) send_warning("stop");
+  if (!a.warned) return false;
+  a.stop_at = monotonic() + a.l.warn_before;
+  if (limit() > 0) a.stop_at = fmin(a.stop_at, a.clock + limit());
+  then(reason, by);
+  return true;
+}
+
+void attempt_stop(const char *reason, const char *by, bool now, bool gently) {
+  if (gently && !now && announce(reason, by)) return;
+  a.stop_at = -1;
   double at = monotonic() + (now ? 0.0 : a.l.grace);
   if (a.phase == CHECKING) {
     if (!a.cut_cause) {
@@ -656,13 +711,23 @@ static void item_is_over(double now) {
   a.phase = TERMINATING;
 }
 
+static double warn_at(void) { /* below zero: never, or it was warned, or is not executed yet */
+  if (!a.l.warn_signal || !(limit() > 0) || a.warned_at.mono > 0 || a.exec_pipe >= 0) return -1;
+  return a.clock + fmax(0.0, limit() - a.l.warn_before);
+}
+
 static void advance_running(double now) {
   if (a.has_status && a.l.key && worker.pid) item_is_over(now);
   else if (a.has_status && a.cause) a.phase = TERMINATING;
   else if (a.has_status || (a.kill_at >= 0 && now >= a.kill_at)) start_sweep();
   else if (a.kill_at >= 0) return;
-  else if (limit() > 0 && now >= a.clock + limit()) attempt_stop("timeout", "", false);
-  else if (a.silence_at >= 0 && now >= a.silence_at && !a.helper)
+  else if (a.stop_at >= 0 && now >= a.stop_at)
+    attempt_stop(a.otherwise, a.otherwise_by, false, false);
+  else if (limit() > 0 && now >= a.clock + limit()) attempt_stop("timeout", "", false, false);
+  else if (warn_at() >= 0 && now >= warn_at()) {
+    send_warning("timeout");
+    if (a.warned) then("timeout", "");
+  } else if (a.silence_at >= 0 && now >= a.silence_at && !a.helper)
     a.silence_at = ask(look_at_log) ? -1 : now + 1.0;
 }
 
@@ -739,5 +804,6 @@ double attempt_deadline(void) {
   if (a.phase == CHECKING) return fmin(a.check_at, a.check_limit);
   if (a.phase == FORKING) return earliest(a.fork_at, most < 0 ? -1 : a.asked + most);
   if (a.kill_at >= 0) return earliest(a.term_at, a.kill_at);
-  return earliest(a.silence_at, most < 0 ? -1 : a.clock + most);
+  double due = earliest(warn_at(), a.stop_at);
+  return earliest(due, earliest(a.silence_at, most < 0 ? -1 : a.clock + most));
 }

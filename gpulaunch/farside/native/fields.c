@@ -86,6 +86,11 @@ bool parse_launch(struct fields f, struct launch *l) {
   if (!(l->grace > 0)) l->grace = 0;
   l->oom_kills = next_field(p);
   l->term_by = next_field(p);
+  long number = limit_of(p, next_field(p));
+  p->wrong = p->wrong || number == 0 || number > MAX_SIGNAL;
+  l->warn_signal = number > 0 ? (int)number : 0;
+  l->warn_before = seconds_of(p, next_field(p));
+  if (!(l->warn_before > 0)) l->warn_before = 0;
   l->codes = next_list(p, &l->ncodes);
   for (size_t i = 0; i < l->ncodes; i++) number_of(p, l->codes[i]);
   l->outputs = next_list(p, &l->noutputs);

@@ -13,6 +13,7 @@
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
+#define MAX_SIGNAL 64
 
 /* ── tools.c: memory, time, processes, descriptors ─────────────────────────────────────────────── */
 
@@ -75,6 +76,8 @@ const char **next_list(struct fields *f, size_t *count);
 struct launch {
   struct fields fields;
   const char *id, *end, *log, *cwd, *oom_kills, *term_by;
+  int warn_signal;                               /* 0: none */
+  double warn_before;                            /* seconds */
   long slot;                                     /* below zero: `end` is this attempt's own file */
   const char *timeout_text, *idle_timeout_text;  /* as the record has them */
   double timeout, idle_timeout, grace;           /* below zero: none */
@@ -113,6 +116,11 @@ void isolate(const char **paths, size_t count, int pipe);
 /* ── looks.c: what became of outputs, looked up by a helper ────────────────────────────────────── */
 
 char *fault_of_output(const char *pattern, int64_t since); /* NULL: none */
+
+/* ── warning.c ─────────────────────────────────────────────────────────────────────────────────── */
+
+/* Send the signal where it is taken, from the job's main process on; to how many. */
+int warn(pid_t pid, int number);
 
 /* ── sweep.c ───────────────────────────────────────────────────────────────────────────────────── */
 
@@ -154,7 +162,8 @@ void attempt_begin(struct launch launch);
 /* Fork a child for a launch that may come next, and have it wait for `attempt_begin`; end it. */
 void attempt_foresee(const struct launch *l);
 void attempt_unforesee(void);
-void attempt_stop(const char *reason, const char *by, bool now);
+/* End it; `gently`: the job's warning comes first, where it has one. */
+void attempt_stop(const char *reason, const char *by, bool now, bool gently);
 int attempt_pipes(int *fds); /* three at most */
 void attempt_look(int only); /* only: the one descriptor that is ready; below zero: more, or none */
 void attempt_advance(void);

@@ -53,9 +53,9 @@ static void look_at_supervisor(double now) {
 }
 
 /* Stop the running attempt, or the one that waits for a worker to be gone. */
-static void stop(const char *reason, const char *by, bool now) {
+static void stop(const char *reason, const char *by, bool now, bool gently) {
   if (attempt_on()) {
-    attempt_stop(reason, by, now);
+    attempt_stop(reason, by, now, gently);
   } else if (pending.on) {
     free(early.reason), free(early.by);
     early.reason = copy_of(reason);
@@ -67,7 +67,7 @@ static void stop(const char *reason, const char *by, bool now) {
 static void supervisor_is_gone(void) {
   leaving = true;
   hears = false; /* the socket stays open: it says that this keeper lives */
-  stop("interrupted", SUPERVISOR_GONE, false);
+  stop("interrupted", SUPERVISOR_GONE, false, false);
 }
 
 /* ── Workers: a process that stays from one attempt to the next ────────────────────────────────── */
@@ -82,7 +82,7 @@ static void begin(void) {
   pending.on = false;
   attempt_begin(pending.launch); /* which owns the message's memory */
   if (!early.reason) return;
-  if (attempt_on()) attempt_stop(early.reason, early.by, early.now);
+  if (attempt_on()) attempt_stop(early.reason, early.by, early.now, false);
   free(early.reason), free(early.by);
   early.reason = early.by = NULL;
 }
@@ -165,9 +165,9 @@ static void listen_to_supervisor(void) {
   }
   if (!strcmp(verb, "stop")) {
     const char *attempt = next_field(&f), *reason = next_field(&f), *by = next_field(&f);
-    bool now = next_flag(&f);
+    bool now = next_flag(&f), gently = next_flag(&f);
     const char *here = attempt_on() ? attempt_id() : pending.on ? pending.launch.id : NULL;
-    if (here && !strcmp(attempt, here)) stop(reason, by, now);
+    if (here && !strcmp(attempt, here)) stop(reason, by, now, gently);
     else if (ahead.on && !strcmp(attempt, ahead.launch.id)) decline();
   } else if (!strcmp(verb, "back")) {
     if (ahead.on && !strcmp(next_field(&f), ahead.launch.id)) decline();

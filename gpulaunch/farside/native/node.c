@@ -39,7 +39,7 @@ enum { LOST = 70, NO_ROOM = 73, STARTED_BEFORE = 75, UNFIT = 78, TIMED_OUT = 124
 
 struct stop {
   const char *reason, *by;
-  bool now;
+  bool now, known; /* known: the client has asked for it */
 };
 
 static struct { /* the attempt that is to be run, and its files */
@@ -213,6 +213,7 @@ static bool read_stop(struct stop *stop) {
   stop->by = by ? json_text(by, NULL, false) : NULL;
   if (!stop->by) stop->by = "";
   stop->now = now && !strncmp(now, "true", 4);
+  stop->known = true;
   return true;
 }
 
@@ -321,7 +322,7 @@ static void write_end(const char *cause, const char *by, const char *error, cons
   if (error) put_string(&r, error, REPLACE, 2000);
   else putf(&r, "null");
   putf(&r, ",\"kind\":%s%s%s", kind ? "\"" : "", kind ? kind : "null", kind ? "\"" : "");
-  putf(&r, ",\"leftovers\":0,\"oom_kills\":0,\"started\":null,\"ended\":[%.9f,%.7f]}", monotonic(),
+  putf(&r, ",\"leftovers\":0,\"oom_kills\":0,\"started\":null,\"ended\":[%.9f,%.7f],\"warned\":null}", monotonic(),
        clock_now(CLOCK_REALTIME));
   putf(&t, "%08x %s\n", crc32_of(r.at, r.size), r.at);
   int fd = open(n.end_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -389,7 +390,9 @@ static void send_launch(const struct text *t) {
 
 static void send_stop(const struct stop *stop) {
   struct text t = {0};
-  const char *fields[] = {"stop", n.order.id, stop->reason, stop->by, asked.now ? "1" : "0"};
+  /* Slurm's own TERM comes early enough for the job's warning (`--signal`). */
+  const char *gently = stop->known ? "0" : "1", *now = asked.now ? "1" : "0";
+  const char *fields[] = {"stop", n.order.id, stop->reason, stop->by, now, gently};
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     put(&t, fields[i], strlen(fields[i]) + 1);
   say_fields(keepers.pair, t.at, t.size, NULL, 0);
@@ -453,7 +456,7 @@ static char *end_in(const char *message) {
 static char *await_end(void) {
   bool told_stop = false, told_now = false;
   for (;;) {
-    struct stop stop = {"interrupted", SLURM_ENDED_IT, false};
+    struct stop stop = {"interrupted", SLURM_ENDED_IT, false, false};
     bool is_new = new_stop(&stop);
     if (is_new) {
       asked.stop = true;
@@ -551,7 +554,7 @@ static int serve(void) {
     ask_driver(&granted); /* slow, but the attempt is claimed: no other node starts it */
     tell_cards();
   }
-  struct stop stop = {"interrupted", SLURM_ENDED_IT, false};
+  struct stop stop = {"interrupted", SLURM_ENDED_IT, false, false};
   bool told = read_stop(&stop);
   if (stop_asked() || told) { /* before the job began; it may be told without a signal */
     write_end(stop.reason, stop.by, NULL, NULL);

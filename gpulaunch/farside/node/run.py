@@ -143,8 +143,10 @@ class Keepers:
                 asked.read(now=stop[2])
             if (asked.stop, asked.now) != told:
                 told = (asked.stop, asked.now)
-                reason, by, _ = stop or attempt.read_stop() or UNEXPLAINED
-                self.pair.stop(self.attempt, reason, by, asked.now)
+                known = stop or attempt.read_stop()
+                reason, by, _ = known or UNEXPLAINED
+                # Slurm's own TERM comes early enough for the job's warning (`--signal`).
+                self.pair.stop(self.attempt, reason, by, asked.now, gently=known is None)
             attempt.beat()
             asked.wait(LOOK, self.pair.socket.fileno())
             for message, _ in self.pair.messages():
