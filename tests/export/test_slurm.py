@@ -254,3 +254,34 @@ def test_a_token_of_several_arrays_is_named_as_not_limited(launcher: Launcher) -
         """,
     )
     assert submitted(export(launcher))[1].endswith("--array=1-3%1 f.sh")
+
+
+def test_the_directory_of_a_jobs_attempts_is_kept_and_what_is_not_done_is_told(
+    launcher: Launcher,
+) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: train
+            run: 'echo x >> {{keep}}/n; [ "$(wc -l < $GPULAUNCH_KEEP/n)" = 3 ]'
+            outputs: ["{{keep}}/n"]
+            retries: 2
+            timeout: 1h
+            warn: {before: 1m}
+            spare: true
+        """,
+    )
+    directory = export(launcher)
+    subprocess.run(
+        ["bash", directory / "train.sh"],
+        env=launcher.environ | {"SLURM_SUBMIT_DIR": str(directory)},
+        check=True,
+        timeout=60,
+        preexec_fn=goes_along(),
+    )
+    assert (directory / "keep/train/n").read_text() == "x\nx\nx\n"
+    told = launcher("export", "jobs.yaml", "--to", "slurm", "-o", "out", "--force").err
+    assert "jobs[0].warn: no signal before the timeout" in told
+    assert "jobs[0].spare: keeps its cards to its end" in told
+    assert "jobs[0].outputs" not in told, "kept files may be older there, too"
