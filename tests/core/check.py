@@ -39,7 +39,8 @@ def check_definition(job: Job, jobs: Sequence[Job]) -> None:
     """Check that a job that is launched is in the list, and is as the list has it now."""
     newest = next((other for other in jobs if other.name == job.name), None)
     assert newest is not None, f"{job.name} is launched, and the list has it no more"
-    same = replace(job, demand=newest.demand) == newest
+    # What its time of day meant when it was first read holds, whatever the list says now.
+    same = replace(job, demand=newest.demand, not_before=newest.not_before) == newest
     assert same, f"{job.name} is launched as it was once: {job}, now {newest}"
 
 
@@ -92,7 +93,7 @@ def check_jobs(state: State) -> None:
 def check_rest(state: State) -> None:
     """Check that no service keeps a card for jobs that all wait until they are due."""
     for live in state.attempts.services():
-        needing = live.service.links.dependants if live.service else ()
+        needing = live.service.dependants if live.service else ()
         left = [node for node in needing if not node.settled]
         if not left or live.stopping or live.inherited or not live.cards:
             continue
