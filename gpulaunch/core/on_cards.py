@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
+from msgspec.structs import replace
+
 from gpulaunch.core import graph, one_ahead
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
@@ -81,6 +83,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
 
 def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
+    demand = _with_those_beside(state, node, demand)
     here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         _start(state, node, here)
@@ -92,6 +95,20 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     _claim(state, here + there[:missing], demand)
     _park(state, node)
     return None
+
+
+def _with_those_beside(state: State, node: Node, demand: Demand) -> Demand:
+    """Return what to look for: of a run that may have one card, one that serves the jobs, too.
+
+    Else a service that shares its card might sit, for ever, on one that is too small for them.
+    """
+    if node.job.service is None or state.cards.limit > 1 or demand.per_gpu == 1:
+        return demand
+    beside = max((d.gpu_memory for d in node.serving.demands), default=0)
+    together = demand.gpu_memory + beside
+    if any(card.serves and card.gpu.memory >= together for card in state.cards):
+        return replace(demand, gpu_memory=together)
+    return demand
 
 
 def could_start(state: State, demand: Demand) -> bool:
