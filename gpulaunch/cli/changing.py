@@ -64,6 +64,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @click.option("--priority", metavar="N", help="Higher is earlier (0).")
 @click.option("--timeout", metavar="TIME", help="Longest run: 2h.")
 @click.option("--retries", metavar="N", help="How often it is tried again.")
+@click.option("--not-before", metavar="TIME", help="Not started before: 19:00.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable; kept with the job.")
 @click.option("--cwd", metavar="DIR", help="Its directory; this one.")
 @click.option("--wait", is_flag=True, help="Wait for its end, and exit as it does.")

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from contextlib import suppress
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from gpulaunch.control.client import call
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Pause
-from tests.cli.launcher import Launcher, Result
+from tests.cli.launcher import UNTIL_GO, Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import nothing_waits
@@ -81,6 +82,58 @@ def test_no_file_that_is_left_is_empty(on_slurm: Launcher, cycle: str) -> None:
     assert (every.status, every.err, every.out.count("==> mute-")) == (0, "", 3)
     none = on_slurm("logs", "mute-1", "--attempt", "2")
     assert (none.status, "there is no log" in none.err) == (2, True)
+
+
+# ── A list that lives ───────────────────────────────────────────────────────────────────────────
+
+
+def test_added_jobs_are_further_arrays_with_their_adders_environment(on_slurm: Launcher) -> None:
+    on_slurm.file("jobs.yaml", f"jobs: [{{name: long, gpus: 0, run: '{UNTIL_GO}'}}]")
+    with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        on_slurm.wait_for("attempt_started")
+        for value in ("one", "two"):
+            run = "printf %s $MINE | md5sum"  # the report shows what a job prints
+            job = f"{{name: '{value}-{{{{n}}}}', matrix: {{n: [1, 2]}}, gpus: 0, run: {run}}}"
+            on_slurm.file("more.yaml", f"jobs: [{job}]")
+            adder = Launcher(on_slurm.path, on_slurm.environ | {"MINE": f"secret-{value}"})
+            assert adder("add", "more.yaml").out == f"{value}-1\n{value}-2\n"
+        on_slurm.wait_for("attempt_ended", 4)
+        on_slurm.file("go", "")
+        assert process.wait(PATIENCE) == 0
+    for job in ("one-1", "one-2", "two-1", "two-2"):
+        assert on_slurm.log(job).split()[0] == md5(f"secret-{job[:3]}".encode()).hexdigest()
+    for path in on_slurm.run.rglob("*"):
+        if path.is_file() and path.parent.name != "logs":
+            assert b"secret-" not in path.read_bytes(), path
+
+
+def test_a_reload_takes_jobs_out_of_slurms_queue_and_puts_changed_ones_in_again(
+    on_slurm: Launcher,
+) -> None:
+    text = f"""
+        limits: {{one: 1}}
+        jobs:
+          - {{name: long, gpus: 0, run: '{UNTIL_GO}'}}
+          - {{name: changed, needs: [long], gpus: 0, run: echo before}}
+          - {{name: gone, needs: [long], gpus: 0, run: echo gone}}
+    """
+    on_slurm.file("jobs.yaml", text)
+    with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        on_slurm.wait_for("attempt_queued", 3)
+        text = text.replace("echo before", "echo after")
+        kept = [line for line in text.splitlines() if "gone" not in line]
+        on_slurm.file("jobs.yaml", "\n".join(kept))
+        result = on_slurm("reload")
+        assert result.status == 0, result.err
+        assert "1 job changed: changed" in result.err
+        assert "1 job withdrawn: gone" in result.err
+        wait_until(lambda: on_slurm.states()["gone"] == "cancelled", PATIENCE)
+        on_slurm.file("go", "")
+        assert process.wait(PATIENCE) == 0
+    states = on_slurm.states()
+    assert (states["changed"], states["gone"]) == ("succeeded", "cancelled")
+    number = on_slurm.jobs()["changed"]["attempts"][-1]["number"]
+    assert on_slurm.log("changed", number) == "after\n"
 
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
