@@ -208,7 +208,9 @@ def _elsewhere() -> str:
 
 
 def _listed(runs: Sequence[RunDir]) -> str:
-    return ", ".join(shlex.quote(str(each.path)) for each in runs)
+    queue = queue_dir()
+    names = (queue.path.name if each == queue else str(each.path) for each in runs)
+    return ", ".join(map(shlex.quote, names))
 
 
 def pulse(run: RunDir, id: str) -> socket | None:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -74,7 +75,7 @@ def stop() -> RunDir:
     id = own_id(run)
     call(id, Stop(Quoted("gpulaunch queue stop")))
     while (supervisor := watch(id)) is not None:
-        with supervisor:
+        with supervisor, suppress(ConnectionResetError):
             supervisor.recv(1)  # until it is gone, and the connection with it
     return run
 

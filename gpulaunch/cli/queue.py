@@ -20,8 +20,34 @@ from gpulaunch.cli.output import say
 from gpulaunch.cli.status import status
 from gpulaunch.cli.terminal import Terminal
 
+_ELSEWHERE = {
+    "gpulaunch add -- CMD adds to it": "add submit enqueue push put run",
+    "gpulaunch queue shows its jobs": "ls list show ps jobs info",
+    "gpulaunch logs -r queue JOB": "log logs cat tail follow output",
+    "gpulaunch cancel -r queue JOB, or --all": "cancel kill rm remove del clear clean empty",
+    "gpulaunch retry -r queue JOB": "retry restart rerun",
+    "gpulaunch set -r queue JOB priority=5": "set edit priority move top up switch",
+    "gpulaunch drain -r queue, and --off to go on": "pause hold drain suspend",
+    "gpulaunch finish -r queue": "finish close end",
+    "gpulaunch queue start goes on with it": "resume continue restart begin",
+}
+"""What is done to a queue by other commands, by words that people try."""
 
-@click.group("queue", invoke_without_command=True)
+
+class QueueGroup(click.Group):
+    """The queue's commands; of another word it says which command does that."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ours = (how for how, words in _ELSEWHERE.items() if args[0] in words.split())
+            known = f"it has {', '.join(self.commands)}"
+            raise click.UsageError(f"queue has no command {args[0]!r}: {next(ours, known)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group("queue", invoke_without_command=True, cls=QueueGroup)
 @click.pass_context
 def queue(context: click.Context) -> None:
     """Your standing run: it waits for jobs, and `gpulaunch add` brings them from any directory.

@@ -137,6 +137,24 @@ def test_without_a_queue_the_line_says_how_one_is_begun(tmp_path: Path) -> None:
     assert "is not alive" in queue("queue", "stop").err
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("ls", "gpulaunch queue shows its jobs"),
+        ("add", "gpulaunch add -- CMD adds to it"),
+        ("log", "gpulaunch logs -r queue JOB"),
+        ("clear", "gpulaunch cancel -r queue JOB"),
+        ("sing", "it has start, stop, status, install"),
+    ],
+)
+def test_a_word_of_habit_behind_queue_is_answered_with_ours(
+    tmp_path: Path, word: str, ours: str
+) -> None:
+    result = Queue(tmp_path)("queue", word)
+    assert result.status == 2
+    assert f"queue has no command '{word}': {ours}" in result.err
+
+
 def test_the_unit_starts_the_queue_as_it_was_installed(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     result = queue("queue", "install", "--gpus", "0,1")
