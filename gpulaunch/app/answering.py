@@ -63,7 +63,7 @@ class Answers(Struct):
 
     `plan`: its list, as its job file had it last; `filed`: that file, None where there is none.
     `lend` takes the environment of added jobs, by their names. `follower` follows what its
-    `foreach` rests on.
+    `foreach` rests on. `reading`: how many lists are being read.
     """
 
     directory: RunDir
@@ -74,6 +74,12 @@ class Answers(Struct):
     loop: Loop
     lend: Callable[[Sequence[str], Mapping[str, str]], object]
     follower: ListFollower | None = None
+    reading: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while a list is being read: its jobs may join a run that has none left."""
+        return self.reading > 0 or (self.follower is not None and self.follower.busy)
 
     def answer(self, conn: Conn, asking: Asking) -> None:
         """Answer one request, at once or when a list of jobs has been read."""
@@ -99,7 +105,10 @@ class Answers(Struct):
     def _once_read(self, conn: Conn, reading: Reading, then: Callable[[Plan], None]) -> None:
         """Go on with the plan once it was read; answer with what is wrong, if anything is."""
 
+        self.reading += 1
+
         def over() -> None:
+            self.reading -= 1
             self.loop.unwatch(reading.fileno())
             reading.close()
             try:

@@ -27,6 +27,7 @@ from gpulaunch.app.damage import remembered
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions, as_before
+from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.rereading import plan_again
 from gpulaunch.app.single import own_scope, port_for_good
 from gpulaunch.core.ladder import next_step
@@ -273,6 +274,8 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
     before = replace(manifest, choices=_of_one_job(manifest.choices))
     options = as_before(options, before, ledger, observer)
     plan = plan_again(found, manifest, options, recorded)
+    jobs = (as_set(job, ledger) for job in (*plan.jobs, *added_to(found, plan, ledger)))
+    plan = replace(plan, jobs=tuple(jobs))
     return Source(plan, found, options, manifest.run, ledger, state == "running")
 
 

@@ -259,10 +259,10 @@ def supervise(
         follower = _follower(session, runs_list, loop, supervisor)
         if follower is not None:
             stack.callback(follower.close)
-            supervisor.stay_while = lambda: follower.busy
         answers = Answers(
             session.run, session.plan, session.filed, runs_list, supervisor, loop, lend, follower
         )
+        supervisor.stay_while = lambda: answers.busy
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
