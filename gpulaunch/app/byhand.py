@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from gpulaunch.app.checks import pool_for
 from gpulaunch.app.damage import remembered
+from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions, as_before
-from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.rereading import plan_again
 from gpulaunch.app.single import own_scope, port_for_good
 from gpulaunch.core.ladder import next_step

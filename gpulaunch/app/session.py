@@ -29,7 +29,7 @@ from gpulaunch.app.supervisor import STOPPING, Supervisor
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Job
 from gpulaunch.core.run import Run
@@ -237,6 +237,8 @@ def supervise(
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
+            if isinstance(fact, JobSettled) and fact.state == "succeeded":
+                context.environments.take_back(fact.name)
             if not ledger.awaits_more and near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -159,6 +160,13 @@ def delta(
     return Delta(set_, frozenset(unset - set_.keys()))
 
 
+class LentEnvironment(Struct, frozen=True, eq=False, weakref=True):
+    """An environment that jobs were added with. `number` tells it from others, from 1."""
+
+    number: int
+    environ: Mapping[str, str]
+
+
 class EnvironmentMaker:
     """Makes the changes for the attempts of a run. What those of one kind share is made once.
 
@@ -168,25 +176,36 @@ class EnvironmentMaker:
     def __init__(self, machine: MachineLimits, base: Mapping[str, str]) -> None:
         self.machine = machine
         self.base = base
-        self._lent: dict[str, int] = {}
-        self._environs: list[Mapping[str, str]] = [base]
-        self._numbers: dict[frozenset[tuple[str, str]], int] = {}
+        self._lent: dict[str, LentEnvironment] = {}
+        # What no job has any more is forgotten.
+        self._alike: WeakValueDictionary[int, LentEnvironment] = WeakValueDictionary()
+        self._by_number: WeakValueDictionary[int, LentEnvironment] = WeakValueDictionary()
+        self._count = 0
         self._shared: dict[tuple[object, ...], tuple[Delta, tuple[str, ...]]] = {}
 
     def lend(self, names: Iterable[str], environ: Mapping[str, str]) -> None:
         """Let these jobs have this environment instead of `base`. It is kept in memory alone."""
-        number = self._numbers.setdefault(frozenset(environ.items()), len(self._environs))
-        if number == len(self._environs):
-            self._environs.append(environ)
-        self._lent.update(dict.fromkeys(names, number))
+        alike = hash(frozenset(environ.items()))
+        lent = self._alike.get(alike)
+        if lent is None or lent.environ != environ:
+            self._count += 1
+            lent = LentEnvironment(self._count, environ)
+            self._alike[alike] = self._by_number[lent.number] = lent
+        self._lent.update(dict.fromkeys(names, lent))
+
+    def take_back(self, job: str) -> None:
+        """Forget what was lent to a job that is not run again."""
+        self._lent.pop(job, None)
 
     def lent_to(self, job: str) -> int:
         """Return the number of the environment that was lent to a job, 0 for none."""
-        return self._lent.get(job, 0)
+        lent = self._lent.get(job)
+        return 0 if lent is None else lent.number
 
     def environ(self, number: int) -> Mapping[str, str]:
-        """Return the environment of that number; 0: the keepers' own."""
-        return self._environs[number]
+        """Return the environment of that number; for 0, or a forgotten one, the keepers' own."""
+        lent = self._by_number.get(number)
+        return self.base if lent is None else lent.environ
 
     def delta(self, job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> Delta:
         """Return what the function `delta` returns.
@@ -195,7 +214,7 @@ class EnvironmentMaker:
         engine hands that environment over itself (`place.slots`), the changes to it.
         """
         number = self.lent_to(job.name)
-        environ = self._environs[number]
+        environ = self.environ(number)
         if place.slots is not None:  # which are each attempt's own
             return delta(job, place, self.machine, environ, own)
         if number:

@@ -186,3 +186,33 @@ def test_a_command_outside_any_run_has_no_run_variables() -> None:
     env = environment(place=replace(PLACE, run=""))
     assert not {"GPULAUNCH_RUN_ID", "GPULAUNCH_OUT", "GPULAUNCH_JOB"} & env.keys()
     assert env["GPULAUNCH_LEASED"] == "run/1"
+
+
+def test_a_lent_environment_stands_in_place_of_the_keepers_own() -> None:
+    base = {"PATH": "/bin", "MINE": "launcher", "ONLY": "there"}
+    maker = EnvironmentMaker(MACHINE, base)
+    lent = {"PATH": "/other", "MINE": "adder", "NEW": "x"}
+    maker.lend(["added"], lent)
+    whole = maker.delta(Job("added", "true"), PLACE, {"OWN": "1", "MINE": None}).over(base)
+    assert {name: whole.get(name) for name in ("PATH", "MINE", "ONLY", "NEW", "OWN")} == {
+        "PATH": "/other",
+        "MINE": None,
+        "ONLY": None,
+        "NEW": "x",
+        "OWN": "1",
+    }
+    plain = maker.delta(Job("plain", "true"), PLACE, {}).over(base)
+    assert (plain["MINE"], plain["ONLY"]) == ("launcher", "there")
+
+
+def test_an_environment_is_kept_once_and_for_as_long_as_a_job_has_it() -> None:
+    maker = EnvironmentMaker(MACHINE, {})
+    maker.lend(["a", "b"], {"X": "1"})
+    maker.lend(["c"], {"X": "1"})
+    maker.lend(["d"], {"X": "2"})
+    numbers = [maker.lent_to(name) for name in "abcd"]
+    assert numbers == [1, 1, 1, 2]
+    for name in "abc":
+        assert maker.environ(1) == {"X": "1"}
+        maker.take_back(name)
+    assert (maker.lent_to("a"), maker.environ(1), maker.environ(2)) == (0, {}, {"X": "2"})
