@@ -104,7 +104,6 @@ class Answers(Struct):
 
     def _once_read(self, conn: Conn, reading: Reading, then: Callable[[Plan], None]) -> None:
         """Go on with the plan once it was read; answer with what is wrong, if anything is."""
-
         self.reading += 1
 
         def over() -> None:

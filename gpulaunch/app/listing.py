@@ -45,7 +45,7 @@ class ListedNames(Collection[str]):
         self._run = run
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._run.as_listed(name) is not None
+        return isinstance(name, str) and self._run.lists(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._run.listed())

@@ -52,8 +52,8 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     again = _back_in_the_list(state, [node for node, _ in known])
     fresh = _new_nodes(state, [job for job in jobs if job.name not in nodes])
     changed = {node: job for node, job in known if differs(node, job)}
-    for node in _who_missed(state, joining):
-        changed.setdefault(node, newest(node))
+    for node in (*again, *_who_missed(state, joining)):
+        changed.setdefault(node, newest(node))  # to be linked anew
     for node, job in changed.items():
         if isinstance(node.state, Launched):
             _put_off(state, node, job)
@@ -146,7 +146,7 @@ def _who_missed(state: State, names: Sequence[str]) -> list[Node]:
     for node in missed:
         if isinstance(node.state, Launched):
             node.renewed = newest(node)  # it is linked once its attempt has ended
-    return [node for node in missed if node.renewed is None]
+    return [node for node in missed if node.renewed is None and not node.withdrawn]
 
 
 def _back_in_the_list(state: State, nodes: Sequence[Node]) -> list[Node]:

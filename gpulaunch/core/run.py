@@ -61,8 +61,12 @@ class Run:
 
     def as_listed(self, name: str) -> Job | None:
         """Return the job's newest definition; None for a name that the list does not have."""
+        return relisting.newest(self._state.jobs.nodes[name]) if self.lists(name) else None
+
+    def lists(self, name: str) -> bool:
+        """Tell whether the list has a job of this name. May be called by another thread."""
         node = self._state.jobs.nodes.get(name)
-        return None if node is None or node.withdrawn else relisting.newest(node)
+        return node is not None and not node.withdrawn
 
     def listed(self) -> list[str]:
         """Return the names of all jobs that the list has. May be called by another thread."""

@@ -102,13 +102,14 @@ def test_five_hundred_files_come_by_rename_and_by_copy_and_some_go_again(
 def test_appended_lines_are_jobs_and_an_unfinished_one_is_not_yet(launcher: Launcher) -> None:
     launcher.file("list.txt", "one\ntw")
     text = "jobs: [{name: 'l-{{item}}', foreach: {lines: list.txt}, run: 'true', gpus: 0}]"
-    with following(launcher, text, settle="1h"):
+    launcher.file("jobs.yaml", text)
+    with launcher.begun("run", "jobs.yaml", "--follow", "--settle", "1h", "--simulate", "1"):
         settled(launcher, "l-one")
         assert launcher.states().keys() == {"l-one"}
         with open(launcher.path / "list.txt", "a") as file:
             file.write("o\nthree\n")
         settled(launcher, "l-two", "l-three")
-    assert launcher.states().keys() == {"l-one", "l-two", "l-three"}
+        assert launcher.states().keys() == {"l-one", "l-two", "l-three"}
 
 
 def test_a_reload_takes_other_folders_up(launcher: Launcher, folder: Path) -> None:
