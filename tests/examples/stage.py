@@ -78,4 +78,6 @@ def environ_of(stage: Path) -> Mapping[str, str]:
         **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
         "PATH": f"{stage / 'bin'}:{os.environ.get('PATH', os.defpath)}",
         "NTFY_URL": "json://localhost",
+        "XDG_STATE_HOME": str(stage / "state"),
+        "XDG_CONFIG_HOME": str(stage / "config"),
     }
