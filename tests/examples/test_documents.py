@@ -51,7 +51,7 @@ NOT_RUN = {
     "python -m gpulaunch.journal.replay trace": "tests/cli/test_trace.py",
     "gpulaunch add -- python train.py --lr 3e-4": "wants a live run: tests/cli/test_live_list.py",
     "gpulaunch set 'fold-x*' priority=10": "wants jobs that wait: tests/cli/test_live_list.py",
-    "gpulaunch run jobs.yaml --follow": "stays until it is told to finish: tests/cli/test_follow.py",
+    "gpulaunch run jobs.yaml --follow": "stays until told to finish: tests/cli/test_follow.py",
     "gpulaunch queue start --detach": "stays until it is stopped: tests/cli/test_queue.py",
     "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
     " terminal": "stays until it is ended",
