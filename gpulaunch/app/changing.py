@@ -30,6 +30,7 @@ from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.liveness import own_id
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import listing
 
 READING = 600.0
 """Seconds for a live run to read a list of jobs: 100,000 take ten."""
@@ -166,12 +167,12 @@ def set_fields(
     if not patterns or not fields:
         raise UsageError("set takes jobs and fields: gpulaunch set 'fold-x*' priority=5 timeout=4h")
     one = alive(run, observer)
-    names = tuple(jobs_of(one.ledger, patterns))
+    names = jobs_of(one.ledger, patterns)
     waiting = tuple(name for name in names if one.ledger.jobs[name].state == "waiting")
     if not waiting:
         raise UsageError(f"{names[0]} does not wait ({one.ledger.jobs[names[0]].state})")
-    if len(waiting) < len(names):
-        observer.note(f"{len(names) - len(waiting)} of {len(names)} do not wait, and stay")
+    if others := [name for name in names if name not in waiting]:
+        observer.note(f"left as they are, since they do not wait: {listing(others, 5)}")
     answer = call(one.id, SetFields(waiting, fields), READING)
     return one.run, cast(Changed, CHANGED.decode(answer))
 
