@@ -132,7 +132,7 @@ class Answers(Struct):
         text = asking.text
         if asking.stem:
             text = _named(text, self.list.name_for(asking.stem))
-        beside = Beside(ListedNames(self.list.run), self.list.limits)
+        beside = Beside(ListedNames(self.list.run), self.list.limits, self.list.was_archived)
         read = partial(read_addition, asking, text, beside, self.list.pool.engine, self.filed)
         return Reading(read, asking.label)
 

@@ -47,7 +47,7 @@ def cancel(
     the jobs is left to be stopped.
     """
     one = alive(run, observer)
-    names = None if jobs is None else jobs_of(one.ledger, jobs)
+    names = None if jobs is None else jobs_of(one.ledger, jobs, one.run)
     if names is not None:
         left = [name for name in names if one.ledger.jobs[name].state not in SETTLED_STATES]
         if not left:

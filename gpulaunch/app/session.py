@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
+from gpulaunch.app.archiving import Archiver
 from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
 from gpulaunch.app.near_end import NearEnd
@@ -237,11 +238,15 @@ def supervise(
         def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
             if session.plan.notify:
                 teller.see(fact, at, ledger)
-            if isinstance(fact, JobSettled) and fact.state == "succeeded":
-                context.environments.take_back(fact.name)
+            if isinstance(fact, JobSettled):
+                if fact.state == "succeeded":
+                    context.environments.forget((fact.name,))
+                if archiver is not None:
+                    archiver.look()
             if not ledger.awaits_more and near_end.begins(ledger, at.mono):
                 loop.later(report.prepare)
 
+        archiver: Archiver | None = None
         hours = hours_of(session.options.choices)
         within = None if hours is None else WithinHours(hours, loop, now)
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell, within)
@@ -256,7 +261,8 @@ def supervise(
         engine = make(context, session.pool, session.options.slurm)
         stack.callback(engine.close)
         only, given = session.options.choices.only, {job.name: job for job in session.given}
-        runs_list = RunList(run, session.pool, session.plan.limits, only, given)
+        limits = session.plan.limits
+        runs_list = RunList(run, session.pool, limits, only, given, directory=session.run)
         lend = context.environments.lend
         follower = _follower(session, runs_list, loop, supervisor)
         if follower is not None:
@@ -265,6 +271,11 @@ def supervise(
             session.run, session.plan, session.filed, runs_list, supervisor, loop, lend, follower
         )
         supervisor.stay_while = lambda: answers.busy
+        if opened.standing == "queue":
+            forget = (runs_list.forget, context.environments.forget)
+            archiver = Archiver(session.run, run, journal, supervisor, loop, forget)
+            stack.callback(archiver.close)
+            loop.later(archiver.look)
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from gpulaunch.app.lookup import jobs_of, pulse, status
+from gpulaunch.app.lookup import pulse, status
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
@@ -29,7 +29,6 @@ from gpulaunch.files import regular
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.journal.watch import Watch
 
 READ_BYTES = 1 << 16
 LAST_LINES = 10
@@ -62,7 +61,7 @@ def command(
     gpulaunch logs --failed
     """
     one = status(run, Terminal())
-    names = jobs_of(one.ledger, jobs) if jobs else None
+    names = one.jobs_of(jobs) if jobs else None
     if failed:
         among = one.ledger.jobs if names is None else names
         names = [name for name in among if one.ledger.jobs[name].state == "failed"]
@@ -70,7 +69,8 @@ def command(
             say(f"{typed(one.run.path)}: nothing failed{' so far' * (one.state == 'running')}")
             return
     wanted = LogSelection(one.run, one.id, names, attempt, raw)
-    if follow:
+    over = names is not None and all(one.ledger.jobs[name].settled for name in names)
+    if follow and not (over and one.ledger.history):
         follow_logs(wanted, lines)
     else:
         show_logs(wanted, one.ledger, lines)
@@ -247,10 +247,7 @@ def follow_logs(wanted: LogSelection, lines: int | None) -> None:
     ledger = Ledger()
     with ExitStack() as stack:
         follower = stack.enter_context(Follower(wanted.run.events))
-        logs = Watch()
-        stack.callback(logs.close)
-        logs.add(wanted.run.logs)
-        logs.add(wanted.run.events)
+        follower.also_watch(wanted.run.logs)
         stack.callback(_close_all, streams)
         while True:
             supervisor = pulse(wanted.run, wanted.run_id)
@@ -265,12 +262,12 @@ def follow_logs(wanted: LogSelection, lines: int | None) -> None:
                     streams[attempt] = _Stream(path, name, wanted.raw, lines)
             for attempt in list(streams):
                 streams[attempt].pump()
-                if ledger.attempt(attempt).ended:
+                if attempt.job not in ledger.jobs or ledger.attempt(attempt).ended:
                     streams.pop(attempt).close()
             if supervisor is None or ledger.closed or _all_settled(wanted, ledger):
                 return
             with supervisor:
-                logs.wait(also=[supervisor])
+                follower.wait(also=[supervisor])
 
 
 def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
@@ -280,6 +277,8 @@ def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
 
 def _is_news(wanted: LogSelection, ledger: Ledger, attempt: AttemptId) -> bool:
     """Tell whether to show the attempt: it runs, or is the newest of a job that was named."""
+    if attempt.job not in ledger.jobs:
+        return wanted.names is not None  # its job has been archived since
     newest = ledger.jobs[attempt.job].attempts[-1].id == attempt
     return ledger.attempt(attempt).ended is None or (wanted.names is not None and newest)
 

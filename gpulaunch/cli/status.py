@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gpulaunch.app import lookup
+from gpulaunch.app.archived import added_jobs, older_ledgers
 from gpulaunch.app.damage import tell
-from gpulaunch.app.lookup import FoundRun, directory, jobs_of
+from gpulaunch.app.lookup import FoundRun, directory
 from gpulaunch.cli.options import as_json, run_argument
 from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
 from gpulaunch.cli.terminal import Terminal
@@ -25,11 +29,17 @@ from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.metrics.read import measured
 
+USES_READ = 20_000
+"""Attempts whose use is read of a run that has archived jobs: more than those that it shows."""
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import RunJob
+
 
 @click.command("status")
 @click.argument("what", required=False, metavar="[RUN | JOB]")
 @click.option("-r", "--run", metavar="RUN", help="The run; the newest one here.")
-@click.option("--all", "everything", is_flag=True, help="List every job.")
+@click.option("--all", "everything", is_flag=True, help="List every job, archived ones too.")
 @as_json
 def status(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:
     """Show every job's state, and why jobs wait. RUN: the newest one here.
@@ -41,16 +51,23 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from gpulaunch.views.standing import print_job, print_status
+    from gpulaunch.views.standing import print_job, print_older, print_status
 
     one, names = _asked_for(what, run)
     paths = TypedPaths(one.run, "/" if as_json else None)
     digests = {job.name: job.definition.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
-    used, why, at = measured(one.run.metrics), one.reasons(), now()
+    newest = USES_READ if one.ledger.history and not everything else None
+    attempts = [each.id for name in names for each in one.ledger.jobs[name].attempts]
+    used, why, at = measured(one.run.metrics, newest, attempts), one.reasons(), now()
     standing = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
     if as_json:
         told = status_json(standing)
+        older: list[RunJob] = []
+        if everything and not names:
+            for ledger in older_ledgers(one.run, one.ledger):
+                older += status_json(replace(standing, ledger=ledger))["jobs"]
+            told["jobs"] = older + told["jobs"]
         if names:
             told["jobs"] = [job for job in told["jobs"] if job["name"] in set(names)]
         print_json(told)
@@ -58,8 +75,10 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     console = stdout_console()
     if not names:
         print_status(console, standing, everything)
+        if everything and one.ledger.history:
+            print_older(console, standing, older_ledgers(one.run, one.ledger))
         return
-    commands = _commands(one)
+    commands = _commands(one, names)
     for number, name in enumerate(names):
         if number:
             console.print()
@@ -71,29 +90,33 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     terminal = Terminal()
     if run is not None or what is None:
         one = lookup.status(run, terminal)
-        return one, jobs_of(one.ledger, [what]) if what is not None else []
+        return one, one.jobs_of([what]) if what is not None else []
     try:
         return lookup.status(what, terminal), []
     except UsageError as error:
         no_run = error
     try:
         one = lookup.status(None, terminal)
-        return one, jobs_of(one.ledger, [what])
+        return one, one.jobs_of([what])
     except UsageError:
         raise no_run from None
 
 
-def _commands(one: FoundRun) -> dict[str, str]:
-    """Return each job's command by name, as far as the run's directory tells it."""
-    from gpulaunch.app.rereading import recorded_plan
-    from gpulaunch.journal.given import additions_in
+def _commands(one: FoundRun, names: Sequence[str]) -> dict[str, str]:
+    """Return each job's command by name, from the run's copy of its file; empty if that is lost.
 
-    jobs: list[Job] = []
+    Those of jobs that were added are in the journal, or in the history.
+    """
+    from gpulaunch.app.rereading import recorded_plan
+
+    found: dict[str, Job] = {}
     with suppress(OSError, GpulaunchError):
-        jobs += recorded_plan(one.run, one.run.read_manifest()).jobs
-    with suppress(OSError, GpulaunchError):
-        jobs += [job for addition in additions_in(one.run.events) for job in addition.jobs]
-    return {job.name: command_line(what_runs(job)) for job in jobs}
+        plan = recorded_plan(one.run, one.run.read_manifest())
+        found = {job.name: job for job in plan.jobs}
+    with suppress(GpulaunchError):
+        if any(one.ledger.jobs[name].definition.given for name in names):
+            found |= added_jobs(one.run, one.ledger, names)
+    return {name: command_line(what_runs(job)) for name, job in found.items()}
 
 
 @click.command("report")
@@ -105,16 +128,19 @@ def _commands(one: FoundRun) -> dict[str, str]:
     metavar="FILE",
     help="Write it there; report.html in the run's directory.",
 )
-def report(run: str | None, output: Path | None) -> None:
+@click.option("--all", "everything", is_flag=True, help="With archived jobs, which takes longer.")
+def report(run: str | None, output: Path | None, everything: bool) -> None:
     """Write a run's report.html anew: finished, crashed or as far as it is. RUN: the newest one.
 
     \b
     gpulaunch report
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
+    from gpulaunch.report.fold import read_whole_history
     from gpulaunch.report.write import write
 
     terminal, faults = Terminal(), list[Fault]()
     one = directory(run, terminal)
-    click.echo(typed(write(one, output, faults=faults)))
+    history = read_whole_history(one, faults) if everything else None
+    click.echo(typed(write(one, output, faults=faults, history=history)))
     tell(one, faults, state_of(one), terminal)

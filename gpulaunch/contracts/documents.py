@@ -38,6 +38,7 @@ class RunHeader(TypedDict):
     simulated: Annotated[bool, "whether its cards are pretend ones"]
     counts: Annotated[dict[JobState, int], "how many jobs there are in each state"]
     vanished: Annotated[int, "how many jobs are no longer in the job file, and are not run"]
+    archived: Annotated[int, "how many of these are archived, and in `jobs` with --all only"]
     seconds_left: Annotated[SecondsLeft | None, "of a live run"]
     next_command: Annotated[str | None, "the command that goes on with it"]
 

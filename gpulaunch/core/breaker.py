@@ -45,7 +45,7 @@ class Breaker:
         `evidence` shows why it ended so; `params` are the job's values, which differ from job to
         job.
         """
-        if seconds >= FAST_FAILURE_SECONDS:
+        if self._limit is None or seconds >= FAST_FAILURE_SECONDS:
             self._jobs.clear()
             return
         alike = (end.outcome, without_own(evidence, (job, *params)))
@@ -53,7 +53,7 @@ class Breaker:
             self._alike = alike
             self._jobs.clear()
         self._jobs.add(job)
-        if self._limit and len(self._jobs) >= self._limit and not self.tripped:
+        if len(self._jobs) >= self._limit and not self.tripped:
             shown = AttemptEnd(end.outcome, evidence, end.service)
             self.tripped = FailedAlike(len(self._jobs), FAST_FAILURE_SECONDS, shown)
 

@@ -273,6 +273,16 @@ class Relisted(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
+class Archived(Struct, frozen=True):
+    """What is recorded of these jobs lies in `history` from now on: the core forgets them.
+
+    `jobs` are as `Run.archivable` named them, and nothing has happened since.
+    """
+
+    jobs: tuple[str, ...]
+    history: str
+
+
 Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady
 """What the engine saw of an attempt: recorded as it is, where it is news."""
 LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
@@ -280,6 +290,7 @@ LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | 
 Event: TypeAlias = (
     Submitted
     | Relisted
+    | Archived
     | LeaseEvent
     | GangGranted
     | GpuEvent

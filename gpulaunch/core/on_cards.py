@@ -63,7 +63,7 @@ def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     elif not demand.gpus:
         _start(state, node, [])
     else:
-        return _place(state, node, demand)
+        return _place(state, node, sought(state, node))
     return None
 
 
@@ -83,7 +83,6 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
 
 def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
-    demand = _with_those_beside(state, node, demand)
     here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         _start(state, node, here)
@@ -97,18 +96,21 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     return None
 
 
-def _with_those_beside(state: State, node: Node, demand: Demand) -> Demand:
-    """Return what to look for: of a run that may have one card, one that serves the jobs, too.
+def sought(state: State, node: Node) -> Demand:
+    """Return the job's demand; a service of a run that may have one card avoids those too small.
 
-    Else a service that shares its card might sit, for ever, on one that is too small for them.
+    Such a service shares its card with the jobs that it serves. On one that cannot hold them beside
+    it, it would sit for ever.
     """
+    demand = node.job.demand
     if node.job.service is None or state.cards.limit > 1 or demand.per_gpu == 1:
         return demand
     beside = max((d.gpu_memory for d in node.serving.demands), default=0)
     together = demand.gpu_memory + beside
-    if any(card.serves and card.gpu.memory >= together for card in state.cards):
-        return replace(demand, gpu_memory=together)
-    return demand
+    if not any(card.serves and card.gpu.memory >= together for card in state.cards):
+        return demand
+    small = {card.gpu.uuid for card in state.cards if card.gpu.memory < together}
+    return replace(demand, avoid=demand.avoid | small) if small else demand
 
 
 def could_start(state: State, demand: Demand) -> bool:
@@ -245,7 +247,7 @@ def reserve(state: State) -> None:
     node = state.placing.reserving
     if node is None:
         return
-    demand = node.job.demand
+    demand = sought(state, node)
     if not isinstance(node.state, Ready) or not _fits_beside_services(state, demand):
         state.placing.reserving = None
         return

@@ -60,7 +60,7 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     waiting = _redefine(state, [pair for pair in changed.items() if pair[0].renewed is None])
     links.tie(state, fresh)
     links.recount(state, fresh)
-    for node in (*waiting, *fresh):
+    for node in dict.fromkeys((*waiting, *fresh)):
         if node.waits:
             graph.enqueue(state, node)
     graph.requeue(state, again, Because("taken_up"))

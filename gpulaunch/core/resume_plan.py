@@ -36,11 +36,8 @@ class ResumePlan(Struct, frozen=True):
     @property
     def to_do(self) -> list[Job]:
         """The jobs that are neither done nor left, and every service: it may have to run again."""
-        return [
-            job
-            for job in self.jobs
-            if job.name not in self.left | self.over or job.service is not None
-        ]
+        settled = self.left | self.over
+        return [job for job in self.jobs if job.name not in settled or job.service is not None]
 
     @property
     def nothing(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 from gpulaunch.core import (
     admission,
+    archiving,
     completion,
     deadlock,
     due,
@@ -75,6 +76,13 @@ class Run:
     def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> relisting.ListChange:
         """Return what Relisted(jobs, gone) would do."""
         return relisting.compare(self._state, jobs, gone)
+
+    def archivable(self, keep: int) -> list[str]:
+        """Return the jobs that may be forgotten, the oldest end first: see Archived.
+
+        The `keep` jobs that ended last are not among them.
+        """
+        return archiving.archivable(self._state, keep)
 
     def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
@@ -198,6 +206,8 @@ def _on(state: State, event: ev.Event) -> None:
             requests.retry(state, names)
         case ev.Relisted(jobs, gone) if state.course.submitted:
             relisting.relist(state, jobs, gone)
+        case ev.Archived(names, history):
+            archiving.forget(state, names, history)
         case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
         case ev.Asked(ev.Pause(why, by)):
@@ -319,7 +329,9 @@ def _withdraw(state: State) -> None:
 
 def _failures(state: State) -> SomeFailed | None:
     there = (node for node in state.jobs if not state.record(node).vanished)
-    bad = [node for node in there if state.record(node).state not in ("succeeded", "waiting")]
-    if not bad:
+    bad = [node.name for node in there if state.record(node).state not in ("succeeded", "waiting")]
+    archived = state.ledger.archived
+    before = archived.total() - archived["succeeded"]
+    if not bad and not before:
         return None
-    return SomeFailed(bad[0].name, len(bad) - 1)
+    return SomeFailed(bad[0] if bad else state.ledger.archived_failure, len(bad) + before - 1)

@@ -126,6 +126,7 @@ def status_json(run: Standing) -> StatusDocument:
             "simulated": ledger.opening.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
             "vanished": ledger.vanished,
+            "archived": ledger.archived.total(),
             "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
             "next_command": run.next_command,
         },

@@ -193,9 +193,10 @@ class EnvironmentMaker:
             self._alike[alike] = self._by_number[lent.number] = lent
         self._lent.update(dict.fromkeys(names, lent))
 
-    def take_back(self, job: str) -> None:
-        """Forget what was lent to a job that is not run again."""
-        self._lent.pop(job, None)
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget what was lent to jobs that are not run again."""
+        for name in names:
+            self._lent.pop(name, None)
 
     def lent_to(self, job: str) -> int:
         """Return the number of the environment that was lent to a job, 0 for none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -174,14 +174,18 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 
 
 def resolved(
-    drafts: Drafts, mistakes: Mistakes, others: Collection[str] = ()
+    drafts: Drafts,
+    mistakes: Mistakes,
+    others: Collection[str] = (),
+    was_there: Callable[[str], bool] = lambda name: False,
 ) -> tuple[list[Job], Names]:
     """Return the jobs with the names they wait for, which may be those of unknown jobs.
 
     Where sources are followed, also the names of jobs that are left out for now. `others`: names of
-    jobs of the live run that these are added to. None of those waits for these.
+    jobs of the live run that these are added to. None of those waits for these. `was_there`: as for
+    Index.
     """
-    index = Index(Joined(drafts.names, others) if others else drafts.names)
+    index = Index(Joined(drafts.names, others) if others else drafts.names, was_there)
     resolver = Resolver(index, [*drafts.shapes, *drafts.growing])
     waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []

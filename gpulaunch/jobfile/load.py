@@ -30,10 +30,12 @@ from gpulaunch.jobfile.values import found
 
 class Beside(Struct, frozen=True):
     """What jobs that are added to a live run find there: names of its jobs, which they may need,
-    and its `limits`, which hold for them."""
+    and its `limits`, which hold for them. `was_there` tells whether an archived job has a name.
+    """
 
     names: Collection[str] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
+    was_there: Callable[[str], bool] = lambda name: False
 
 
 ALONE = Beside()
@@ -124,7 +126,7 @@ def load_text(
     context = ExpansionContext(places, mistakes, limits, shared, following, now=since)
     drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
-    jobs, held = resolved(drafts, mistakes, beside.names)
+    jobs, held = resolved(drafts, mistakes, beside.names, beside.was_there)
     if look is not None:
         look(mistakes, drafts.startable())
     mistakes.raise_if_any()

@@ -116,6 +116,16 @@ def check(line: bytes) -> int:
     return int(digits)
 
 
+def renumbered(line: bytes, number: int) -> bytes:
+    """Return a line (without its newline) as line `number`, with its newline.
+
+    Raises BadLineError where its checksum is wrong.
+    """
+    check(line)
+    body = b'{"n":%d' % number + line[line.index(b",", 5) : -_SUM_BYTES]
+    return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
+
+
 def _fields_json(fields: dict[str, Any]) -> bytes:
     # Far quicker than `to_json`. It would write inf and nan as null: `shapes` makes them text.
     try:

@@ -98,6 +98,10 @@ class Splitter(Generic[T]):
         self.rest = data[start:]
         return values
 
+    def skip_to(self, lines: int, end: int) -> None:
+        """Go on in another file, behind so many lines of it, which end at that offset."""
+        self.lines, self.end, self.rest, self._bad = lines, end, b"", 0
+
     def finish(self) -> None:
         """Note the end of the file: an unread last line is damage, an unfinished one is torn."""
         if self.rest.endswith(b"\n"):

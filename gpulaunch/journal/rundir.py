@@ -4,6 +4,7 @@
       latest -> NAME-20261120-074215
       NAME-20261120-074215/     (mode 0700)
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
+        history/0001-3fa9c1.jsonl.gz history/0001-3fa9c1.jobs
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
@@ -103,6 +104,8 @@ class RunDir(Struct, frozen=True):
     metrics = Below("metrics.db")
     joblog = Below("joblog.tsv")
     report = Below("report.html")
+    history = Below("history")
+    """What is recorded of archived jobs, once some are."""
     logs = Below("logs")
     outs = Below("out")
     keeps = Below("keep")

@@ -85,6 +85,15 @@ DELETE FROM attempt_sample WHERE attempt = ? AND at = ?;
 -- name: attempt_put
 INSERT OR REPLACE INTO attempt_sample VALUES (?, ?, ?, ?, ?);
 
+-- name: attempts_beyond
+SELECT max(id) - :most FROM attempt;
+
+-- name: drop_samples
+DELETE FROM attempt_sample WHERE attempt <= :id;
+
+-- name: drop_attempts
+DELETE FROM attempt WHERE id <= :id;
+
 -- ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
 -- name: anything
@@ -139,7 +148,7 @@ FROM card_sample WHERE gpu = (SELECT id FROM gpu WHERE uuid = :gpu) AND at >= :s
 SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
        card_memory_peak, utilization_peak, utilization_sum, utilization_time,
        cpu_seconds, resident_peak
-FROM attempt;
+FROM attempt WHERE id > (SELECT max(id) FROM attempt) - :newest;
 
 -- name: one_use
 SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
@@ -148,4 +157,5 @@ SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_t
 FROM attempt WHERE job = :job AND number = :number;
 
 -- name: pins
-SELECT job, number, pin, pin_why FROM attempt WHERE pin IS NOT NULL;
+SELECT job, number, pin, pin_why FROM attempt
+WHERE pin IS NOT NULL AND id > (SELECT max(id) FROM attempt) - :newest;

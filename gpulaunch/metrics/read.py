@@ -10,7 +10,7 @@ returns at once and keeps no lock, so that a reader that is stopped does not hol
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -49,13 +49,21 @@ def open_metrics(path: Path) -> MetricsReader | None:
     return None
 
 
-def measured(path: Path) -> Measured:
-    """Return what every attempt used, in one query, for a view of the whole run."""
+EVERY = 1 << 62
+"""More attempts than there can be."""
+
+
+def measured(path: Path, newest: int | None = None, also: Iterable[AttemptId] = ()) -> Measured:
+    """Return what every attempt used, in one query, for a view of the whole run.
+
+    `newest`: only of about so many that were measured last, and of those in `also`.
+    """
     reader = open_metrics(path)
     if reader is None:
         return NOTHING
     with reader:
-        return Measured(reader.uses(), reader.pins(), reader.last_seen())
+        named = {use.attempt: use for use in map(reader.use, also) if use is not None}
+        return Measured(reader.uses(newest) | named, reader.pins(newest), reader.last_seen())
 
 
 def _ours(connection: sqlite3.Connection) -> bool:
@@ -103,16 +111,21 @@ class MetricsReader:
         who = {"job": attempt.job, "number": attempt.number}
         return next(map(_use, self._rows("one_use", who)), None)
 
-    def uses(self) -> dict[AttemptId, AttemptUse]:
-        """Return what every measured attempt used."""
-        return {use.attempt: use for use in map(_use, self._rows("uses"))}
+    def uses(self, newest: int | None = None) -> dict[AttemptId, AttemptUse]:
+        """Return what every measured attempt used; `newest`: of about so many, the last ones."""
+        rows = self._rows("uses", {"newest": newest or EVERY})
+        return {use.attempt: use for use in map(_use, rows)}
 
-    def pins(self) -> dict[AttemptId, tuple[PinState, str]]:
+    def pins(self, newest: int | None = None) -> dict[AttemptId, tuple[PinState, str]]:
         """Return whether attempts' processes were proved to be on their own cards, and why.
 
         Not in it: those of which no process was seen on any card. "unverified": it cannot be told.
         """
-        return {AttemptId(job, number): (pin, why) for job, number, pin, why in self._rows("pins")}
+        values = {"newest": newest or EVERY}
+        return {
+            AttemptId(job, number): (pin, why)
+            for job, number, pin, why in self._rows("pins", values)
+        }
 
     def close(self) -> None:
         self._connection.close()

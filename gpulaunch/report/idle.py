@@ -36,6 +36,7 @@ Cause: TypeAlias = Literal[
     "stopping",
     "away",
     "cluster",
+    "untold",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 """In the order in which people are shown them."""
@@ -96,7 +97,8 @@ class CardTimes:
                 self._look(self._open, ledger)
             case f.AttemptLaunched(attempt, gpus):
                 for gpu in gpus:
-                    self._on[gpu].add(attempt)
+                    # A compacted journal need not name the cards of a supervisor long gone.
+                    self._on.setdefault(gpu, set()).add(attempt)
                 self._idle_leases.difference_update(gpus)
                 self._in_vain.difference_update(gpus)
                 self._count(ledger.jobs[attempt.job], ledger)

@@ -48,6 +48,7 @@ def check_jobs(state: State) -> None:
     """Check that every job is in exactly one state, and that the ledger says the same."""
     ledger, jobs, attempts = state.ledger, state.jobs, state.attempts
     states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
+    states += ledger.archived
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
     running = {live.id.job: live.id for live in attempts}
     assert len(running) == len(attempts), "a job has two attempts running"
@@ -249,7 +250,7 @@ def check_idle(state: State) -> None:
     if placing.focus is not None:
         return
     for node in state.jobs.waiting.heads():
-        demand = node.job.demand
+        demand = on_cards.sought(state, node)
         if not demand.gpus or node is placing.reserving or on_cards.obstacle(state, node):
             continue
         assert idle_workers.fit(demand) is None, f"{node.name} waits beside a worker of its key"

@@ -102,8 +102,11 @@ def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
     }
 
 
-def play(seed: int, sides: int = 1) -> World:
-    """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise."""
+def play(seed: int, sides: int = 1, archives: bool = True) -> World:
+    """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
+
+    `archives`: in some histories, jobs that are over are archived.
+    """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
     sizes = rng.choice([(), (), (80 * GIB, 40 * GIB), (48 * GIB, 80 * GIB, 80 * GIB)])
@@ -114,7 +117,11 @@ def play(seed: int, sides: int = 1) -> World:
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
     lively = rng.choice([0.0, 0.0, 0.05, 0.15])
+    tidying = random.Random(f"tidy {seed}")
+    tidy = tidying.choice([0.0, 0.1, 0.4]) if archives else 0.0
     for _ in range(rng.randint(0, 150)):
+        if tidying.random() < tidy:
+            world.archive(tidying.choice(world.sides), tidying.choice([1, 1, 2, 4]))
         if rng.random() < nervous:
             world.disturb(rng.choice(world.sides))
         elif rng.random() < sleepy:

@@ -214,5 +214,5 @@ def test_an_environment_is_kept_once_and_for_as_long_as_a_job_has_it() -> None:
     assert numbers == [1, 1, 1, 2]
     for name in "abc":
         assert maker.environ(1) == {"X": "1"}
-        maker.take_back(name)
+        maker.forget((name,))
     assert (maker.lent_to("a"), maker.environ(1), maker.environ(2)) == (0, {}, {"X": "2"})

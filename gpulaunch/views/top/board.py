@@ -72,6 +72,12 @@ class Board:
                     self.failed.pop(name, None)
                 elif state == "failed":
                     self.failed.setdefault(name)
+            case f.JobsArchived(names):
+                for name in names:
+                    self.ended.pop(name, None)
+                    self.failed.pop(name, None)
+            case f.JournalCompacted():
+                self.failed, self.ended, self.waiting = {}, {}, {}
         self.now = at
 
     def at(self, utc: float) -> None:
