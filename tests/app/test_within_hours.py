@@ -28,52 +28,17 @@ from gpulaunch.core.facts import (
     RunOpened,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, DueTime, End, Exited, Gpu, Instant, Job
+from gpulaunch.core.model import AttemptId, DueTime, End, Exited, Gpu, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.hours import Hours, parse_hours
 from gpulaunch.localtime import shown
-from gpulaunch.loop import Loop
+from tests.app.played import Clock, SkippingLoop
 from tests.engines.fakes import FakeEngine, FakeRecord, FakeView
 from tests.zones import BERLIN
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
 HOUR = 3600.0
-
-
-class Clock:
-    """Both clocks. The machine sleeps from `asleep[0]` (monotonic) on for `asleep[1]` seconds."""
-
-    def __init__(self, start: str, asleep: tuple[float, float] | None = None) -> None:
-        self.mono = 1000.0
-        self.ahead = datetime.fromisoformat(start).replace(tzinfo=timezone.utc).timestamp() - 1000.0
-        self.asleep = asleep
-
-    def __call__(self) -> Instant:
-        return Instant(self.mono, self.mono + self.ahead)
-
-    def go_to(self, mono: float) -> None:
-        self.mono = max(self.mono, mono)
-        if self.asleep is not None and self.mono >= self.asleep[0]:
-            self.ahead += self.asleep[1]
-            self.asleep = None
-
-
-class SkippingLoop(Loop):
-    """A loop in which nothing comes but timers, each at its time, at once."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(lambda: clock.mono)
-        self.clock = clock
-        self.turns = 0
-
-    def turn(self, block: bool = True) -> None:
-        self.turns += 1
-        self.catch_up()
-        at = self._next()
-        assert at is not None, "the run waits for nothing"
-        self.clock.go_to(at)
-        self._fire(self.clock.mono)
 
 
 class SlowEngine(FakeEngine):
