@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from msgspec.structs import replace
 
@@ -36,6 +37,8 @@ class Edited:
         new = [_new(rng, name, left, demand) for name in names]
         back = [self._gone.pop(name) for name in list(self._gone) if rng.random() < 0.5]
         self._gone |= {job.name: job for job in self.jobs if job.name in gone}
+        if _is_cyclic([*self.jobs, *self._gone.values(), *new, *back, *defined]):
+            defined = [replace(job, needs=(), after=()) for job in defined]
         newest = {job.name: job for job in (*defined, *new, *back)}
         self.jobs = (*(newest.get(job.name, job) for job in left), *new, *back)
         if not self.jobs:
@@ -43,6 +46,15 @@ class Edited:
             self.jobs = (Job("last", "true"),)
             newest["last"] = self.jobs[0]
         return Relisted(tuple(newest.values()), tuple(sorted(gone - newest.keys())))
+
+
+def _is_cyclic(jobs: Sequence[Job]) -> bool:
+    """Whether some would wait for each other: who reads a list refuses that. The last one counts."""
+    try:
+        TopologicalSorter({job.name: (*job.needs, *job.after) for job in jobs}).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def _changed(

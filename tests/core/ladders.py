@@ -13,7 +13,7 @@ from gpulaunch.core.facts import (
     JobDelayed,
     JobSettled,
 )
-from gpulaunch.core.model import AttemptId, Exited, Ladder, LadderStep, Stopped
+from gpulaunch.core.model import AttemptId, Exited, Ladder, LadderStep, MissingOutput, Stopped
 
 LADDER = Ladder(("batch", "chunk"), (("32", "no"), ("16", "no"), ("16", "64"), ("8", "64")))
 
@@ -43,8 +43,10 @@ class LadderRule:
                 self.own[name] = wanted
             case AttemptEnded(attempt, end, charged):
                 self.charged[attempt.job] = charged
-                good = isinstance(end.outcome, Exited | Stopped) and end.failure is None
-                self.well[attempt.job] = good
+                good = isinstance(end.outcome, Exited | Stopped)
+                # A service that was stopped, as nobody needs it any more, owes no outputs.
+                good = good or (isinstance(end.outcome, MissingOutput) and not charged)
+                self.well[attempt.job] = good and end.failure is None
             case JobDelayed(name, step=step):
                 moves = self.charged.get(name, False) and 0 < self.own.get(name, 0) < 4
                 assert (step is not None) == moves, f"{name}: {fact}, at {self.own.get(name)}"

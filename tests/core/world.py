@@ -1000,6 +1000,8 @@ class World:
         for event in events:
             if isinstance(event, Ended | WorkerEnded):
                 gone = event.attempt if isinstance(event, Ended) else event.worker
+                if isinstance(event, Ended) and WorkerEnded(gone) in (*events, *side.inbox):
+                    continue  # told again, while its worker is still on the card
                 left = [w for (_, w), idle in self.workers.items() if idle.last == gone]
                 for place in self.cards.values():
                     if place.holder is side and gone in place.carried:

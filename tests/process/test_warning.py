@@ -28,15 +28,15 @@ SOON = WarnPolicy(USR2, 57.0)
 """Sent three seconds after the start, with a timeout of a minute."""
 
 TRAINER = """
-import signal, sys, time
+import os, signal, sys, time
 def save(number, frame):
-    print("saved", flush=True)
+    os.write(1, b"saved\\n")  # whole, also where others write
     {then}
 signal.signal(signal.SIGUSR2, save)
 {more}
 open(sys.argv[1], "w").close()
 while True:
-    time.sleep(60)
+    time.sleep(0.05)  # a signal that comes right before a sleep is handled after it
 """
 
 
