@@ -49,7 +49,7 @@ class Edited:
 
 
 def _is_cyclic(jobs: Sequence[Job]) -> bool:
-    """Whether some would wait for each other: who reads a list refuses that. The last one counts."""
+    """Whether some would wait for each other, which no list may have. The last of a name counts."""
     try:
         TopologicalSorter({job.name: (*job.needs, *job.after) for job in jobs}).prepare()
     except CycleError:
