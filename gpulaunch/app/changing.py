@@ -195,13 +195,17 @@ def _stem(command: Sequence[str]) -> str:
     if "-c" in words[1:3] and Path(words[0]).name in _SHELLS:
         words = words[words.index("-c") + 1].split()
     names = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
-    if len(names) > 1 and names[0].rstrip("0123456789.") in _RUNNERS:
-        names = names[1:]
-    stem = names[0].removesuffix(".py").removesuffix(".sh") if names else "job"
+    is_code = not {"-c", "-e"}.isdisjoint(words[1:3])  # python -c CODE has no script
+    if len(names) > 1 and names[0].rstrip("0123456789.") in _RUNNERS and not is_code:
+        scripts = [name for name in names[1:] if Path(name).suffix in _SCRIPTS]
+        names = scripts or names[1:]
+    stem = names[0] if names else "job"
+    stem = Path(stem).stem if Path(stem).suffix in _SCRIPTS else stem
     clean = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
     return clean.strip("._-")[:60] or "job"
 
 
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash"})
+_SCRIPTS = frozenset({".py", ".sh", ".R", ".jl", ".pl"})
 _RUNNERS = _SHELLS | {"python", "torchrun", "Rscript", "julia", "perl"}
 """Programs whose first argument says more than they do."""
