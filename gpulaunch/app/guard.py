@@ -66,9 +66,15 @@ class HoldEnd(Struct, frozen=True):
     error: int | None = None
 
 
-class Term(Struct, frozen=True):
-    """How long the leases are held, in seconds (None: no limit), and TERM's time before KILL."""
+class Held(Struct, frozen=True):
+    """What is held for how long: the leases' `descriptors`, beside CMD unless `argv` is empty.
 
+    `seconds`: None is without an end. `grace`: seconds from TERM to KILL.
+    """
+
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    descriptors: Sequence[int]
     seconds: float | None
     grace: float
 
@@ -81,18 +87,12 @@ def boottime() -> float:
 class Guarded:
     """The launcher's side of a guard: `wait` for its end, or `end` it."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        descriptors: Sequence[int],
-        term: Term,
-    ) -> None:
-        """Start the guard, and CMD below it unless `argv` is empty.
+    def __init__(self, held: Held) -> None:
+        """Start the guard, and CMD below it.
 
         The guard has the descriptors from now on: the caller closes its own copies of them.
         """
-        self._grace = term.grace
+        self._grace = held.grace
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         theirs, self._life = os.pipe2(os.O_CLOEXEC)
         self._news, news = os.pipe2(os.O_CLOEXEC)
@@ -102,7 +102,7 @@ class Guarded:
         if self.pid == 0:
             os.close(self._life)
             os.close(self._news)
-            _run(_Guard(argv, environ, descriptors, term, theirs, news, group, before))
+            _run(_Guard(held, theirs, news, group, before))
         os.close(theirs)
         os.close(news)
 
@@ -207,19 +207,14 @@ class _Guard:
 
     def __init__(
         self,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        descriptors: Sequence[int],
-        term: Term,
+        held: Held,
         life: int,
         news: int,
         group: int,
         before: Mapping[signal.Signals, Any],
     ) -> None:
-        self._argv, self._environ = argv, environ
-        self._descriptors = descriptors
-        self._grace = term.grace
-        self._until = None if term.seconds is None else boottime() + term.seconds
+        self._held = held
+        self._until = None if held.seconds is None else boottime() + held.seconds
         self._life, self._news = life, news
         self._group = group
         self._before = before
@@ -239,10 +234,10 @@ class _Guard:
             if self._before[number] != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_signal)
         # Not to be met by `pkill -f gpulaunch`; it is what others are shown as the holder.
-        rename(" ".join(self._argv) or "hold")
+        rename(" ".join(self._held.argv) or "hold")
         waker = Waker()
-        listen_anew(self._descriptors)
-        if self._argv:
+        listen_anew(self._held.descriptors)
+        if self._held.argv:
             self._start()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -272,12 +267,12 @@ class _Guard:
                     self._status = code if code >= 0 else 128 - code
                     self._end("command")
             return False
-        return self._ending is not None or bool(self._argv)
+        return self._ending is not None or bool(self._held.argv)
 
     def _end(self, by: By) -> None:
         if self._by is None:
             self._by = by
-            self._ending = _Ending(self._grace)
+            self._ending = _Ending(self._held.grace)
 
     def _patience(self) -> float:
         if self._ending is not None:
@@ -317,7 +312,7 @@ class _Guard:
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(self._argv[0], list(self._argv), dict(self._environ))
+        os.execvpe(self._held.argv[0], list(self._held.argv), dict(self._held.environ))
 
 
 def listen_anew(descriptors: Sequence[int]) -> None:

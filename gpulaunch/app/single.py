@@ -45,13 +45,13 @@ class Single(LeaseUser):
         demand: Demand,
         wait: float | None,
         environ: Mapping[str, str],
-        tell: Callable[[str], None],
+        tell: Callable[[str], object],
     ) -> None:
         self._loop = Loop()
         self._run = Run(
             pool.gpus, RunConfig(OnCards(pool.limit)), unrecorded(pool.gpus, JOB, os.getpid())
         )
-        self._tell: Callable[[str], None] | None = tell
+        self._tell: Callable[[str], object] | None = tell
         self._launch: Launch | None = None
         self._driver = Driver(self._run, self._loop, self, wait)
         self._cards = CardLeases(pool, self._loop, self._driver.post, environ, self)
@@ -112,7 +112,7 @@ def exec_environment(
     count: int,
     wait: float | None,
     environ: Mapping[str, str],
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> dict[str, str]:
     """Take `count` cards for good; return the environment in which a program sees only these."""
     gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
@@ -134,7 +134,7 @@ def take_for_good(
     demand: Demand,
     wait: float | None,
     environ: Mapping[str, str],
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> tuple[Gpu, ...]:
     """Take cards until the last process that inherits them ends. Raises as `Single.take` does."""
     gpus, descriptors = Single(pool, demand, wait, environ, tell).take()

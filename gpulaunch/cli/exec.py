@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import click
 
+from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
 from gpulaunch.cli.options import (
     DURATION,
     pool_options,
@@ -18,15 +16,9 @@ from gpulaunch.cli.options import (
     run_options_of,
     tells_exit_statuses,
 )
-from gpulaunch.errors import (
-    EXEC_CANNOT_EXECUTE,
-    EXEC_NOT_FOUND,
-    EXEC_OWN_FAILURE,
-    EXEC_WAIT_RAN_OUT,
-    OF_EXEC,
-    GpulaunchError,
-    UsageError,
-)
+from gpulaunch.errors import OF_EXEC, UsageError
+
+_say = as_command("exec")
 
 
 @click.command(
@@ -65,21 +57,16 @@ def command(
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
     gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
-    from gpulaunch.app.single import WaitRanOut
-
     if not argv and job is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[-1])
     wait = 0.0 if no_wait else wait
-    try:
+
+    def run() -> NoReturn:
         if job is not None:
             _the_job(job, argv, wait, **given)
         _the_line(argv, wait, **given)
-    except KeyboardInterrupt:
-        return 130
-    except WaitRanOut as error:
-        return _say(str(error), EXEC_WAIT_RAN_OUT)
-    except (GpulaunchError, OSError) as error:
-        return _say(str(error), EXEC_OWN_FAILURE)
+
+    return with_status(run, _say)
 
 
 def _the_line(
@@ -98,18 +85,14 @@ def _the_line(
     """
     from gpulaunch.app.single import exec_environment
     from gpulaunch.core.selection import describe_taken
-    from gpulaunch.engines.pool import open_pool, require
 
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
-    pool = open_pool(gpus, simulate, os.environ, f"exec-{os.getpid()}", bool(share_busy))
-    if count is None:  # as many as --gpus names, else one
-        count = 1 if pool.selection.count is None else pool.selection.count
-    require(pool, count)
+    pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy)
     if gpus is not None and pool.here:
-        _tell(describe_taken(count, pool.selection, pool.here))
-    become(argv, exec_environment(pool, count, wait, os.environ, _tell), _say)
+        _say(describe_taken(count, pool.selection, pool.here))
+    become(argv, exec_environment(pool, count, wait, os.environ, _say), _say)
 
 
 def _the_job(
@@ -133,37 +116,9 @@ def _the_job(
         raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
     asked = chosen(job, run, run_options_of(options), recorded, Terminal())
     for note in asked.notes:
-        _tell(note)
-    gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _tell)
+        _say(note)
+    gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _say)
     made = prepared(asked, gpus, as_given(os.environ))
-    _tell(understood(asked, made, gpus))
+    _say(understood(asked, made, gpus))
     os.chdir(made.cwd)
     become(made.argv, made.environment, _say)
-
-
-def become(
-    argv: tuple[str, ...], environment: Mapping[str, str], say: Callable[[str, int], int]
-) -> NoReturn:
-    """Become the command; where that fails, exit with the status that `say` returns."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
-    try:
-        if not argv[0]:
-            raise FileNotFoundError
-        os.execvpe(argv[0], argv, environment)
-    except FileNotFoundError:
-        raise SystemExit(say(f"{argv[0] or repr(argv[0])}: not found", EXEC_NOT_FOUND)) from None
-    except OSError as error:
-        text = f"{argv[0]}: cannot be executed: {error.strerror}"
-        raise SystemExit(say(text, EXEC_CANNOT_EXECUTE)) from None
-
-
-def _tell(text: str) -> None:
-    _say(text, 0)
-
-
-def _say(text: str, status: int) -> int:
-    click.echo(f"gpulaunch exec: {text}", err=True)
-    return status

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpulaunch.cli.exec import become
+from gpulaunch.cli.becoming import (
+    as_command,
+    become,
+    not_executed,
+    pool_asked_for,
+    with_status,
+)
 from gpulaunch.cli.options import (
     DURATION,
     pool_options,
@@ -21,19 +26,15 @@ from gpulaunch.cli.options import (
     tells_exit_statuses,
 )
 from gpulaunch.errors import (
-    EXEC_CANNOT_EXECUTE,
-    EXEC_NOT_FOUND,
     EXEC_OWN_FAILURE,
-    EXEC_WAIT_RAN_OUT,
     HOLD_TIME_OVER,
     OF_HOLD,
     OK,
-    GpulaunchError,
     UsageError,
 )
 
 if TYPE_CHECKING:
-    from gpulaunch.app.guard import HoldEnd, Term
+    from gpulaunch.app.guard import Held, HoldEnd
     from gpulaunch.core.model import Gpu
     from gpulaunch.gpus.names import NamedHold
 
@@ -42,6 +43,8 @@ SHOWN = (
     *("GPULAUNCH_GPU_INDEX", "GPULAUNCH_GPU_UUID", "GPULAUNCH_LEASED"),
 )
 """The variables with which another terminal uses the cards; by the last, launchers there do too."""
+
+_say = as_command("hold")
 
 
 @click.command(
@@ -59,15 +62,10 @@ SHOWN = (
 @tells_exit_statuses(OF_HOLD)
 def command(
     argv: tuple[str, ...],
-    count: int | None,
     seconds: float | None,
-    name: str,
-    grace: float,
     wait: float | None,
     no_wait: bool,
-    gpus: str | None,
-    simulate: int | None,
-    share_busy: bool | None,
+    **given: Any,
 ) -> int:
     """Keep the next free card(s): for a time, or as long as CMD lives.
 
@@ -87,81 +85,60 @@ def command(
     gpulaunch hold --gpus 2, --for 90m --name 'lunch demo'
     gpulaunch hold -g 2 --wait 1h -- jupyter lab
     """
-    from gpulaunch.app.single import WaitRanOut
-
-    try:
-        refuse_option_as_command(argv)
-        if seconds == 0:
-            raise UsageError("--for takes a time like 90m or 4h, and found none at all")
-        wait = 0.0 if no_wait else wait
-        return _hold(argv, count, seconds, name, grace, wait, gpus, simulate, bool(share_busy))
-    except KeyboardInterrupt:
-        return 130
-    except WaitRanOut as error:
-        return _say(str(error), EXEC_WAIT_RAN_OUT)
-    except (GpulaunchError, OSError) as error:
-        return _say(str(error), EXEC_OWN_FAILURE)
+    wait = 0.0 if no_wait else wait
+    return with_status(lambda: _hold(argv, seconds, wait, **given), _say)
 
 
 def _hold(
     argv: tuple[str, ...],
-    count: int | None,
     seconds: float | None,
+    wait: float | None,
+    count: int | None,
     name: str,
     grace: float,
-    wait: float | None,
-    spec: str | None,
+    gpus: str | None,
     simulate: int | None,
-    share_busy: bool,
+    share_busy: bool | None,
 ) -> int:
     """Take the cards and keep them; return the exit status."""
-    from gpulaunch.app.guard import Term
+    from gpulaunch.app.guard import Held
     from gpulaunch.app.single import Single, environment_on, hold_through_exec
     from gpulaunch.core.model import Demand
-    from gpulaunch.engines.pool import open_pool, require
     from gpulaunch.gpus.names import NamedHold, announce_hold, printable
 
+    refuse_option_as_command(argv)
+    if seconds == 0:
+        raise UsageError("--for takes a time like 90m or 4h, and found none at all")
     if not printable(name):
         raise UsageError("--name: expected at most 60 bytes that can be printed")
-    pool = open_pool(spec, simulate, os.environ, f"hold-{os.getpid()}", share_busy)
-    if count is None:  # as many as --gpus names, else one
-        count = 1 if pool.selection.count is None else pool.selection.count
-    require(pool, count)
-    single = Single(pool, Demand(gpus=count), wait, os.environ, _tell)
+    pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy)
+    single = Single(pool, Demand(gpus=count), wait, os.environ, _say)
     cards, descriptors = single.take()
     hold = NamedHold(name, None if seconds is None else time.time() + seconds)
     environment = environment_on(cards, pool, os.environ)
     with announce_hold(hold) as announced:
         kept = hold_through_exec([*descriptors, announced.fileno()])
-        _tell(_held(cards, hold, seconds))
+        _say(_held(cards, hold, seconds))
         if argv and seconds is None:
             become(argv, environment, lambda text, status: _say(text + _no_job(argv), status))
         if not argv:
-            _tell(
-                f"{'Ctrl-C gives them back' if count > 1 else 'Ctrl-C gives it back'}; elsewhere:"
-            )
+            _say(f"{'Ctrl-C gives them back' if count > 1 else 'Ctrl-C gives it back'}; elsewhere:")
             click.echo(f"export {_exported(environment)}")
         heard: list[int] = []
-        over = _guarded(argv, environment, kept, Term(seconds, grace), single.forget, heard)
+        held = Held(argv, environment, kept, seconds, grace)
+        over = _guarded(held, single.forget, heard)
     return _status(argv, over, seconds, heard)
 
 
-def _guarded(
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    kept: Sequence[int],
-    term: Term,
-    forget: Callable[[], None],
-    heard: list[int],
-) -> HoldEnd:
+def _guarded(held: Held, forget: Callable[[], None], heard: list[int]) -> HoldEnd:
     """Leave the leases to a guard, and wait for its end; signals that caused it go to `heard`."""
     from gpulaunch.app.guard import Guarded, on_signals, terminal_as_before
 
     _flush()
     with terminal_as_before():
-        guarded = Guarded(argv, environment, kept, term)
-        on_signals(guarded, heard.append, interrupt=not argv)
-        for fd in kept:
+        guarded = Guarded(held)
+        on_signals(guarded, heard.append, interrupt=not held.argv)
+        for fd in held.descriptors:
             os.close(fd)
         forget()
         return guarded.wait()
@@ -172,11 +149,8 @@ def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None, heard: Se
     from gpulaunch.text import span
 
     if over.error is not None:
-        if over.error == errno.ENOENT:
-            return _say(f"{argv[0]}: not found{_no_job(argv)}", EXEC_NOT_FOUND)
-        return _say(
-            f"{argv[0]}: cannot be executed: {os.strerror(over.error)}", EXEC_CANNOT_EXECUTE
-        )
+        why, status = not_executed(argv[0], over.error)
+        return _say(why + _no_job(argv), status)
     if over.by == "guard":
         return _say("what kept the cards was killed, and they are given back", EXEC_OWN_FAILURE)
     if over.by == "time" and argv:
@@ -210,15 +184,6 @@ def _exported(environment: Mapping[str, str]) -> str:
     return " ".join(
         f"{name}={shlex.quote(environment[name])}" for name in SHOWN if name in environment
     )
-
-
-def _tell(text: str) -> None:
-    _say(text, 0)
-
-
-def _say(text: str, status: int) -> int:
-    click.echo(f"gpulaunch hold: {text}", err=True)
-    return status
 
 
 def _flush() -> None:

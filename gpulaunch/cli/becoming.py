@@ -1,0 +1,92 @@
+"""What `exec` and `hold` share: they become a command, and speak and exit as a shell has it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+import click
+
+from gpulaunch.errors import (
+    EXEC_CANNOT_EXECUTE,
+    EXEC_NOT_FOUND,
+    EXEC_OWN_FAILURE,
+    EXEC_WAIT_RAN_OUT,
+    GpulaunchError,
+)
+
+if TYPE_CHECKING:
+    from gpulaunch.engines.pool import CardPool
+
+
+class Say(Protocol):
+    """Write a line to standard error, and return the status given."""
+
+    def __call__(self, text: str, status: int = 0, /) -> int: ...
+
+
+def as_command(name: str) -> Say:
+    """Return a Say whose lines begin with the command's name."""
+
+    def say(text: str, status: int = 0, /) -> int:
+        click.echo(f"gpulaunch {name}: {text}", err=True)
+        return status
+
+    return say
+
+
+def with_status(run: Callable[[], int], say: Say) -> int:
+    """Return the status of `run`; where it fails, say why and return the status for that."""
+    from gpulaunch.app.single import WaitRanOut
+
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return 130
+    except WaitRanOut as error:
+        return say(str(error), EXEC_WAIT_RAN_OUT)
+    except (GpulaunchError, OSError) as error:
+        return say(str(error), EXEC_OWN_FAILURE)
+
+
+def pool_asked_for(
+    name: str, count: int | None, gpus: str | None, simulate: int | None, share_busy: bool | None
+) -> tuple[CardPool, int]:
+    """Return the cards to choose from, and how many are wanted: as many as --gpus names, else one.
+
+    `name`: of the command. Raises UsageError where there are not so many.
+    """
+    from gpulaunch.engines.pool import open_pool, require
+
+    pool = open_pool(gpus, simulate, os.environ, f"{name}-{os.getpid()}", bool(share_busy))
+    if count is None:
+        count = 1 if pool.selection.count is None else pool.selection.count
+    require(pool, count)
+    return pool, count
+
+
+def become(
+    argv: tuple[str, ...], environment: Mapping[str, str], say: Callable[[str, int], int]
+) -> NoReturn:
+    """Become the command; where that fails, exit with the status that `say` returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
+    try:
+        if not argv[0]:
+            raise FileNotFoundError(errno.ENOENT, "")
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        raise SystemExit(say(*not_executed(argv[0], error.errno or errno.EIO))) from None
+
+
+def not_executed(program: str, error: int) -> tuple[str, int]:
+    """Return why the program was not executed, and a shell's status for that."""
+    if error == errno.ENOENT:
+        return f"{program or repr(program)}: not found", EXEC_NOT_FOUND
+    return f"{program}: cannot be executed: {os.strerror(error)}", EXEC_CANNOT_EXECUTE
