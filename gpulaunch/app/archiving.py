@@ -19,7 +19,9 @@ from typing import Any
 from msgspec import Struct
 
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.core.model import SETTLED_STATES
+from gpulaunch.core.facts import Fact, JobSettled
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import SETTLED_STATES, Instant
 from gpulaunch.core.run import Run
 from gpulaunch.helper_process import command, start
 from gpulaunch.journal.append import Journal, ShorterJournal
@@ -45,7 +47,7 @@ class _Chosen(Struct, frozen=True):
 
 
 class Archiver:
-    """Compacts the journal of one run while it lives. `look` whenever jobs have ended; close it.
+    """Compacts the journal of one run while it lives. Let it `see` each fact; close it.
 
     `forget` are called with the names of jobs that have been archived. `at` and `keep`: see
     ARCHIVE_AT, ARCHIVE_KEEP.
@@ -73,6 +75,11 @@ class Archiver:
         self._chosen = _Chosen((), (), 0)
         self._said = b""
         self._resting = False
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        """Look, where this is a job's end."""
+        if isinstance(fact, JobSettled):
+            self.look()
 
     def look(self) -> None:
         """Have the oldest jobs archived soon, if there are enough of them."""

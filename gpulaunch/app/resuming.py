@@ -165,22 +165,14 @@ def _go_on(
             )
         cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
         observer.note(f"{cards}{chosen}")
-        if strange := [job.name for job in given if job.name not in chosen.over | chosen.left]:
-            text = f"with this shell's environment, as theirs is not kept: {listing(strange, 5)}"
-            observer.note(text, urgent=True)
-        if lost := [job.name for job in chosen.to_do if job.name in endless]:
-            why = "again because no end of theirs can be read, be it a success"
-            observer.note(f"{why}: {listing(lost, 10)}", urgent=True)
+        _note_what_differs(chosen, given, endless, observer)
         if observer.preview_only:
             observer.planned(Preview(plan, resume_plan.starts(ledger, chosen), pool))
         _mend(run, ledger)
         standing = options.standing or (options.choices.follow and not ledger.complete)
         idle = chosen.nothing and not ledger.open_attempts()
         if idle and ledger.state != "interrupted" and not standing:
-            if chosen.left:
-                where = shlex.quote(typed(run.path))
-                left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))
-                observer.note(f"nothing to do; {left}, to be run with: gpulaunch resume {where}")
+            _note_what_is_left(run, ledger, chosen, observer)
             return RunEnd(run, ledger, ledger.exit_status)
         setup_of(pool.engine).require_here(pool, os.environ)
         replace_file(run.next_jobs_file(), plan.text)
@@ -206,6 +198,25 @@ def _go_on(
         )
         with Journal.reopen(run) as journal:
             return run_to_its_end(session, server, journal, exporter, observer)
+
+
+def _note_what_differs(
+    chosen: ResumePlan, given: Sequence[Job], endless: Collection[str], observer: Observer
+) -> None:
+    """Name the jobs that run with another environment, or once more for want of their end."""
+    if strange := [job.name for job in given if job.name not in chosen.over | chosen.left]:
+        text = f"with this shell's environment, as theirs is not kept: {listing(strange, 5)}"
+        observer.note(text, urgent=True)
+    if lost := [job.name for job in chosen.to_do if job.name in endless]:
+        why = "again because no end of theirs can be read, be it a success"
+        observer.note(f"{why}: {listing(lost, 10)}", urgent=True)
+
+
+def _note_what_is_left(run: RunDir, ledger: Ledger, chosen: ResumePlan, observer: Observer) -> None:
+    if chosen.left:
+        where = shlex.quote(typed(run.path))
+        left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))
+        observer.note(f"nothing to do; {left}, to be run with: gpulaunch resume {where}")
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
-from gpulaunch.app.supervisor import STOPPING, Supervisor
+from gpulaunch.app.supervisor import STOPPING, Listener, Supervisor
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
@@ -231,25 +231,14 @@ def supervise(
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
-        near_end = NearEnd()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
-
-        def tell(fact: Fact, at: Instant, ledger: Ledger) -> None:
-            if session.plan.notify:
-                teller.see(fact, at, ledger)
-            if isinstance(fact, JobSettled):
-                if fact.state == "succeeded":
-                    context.environments.forget((fact.name,))
-                if archiver is not None:
-                    archiver.look()
-            if not ledger.awaits_more and near_end.begins(ledger, at.mono):
-                loop.later(report.prepare)
-
-        archiver: Archiver | None = None
         hours = hours_of(session.options.choices)
         within = None if hours is None else WithinHours(hours, loop, now)
-        supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, tell, within)
+        supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, within)
+        supervisor.listeners.append(_preparing(report, loop))
+        if session.plan.notify:
+            supervisor.listeners.append(teller.see)
         if threading.current_thread() is threading.main_thread():
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))
@@ -260,13 +249,12 @@ def supervise(
         context = _context(session, ledger, supervisor, loop)
         engine = make(context, session.pool, session.options.slurm)
         stack.callback(engine.close)
-        only, given = session.options.choices.only, {job.name: job for job in session.given}
-        limits = session.plan.limits
-        runs_list = RunList(run, session.pool, limits, only, given, directory=session.run)
-        lend = context.environments.lend
+        supervisor.listeners.append(partial(_forget_environment, context.environments))
+        runs_list = _list_of(session, run)
         follower = _follower(session, runs_list, loop, supervisor)
         if follower is not None:
             stack.callback(follower.close)
+        lend = context.environments.lend
         answers = Answers(
             session.run, session.plan, session.filed, runs_list, supervisor, loop, lend, follower
         )
@@ -275,11 +263,38 @@ def supervise(
             forget = (runs_list.forget, context.environments.forget)
             archiver = Archiver(session.run, run, journal, supervisor, loop, forget)
             stack.callback(archiver.close)
+            supervisor.listeners.append(archiver.see)
             loop.later(archiver.look)
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
+
+
+def _preparing(report: Writing, loop: Loop) -> Listener:
+    """Return what has the report's process get ready when the run nears its end."""
+    near_end = NearEnd()
+
+    def hear(fact: Fact, at: Instant, ledger: Ledger) -> None:
+        if not ledger.awaits_more and near_end.begins(ledger, at.mono):
+            loop.later(report.prepare)
+
+    return hear
+
+
+def _forget_environment(
+    environments: EnvironmentMaker, fact: Fact, at: Instant, ledger: Ledger
+) -> None:
+    """Let go of what was lent to a job that is not run again."""
+    if isinstance(fact, JobSettled) and fact.state == "succeeded":
+        environments.forget((fact.name,))
+
+
+def _list_of(session: Session, run: Run) -> RunList:
+    """Return the list of the run, which may change while it lives."""
+    given = {job.name: job for job in session.given}
+    only = session.options.choices.only
+    return RunList(run, session.pool, session.plan.limits, only, given, directory=session.run)
 
 
 def _follower(

@@ -51,15 +51,15 @@ BeforeClose: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
 
 It may turn the loop for a while. If an event comes meanwhile, the run goes on, and it is called
 again at the next end."""
-Tell: TypeAlias = Callable[[Fact, Instant, Ledger], object]
+Listener: TypeAlias = Callable[[Fact, Instant, Ledger], object]
 
 
 class Supervisor:
     """Drives one Run to its end through an engine.
 
     `wait`: seconds from the first request for a card; a run without an attempt by then gives up.
-    `tell` hears each fact after the view has shown it. `stay_while` tells whether the run is not
-    over although all its jobs are. `hours`: jobs start within them alone.
+    `listeners` hear each fact after the view has shown it. `stay_while` tells whether the run is
+    not over although all its jobs are. `hours`: jobs start within them alone.
     """
 
     _engine: Engine
@@ -72,13 +72,11 @@ class Supervisor:
         loop: Loop,
         clock: Callable[[], Instant],
         wait: float | None = None,
-        tell: Tell | None = None,
         hours: WithinHours | None = None,
     ) -> None:
         self._run = run
         self._record = record
         self._view = view
-        self._tell = tell
         self._hours = hours
         self._loop = loop
         self._clock = clock
@@ -90,6 +88,7 @@ class Supervisor:
         self._recording = True
         self._syncing = False
         self._once_recorded: list[Callable[[], object]] = []
+        self.listeners: list[Listener] = []
         self.stay_while: Callable[[], bool] = lambda: False
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
@@ -265,8 +264,8 @@ class Supervisor:
         while self._unshown:
             fact, at = self._unshown.popleft()
             self._view.see(fact, at, self._run.ledger)
-            if self._tell is not None:
-                self._tell(fact, at, self._run.ledger)
+            for hears in self.listeners:
+                hears(fact, at, self._run.ledger)
 
     def carry_out(self, instruction: ev.Instruction) -> None:
         """Hand the instruction to the engine; a launch whose intent is not written is held."""
