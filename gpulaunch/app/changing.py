@@ -21,8 +21,9 @@ from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
 from gpulaunch.control.protocol import CHANGED, Add, Changed, NoAnswerError, Reload, SetFields
 from gpulaunch.core.events import Finish
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import exit_code_of, signal_of
+from gpulaunch.core.records import JobRecord
 from gpulaunch.engines.environment import as_given
 from gpulaunch.errors import OK, SOME_JOB_FAILED, UsageError
 from gpulaunch.jobfile.settings import pair_of

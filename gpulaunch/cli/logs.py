@@ -20,8 +20,9 @@ from gpulaunch.app.lookup import pulse, status
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.digest.tail import Folder, fold
 from gpulaunch.digest.words import visible
 from gpulaunch.errors import UsageError

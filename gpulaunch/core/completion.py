@@ -21,7 +21,6 @@ from gpulaunch.core.classes import policy_of
 from gpulaunch.core.events import Ended, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, AttemptWarned, JobDelayed, JobSettled
 from gpulaunch.core.ladder import step_after
-from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import (
     End,
     Exited,
@@ -36,6 +35,7 @@ from gpulaunch.core.model import (
     exit_code_of,
     signal_of,
 )
+from gpulaunch.core.records import JobRecord
 from gpulaunch.core.retry import RetryContext
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import UNKNOWN, Node

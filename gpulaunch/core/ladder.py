@@ -10,8 +10,9 @@ again. Nothing moves a job back up; interruptions, lost cards and resumes keep i
 
 from __future__ import annotations
 
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, LadderStep
+from gpulaunch.core.records import AttemptRecord
 
 
 def next_step(ledger: Ledger, job: Job) -> LadderStep | None:

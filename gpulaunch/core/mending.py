@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Failure, Instant, Lost, Outcome
+from gpulaunch.core.records import JobRecord
 
 
 def settlement(job: JobRecord) -> f.JobSettled | None:

@@ -21,9 +21,10 @@ from gpulaunch.core.cards import Cards
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.gang import GangReservation
 from gpulaunch.core.idle_workers import IdleWorkers
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant
 from gpulaunch.core.reasons import RunReason, TooManyFailed
+from gpulaunch.core.records import JobRecord
 from gpulaunch.core.waiting import Jobs, Node, Ready
 
 NO_BOUND = 1 << 60

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from gpulaunch.core import graph, links
 from gpulaunch.core.causes import Because
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobVanished
-from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.mending import settlement
 from gpulaunch.core.model import SETTLED_STATES, AttemptId, DueTime, Job
+from gpulaunch.core.records import JobRecord
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import SETTLED, Launched, Node
 

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.records import JobRecord
 
 MIN_JOBS_FINISHED = 3
 KNOWN_SHARE = 0.75

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gpulaunch import localtime, wording
 from gpulaunch.core import facts as f
 from gpulaunch.core import reasons as r
-from gpulaunch.core.ledger import LOCAL, AttemptRecord, GpuRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import (
     AttemptId,
     GpuState,
@@ -24,6 +24,7 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
+from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import shown
 from gpulaunch.text import listing, several, span

@@ -12,9 +12,10 @@ from itertools import takewhile
 from msgspec import Struct
 
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
 from gpulaunch.core.reasons import JobReason, NotBefore, WaitReason
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.digest import words
 from gpulaunch.wording import job_reason

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpulaunch import wording
 from gpulaunch.contracts import SCHEMA
-from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     Instant,
     JobState,
@@ -23,6 +23,7 @@ from gpulaunch.core.model import (
     signal_of,
 )
 from gpulaunch.core.reasons import OutsideHours, RunReason, WaitReason
+from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate

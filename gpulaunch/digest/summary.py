@@ -12,8 +12,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons

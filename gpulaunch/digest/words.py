@@ -12,8 +12,9 @@ from datetime import datetime, timezone, tzinfo
 
 from gpulaunch import wording
 from gpulaunch.core.causes import Because
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, LadderStep, TimedOut
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.localtime import until
 from gpulaunch.text import clock

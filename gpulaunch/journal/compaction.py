@@ -25,8 +25,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import GpuRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
+from gpulaunch.core.records import GpuRecord
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.shared import sync
 from gpulaunch.files import regular

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, LadderStep, exit_code_of, signal_of
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.core.template import Text, shown
 from gpulaunch.files import regular, replace
 

@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import Struct
 
 from gpulaunch.core.facts import RunClosed
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant, RunState
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words

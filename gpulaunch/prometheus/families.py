@@ -21,8 +21,9 @@ from prometheus_client.core import (
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.ledger import AttemptRecord, GpuRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, AttemptState, GpuState, Instant, JobState
+from gpulaunch.core.records import AttemptRecord, GpuRecord
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.words import visible
 from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample

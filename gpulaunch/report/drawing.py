@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import Gpu
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import Period, begin, cut_off, finish

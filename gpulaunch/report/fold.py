@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Instant, RunState
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.journal.history import facts_in
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.read import fold, read, replay

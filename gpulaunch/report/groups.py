@@ -11,8 +11,9 @@ from math import ceil, fsum
 
 from msgspec import Struct
 
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.digest.groups import pattern
 from gpulaunch.metrics.model import AttemptUse
 

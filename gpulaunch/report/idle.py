@@ -16,9 +16,10 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import GpuRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.reasons import OutsideHours
+from gpulaunch.core.records import GpuRecord, JobRecord
 
 Cause: TypeAlias = Literal[
     "busy",

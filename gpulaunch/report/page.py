@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.causes import Hint
 from gpulaunch.core.expected import median
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Gpu, RunState
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptState, Gpu
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.report.fold import Period, cut_off
 from gpulaunch.report.idle import Cause

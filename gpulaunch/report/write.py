@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
-from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId, Gpu, RunState
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest.summary import next_command
 from gpulaunch.digest.tail import read_tail
 from gpulaunch.errors import GpulaunchError, UsageError

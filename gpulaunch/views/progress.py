@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import GpuRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED_STATES, AttemptId, Instant, JobState
+from gpulaunch.core.records import GpuRecord
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unused

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.core.reasons import JobReason, OutsideHours, RunReason, WaitReason
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused

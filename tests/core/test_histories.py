@@ -28,6 +28,7 @@ from gpulaunch.core import (
     on_cards,
     one_ahead,
     placement,
+    records,
     relisting,
     submission,
     waiting,
@@ -470,7 +471,7 @@ def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: ledger.Ledger) -> list[ledger.AttemptRecord]:
+    def broken(self: ledger.Ledger) -> list[records.AttemptRecord]:
         running = (job for job in self.jobs.values() if job.state == "running")
         return [a for job in running for a in job.attempts if a.is_open]
 

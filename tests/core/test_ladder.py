@@ -14,7 +14,7 @@ from gpulaunch.core.facts import (
     JobSettled,
 )
 from gpulaunch.core.ladder import next_step, step_after
-from gpulaunch.core.ledger import AttemptRecord, unrecorded
+from gpulaunch.core.ledger import unrecorded
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
@@ -30,6 +30,7 @@ from gpulaunch.core.model import (
     RetryPolicy,
     TimedOut,
 )
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.core.retry import RetryContext, RetryPlacement, choose_placement
 from tests.core.table import Table, attempt, job
 from tests.core.world import pretend_gpus

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED_STATES, RunState
 from gpulaunch.core.reasons import RunReason
+from gpulaunch.core.records import JobRecord
 from gpulaunch.digest import words
 from gpulaunch.wording import pause
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from datetime import tzinfo
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Failure, Instant, RunState
 from gpulaunch.core.reasons import NothingStarts, RunOver, WaitReason
+from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.status import reason_of

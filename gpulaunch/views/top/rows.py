@@ -8,8 +8,8 @@ from typing import Protocol
 from rich.text import Text
 
 from gpulaunch.core.causes import Because
-from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
+from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import advice, title_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unused

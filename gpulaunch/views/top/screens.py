@@ -13,8 +13,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
-from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.status import STYLES
