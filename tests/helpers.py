@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
+
+import pytest
 
 T = TypeVar("T")
 PR_SET_PDEATHSIG = 1
@@ -78,3 +81,15 @@ def descriptors_left(count: int) -> Iterator[None]:
         for fd in taken:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def cannot_be_listed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Have directories whose path ends so fail, as on a file server that has forgotten them."""
+    real = os.scandir
+
+    def stale(path: str) -> Iterator[os.DirEntry[str]]:
+        if str(path).endswith(end):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", stale)

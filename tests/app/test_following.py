@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import subprocess
@@ -16,7 +15,7 @@ from gpulaunch.app import source_look
 from gpulaunch.app.following import SourceWatch
 from gpulaunch.app.source_look import SourceLook
 from gpulaunch.jobfile.sources import ForeachSource
-from tests.helpers import descriptors_left, wait_until
+from tests.helpers import cannot_be_listed, descriptors_left, wait_until
 
 
 class Scene:
@@ -262,14 +261,7 @@ def test_what_cannot_be_read_for_now_is_not_gone(
 ) -> None:
     scene.write("in/a.fa")
     scene.begin("in/*.fa")
-    real = os.scandir
-
-    def stale(path: str) -> Iterator[os.DirEntry[str]]:
-        if str(path).endswith("/in/"):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", stale)
+    cannot_be_listed(monkeypatch, "/in/")
     scene.look.turn([inotify.Change(-1, inotify.OVERFLOW, "")])
     scene.after(60)
     assert scene.counted() == ["in/a.fa"]

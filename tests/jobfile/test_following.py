@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from gpulaunch.errors import JobFileError
 from gpulaunch.jobfile import Plan, load_text
 from gpulaunch.jobfile.sources import Following, ForeachSource, NothingYet
+from tests.helpers import cannot_be_listed
 
 FOLD = "jobs: [{name: 'fold-{{stem}}', run: 'x {{path}}', foreach: in/*.fa}"
 
@@ -200,13 +199,6 @@ def test_what_would_change_with_each_file_is_refused(base: Path) -> None:
 def test_a_directory_that_cannot_be_read_for_now_is_a_mistake(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.scandir
-
-    def stale(path: str) -> Iterator[os.DirEntry[str]]:
-        if str(path).endswith("/in/"):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", stale)
+    cannot_be_listed(monkeypatch, "/in/")
     with pytest.raises(JobFileError, match="in/: Stale file handle"):
         followed(FOLD + "]", base)
