@@ -77,16 +77,16 @@ def compare(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Li
         if node is None or node in _over(state, [node] if node.withdrawn else []):
             found["new"].append(job.name)
         elif differs(node, _taken_up(state, node, job)):
-            found[_standing(state, node)].append(job.name)
+            found[_counts_as(state, node)].append(job.name)
     for name in gone:
         node = state.jobs.nodes.get(name)
         if node is not None and not node.withdrawn:
-            kind = "withdrawn" if _standing(state, node) == "changed" else "gone"
+            kind = "withdrawn" if _counts_as(state, node) == "changed" else "gone"
             found[kind].append(name)
     return ListChange(**{kind: tuple(names) for kind, names in found.items()})
 
 
-def _standing(state: State, node: Node) -> str:
+def _counts_as(state: State, node: Node) -> str:
     """Return as what a job counts that is defined otherwise: changed, running or over."""
     if node.settled:
         return "over"
