@@ -186,6 +186,52 @@ class Worker(Struct, frozen=True, omit_defaults=True):
         return self.function.rpartition("/")[2] or " ".join(self.run)
 
 
+ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer", "singularity", "enroot"]
+"""A program that runs containers."""
+
+
+class Mount(Struct, frozen=True):
+    """A file or directory of this machine that appears in a container as `target`."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class ImageSource(Struct, frozen=True):
+    """An image, the engine that runs it, and when that pulls it. Pulled once in a run.
+
+    `image` as the job file names it; a file by its absolute path. `pull`: where the machine does
+    not have it (`missing`), never, or at the run's start (`always`).
+    """
+
+    image: str
+    engine: ContainerEngine
+    pull: Literal["missing", "never", "always"] = "missing"
+
+
+class Container(Struct, frozen=True, omit_defaults=True):
+    """The container that a job runs in.
+
+    `image` as for ImageSource. `engine`: None until it is chosen, when the run starts. `mounts` are
+    beside those that each job has. `args`: options of the engine's own, before the image. `user`:
+    whose files those made inside are: the caller's (empty), the image's own user (`image`), or
+    `UID[:GID]`.
+    """
+
+    image: str
+    engine: ContainerEngine | None = None
+    mounts: tuple[Mount, ...] = ()
+    args: tuple[str, ...] = ()
+    user: str = ""
+    pull: Literal["missing", "never", "always"] = "missing"
+
+    @property
+    def source(self) -> ImageSource | None:
+        """What has to be there before the job starts; None until the engine is chosen."""
+        return None if self.engine is None else ImageSource(self.image, self.engine, self.pull)
+
+
 class Params(Mapping[str, str]):
     """The values that foreach and matrix gave a job: `texts`, in the order of `names`, each once.
 
@@ -224,7 +270,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
     `ladder`: values that change with retries; they are slots, too. `engine` holds options for
     engines: by engine, by key, words. `warn`: a signal before it is ended. `keep`: its attempts
-    share a directory that outlives each of them.
+    share a directory that outlives each of them. `container`: it runs inside that.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -267,6 +313,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     given: bool = False
     keep: bool = False
+    container: Container | None = None
     digest: str = ""
 
 
