@@ -199,24 +199,23 @@ class Mount(Struct, frozen=True):
 
 
 class ImageSource(Struct, frozen=True):
-    """An image, the engine that runs it, and when that pulls it. Pulled once in a run.
+    """An image, the engine that runs it, and when that pulls it: once in a run, at most.
 
-    `image` as the job file names it; a file by its absolute path. `pull`: where the machine does
-    not have it (`missing`), never, or at the run's start (`always`).
+    `image` as the job file names it; a file by its absolute path. `engine`: None for one that fits
+    and is there. `pull`: where it does not have the image (`missing`), never, or in each run.
     """
 
     image: str
-    engine: ContainerEngine
+    engine: ContainerEngine | None = None
     pull: Literal["missing", "never", "always"] = "missing"
 
 
 class Container(Struct, frozen=True, omit_defaults=True):
     """The container that a job runs in.
 
-    `image` as for ImageSource. `engine`: None until it is chosen, when the run starts. `mounts` are
-    beside those that each job has. `args`: options of the engine's own, before the image. `user`:
-    whose files those made inside are: the caller's (empty), the image's own user (`image`), or
-    `UID[:GID]`.
+    `image`, `engine` and `pull` as for ImageSource. `mounts` are beside those that each job has.
+    `args`: options of the engine's own, before the image. `user`: whose files those made inside
+    are: the caller's (empty), the image's own user (`image`), or `UID[:GID]`.
     """
 
     image: str
@@ -227,9 +226,9 @@ class Container(Struct, frozen=True, omit_defaults=True):
     pull: Literal["missing", "never", "always"] = "missing"
 
     @property
-    def source(self) -> ImageSource | None:
-        """What has to be there before the job starts; None until the engine is chosen."""
-        return None if self.engine is None else ImageSource(self.image, self.engine, self.pull)
+    def source(self) -> ImageSource:
+        """What has to be there before the job starts."""
+        return ImageSource(self.image, self.engine, self.pull)
 
 
 class Params(Mapping[str, str]):

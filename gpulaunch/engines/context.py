@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
+from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
@@ -18,11 +19,18 @@ SCARCITY_RETRY_DELAY = 1.0
 """Seconds until such a launch is tried again."""
 
 
+class ImageHere(Struct, frozen=True):
+    """An image that is here: the engine that runs it, and what that calls it: an id, or a file."""
+
+    engine: ContainerEngine
+    id: str
+
+
 class RunContext(Struct):
     """What all attempts of the run share.
 
     `environments` makes the jobs' from the keepers' own, `base`. What happens to the run comes in
-    through `loop`, and goes to the supervisor through `post`.
+    through `loop`, and goes to the supervisor through `post`. `images`: those that are here.
     """
 
     run: RunDir
@@ -32,6 +40,7 @@ class RunContext(Struct):
     loop: Loop
     post: Post
     force_uuid: bool = False
+    images: dict[ImageSource, ImageHere] = field(default_factory=dict)
     warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
 
     @property

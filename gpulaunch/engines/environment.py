@@ -232,6 +232,23 @@ class EnvironmentMaker:
         port = dict.fromkeys(ports, str(place.master_port))
         return Delta({**shared.set, **_facts(job, place), **port}, shared.unset)
 
+    def inside(
+        self, job: Job, place: AttemptPlace, own: Mapping[str, str | None], caches: str
+    ) -> dict[str, str]:
+        """Return the variables that the job's program gets in a container, beside its image's own.
+
+        Of the environment around it those alone that stand for a choice of gpulaunch's, and ranks
+        where they are inherited: the others may name what the image does not have. `caches`: the
+        directory of compiler caches.
+        """
+        environ = self.environ(self.lent_to(job.name))
+        names = {"PYTHONUNBUFFERED", *THREADS, *MASTER, *(f"PET_{name}" for name in MASTER)}
+        names -= set(environ.get(CHOSEN, "").split(","))
+        names |= set(RANKS) if job.inherit_ranks else set()
+        base = {name: environ[name] for name in names if name in environ}
+        machine = replace(self.machine, cache=caches)
+        return delta(job, place, machine, base, own).over(base)
+
 
 def _between(base: Mapping[str, str], whole: Mapping[str, str]) -> Delta:
     """Return the changes that make `whole` of `base`."""

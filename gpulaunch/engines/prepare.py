@@ -17,9 +17,10 @@ from hashlib import blake2s
 from pathlib import Path
 
 from gpulaunch.core.events import Launch
-from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.core.model import AttemptId, Container, Job
 from gpulaunch.core.template import Template, render, slots
 from gpulaunch.engines import strict
+from gpulaunch.engines.contained import Containing, caches_of, contained
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import (
     AttemptPlace,
@@ -65,17 +66,22 @@ def command_of(
 ) -> Command:
     """Return the command to execute; it reads and writes files only for a job that asks for it.
 
-    Those are an `env_file`, `python` (shims), and cards to be hidden. `inputs`: see `materialise`.
+    Those are an `env_file`, `python` (shims), a container, and cards to be hidden. `inputs`: see
+    `materialise`.
     """
     job, attempt, run = launch.job, launch.attempt, context.run
     place = strict.placed(job, place)
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
     values = placeholders(place, log, inputs, launch.step)
-    changes = dressed(job, place, context.environments, values)
+    if job.container is None:
+        changes = dressed(job, place, context.environments, values)
+        argv = argv_of(job, values) if job.worker is None else _worker(job, changes, context.base)
+    else:
+        argv, changes = _contained(job, job.container, place, context, values)
     outputs, kept = _outputs(job, values)
     return Command(
         attempt=str(attempt),
-        argv=argv_of(job, values) if job.worker is None else _worker(job, changes, context.base),
+        argv=argv,
         env_set=changes.set,
         env_unset=tuple(changes.unset),
         cwd=job.cwd,
@@ -104,11 +110,37 @@ def dressed(
 
     Raises UsageError for an `env_file` that cannot be read.
     """
-    own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
-    own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
     if job.python:
         _write_shims(job.python, place.run_dir)
-    return environments.delta(job, place, own)
+    return environments.delta(job, place, _own_variables(job, values))
+
+
+def _own_variables(job: Job, values: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what the job's `env_file` and `env` say; None removes a variable."""
+    own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
+    own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
+    return own
+
+
+def _contained(
+    job: Job,
+    container: Container,
+    place: AttemptPlace,
+    context: RunContext,
+    values: Mapping[str, str],
+) -> tuple[tuple[str, ...], Delta]:
+    """Return the command line that runs the job in its container, and its environment."""
+    here = context.images[container.source]
+    caches = caches_of(here.id, place, context.environments.machine.cache)
+    own = _own_variables(job, values)
+    inside = context.environments.inside(job, place, own, caches)
+    removed = tuple(name for name, value in own.items() if value is None)
+    folder = str(context.run.container(AttemptId(job.name, place.attempt)))
+    made = Containing(job, container, place, here.engine, here.id, caches, folder, removed)
+    if job.worker is None:
+        return contained(made, argv_of(job, values), inside)
+    line, changes = contained(made, job.worker.run, inside)
+    return (*command(sys.executable, "serve"), "lines", *line), changes
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:

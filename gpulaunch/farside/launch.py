@@ -22,7 +22,9 @@ from .wire import (
 
 MAX_SIGNAL = 64
 
-SLOTS = ("gpu_index", "gpu_uuid", "card", "port", "master_port", "threads", "oom_kills")
+SLOTS = (
+    "gpu_index", "gpu_uuid", "card", "port", "master_port", "threads", "mask", "oom_kills",
+)  # fmt: skip
 """What a ticket has marks for, in this order."""
 
 

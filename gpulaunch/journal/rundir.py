@@ -7,6 +7,7 @@
         history/0001-3fa9c1.jsonl.gz history/0001-3fa9c1.jobs
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
+        containers/  of attempts that run in one, while they run
         byhand/JOB.1/{out,logs,inputs}
         slurm/  on a cluster: see `engines/slurm/rundir.py`
 
@@ -112,6 +113,8 @@ class RunDir(Struct, frozen=True):
     """The directories that jobs' attempts share, once a job uses one."""
     results = Below("results")
     ends = Below("ends")
+    containers = Below("containers")
+    """What stands for the containers of attempts that run in one."""
     inputs = Below("inputs")
     """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
 
@@ -170,6 +173,10 @@ class RunDir(Struct, frozen=True):
     def batch(self, job: str) -> Path:
         """Return the directory with links to this job's items."""
         return self.inputs / "batches" / _checked(job)
+
+    def container(self, attempt: AttemptId) -> Path:
+        """Return the directory of what stands for the attempt's container, while there is one."""
+        return self.containers / f"{_checked(attempt.job)}.{attempt.number}"
 
     def by_hand(self, job: str, number: int) -> RunDir:
         """Return the directory of the job's `number`-th start by hand, laid out as a run's."""

@@ -37,7 +37,8 @@ class NodeSlots:
     They may be anywhere in `argv`, the values of `env_set` and `outputs`. `gpu_index` and
     `gpu_uuid` stand for the cards' numbers and identities, comma-separated, `card` for both in a
     file's name; they are empty where `gpus`, the number of cards, is 0. `port` and `master_port`
-    are free ports; `threads` is how many CPUs were granted.
+    are free ports; `threads` is how many CPUs were granted; `mask` is the mask as Slurm spells it,
+    empty without cards.
     """
 
     gpus: int
@@ -47,6 +48,7 @@ class NodeSlots:
     port: str
     master_port: str
     threads: str
+    mask: str
 
     @classmethod
     def fresh(cls, gpus: int) -> NodeSlots:
@@ -56,8 +58,10 @@ class NodeSlots:
         def mark(name: str) -> str:
             return f"@gpulaunch:{name}:{token}@"
 
-        index, uuid, card = map(mark, ("gpu_index", "gpu_uuid", "card")) if gpus else ("", "", "")
-        return cls(gpus, index, uuid, card, mark("port"), mark("master_port"), mark("threads"))
+        of_cards = ("gpu_index", "gpu_uuid", "card", "mask")
+        index, uuid, card, mask = map(mark, of_cards) if gpus else ("", "", "", "")
+        ports = mark("port"), mark("master_port")
+        return cls(gpus, index, uuid, card, *ports, mark("threads"), mask)
 
 
 @dataclass(frozen=True, slots=True)

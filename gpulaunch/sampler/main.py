@@ -1,14 +1,15 @@
 """The sampler process: once a second, every card of the run and every live attempt.
 
     in   [news, ...], each {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null,
-          "keeper": [pid, start, spent] or null, "seconds": 0.1}
+          "keeper": [pid, start, spent] or null, "seconds": 0.1, "container": FILE}
           or {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
     out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
          {"said": "trouble", "text": "..."}
 
-`gpus` is null on pretend cards. What has come in counts from the next look on. The process ends,
-with the last of that written down, when the launcher closes its end. A look that costs more than
-its share makes the next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
+`gpus` is null on pretend cards. `container`, where there is one, names the file that tells its
+first process. What has come in counts from the next look on. The process ends, with the last of
+that written down, when the launcher closes its end. A look that costs more than its share makes the
+next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
 """
 
 from __future__ import annotations
@@ -97,12 +98,16 @@ class LauncherLink:
 
 
 class SampledAttempt(Struct, frozen=True):
-    """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it."""
+    """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it.
+
+    `container`: the file that tells the first process of its container; empty for none.
+    """
 
     attempt: AttemptId
     own: tuple[str, ...] | None
     keeper: Keeper | None
     since: float
+    container: str = ""
     seen_at: float | None = None
     pin: Pin | None = None
 
@@ -143,7 +148,9 @@ class Sampler:
 
     def _look(self, now: float) -> Iterator[Step]:
         at = time.time()
-        trees = self._trees.look([live.keeper for live in self._live.values() if live.keeper])
+        kept = [live for live in self._live.values() if live.keeper]
+        within = {live.keeper: live.container for live in kept if live.keeper and live.container}
+        trees = self._trees.look([live.keeper for live in kept if live.keeper], within)
         seen = self._driver.look(at, now, whole=self._pins.suspects)
         for card in seen.cards.values():
             yield from card_steps(card)
@@ -239,6 +246,7 @@ def _live(attempt: AttemptId, message: Mapping[str, Any]) -> SampledAttempt:
         own=None if message["gpus"] is None else tuple(message["gpus"]),
         keeper=None if message["keeper"] is None else Keeper(*message["keeper"]),
         since=time.monotonic() - message["seconds"],
+        container=message.get("container", ""),
     )
 
 

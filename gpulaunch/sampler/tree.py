@@ -7,12 +7,14 @@ with its parent from the next look on, but never counted twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import psutil
 from msgspec import Struct, field
 
+from gpulaunch.containers.removing import process_of
 from gpulaunch.sampler.keeper import Keeper, spent_since
 
 EVERY_THREAD = 5
@@ -38,24 +40,38 @@ class Trees:
         self._forked: dict[int, tuple[str, ...]] = {}
         self._looks = 0
 
-    def look(self, keepers: Iterable[Keeper]) -> dict[Keeper, ProcessTree]:
-        """Return a look at each keeper's tree; none of keepers that are gone."""
+    def look(
+        self, keepers: Iterable[Keeper], containers: Mapping[Keeper, str] = MappingProxyType({})
+    ) -> dict[Keeper, ProcessTree]:
+        """Return a look at each keeper's tree; none of keepers that are gone.
+
+        `containers`: the files that tell the first process of an attempt's container: what runs in
+        there belongs to the tree.
+        """
         self._looks += 1
-        found = {keeper: tree for keeper in keepers if (tree := self._tree(keeper)) is not None}
+        found = {
+            keeper: tree
+            for keeper in keepers
+            if (tree := self._tree(keeper, containers.get(keeper, ""))) is not None
+        }
         alive = {pid for tree in found.values() for pid in tree.processes}
         self._known = {pid: process for pid, process in self._known.items() if pid in alive}
         self._forked = {pid: tids for pid, tids in self._forked.items() if pid in alive}
         return found
 
-    def _tree(self, keeper: Keeper) -> ProcessTree | None:
+    def _tree(self, keeper: Keeper, container: str) -> ProcessTree | None:
         cpu = spent_since(keeper)
         if cpu is None:
             return None
         processes: dict[int, float] = {}
         resident = 0
         below = self._children(keeper.pid)
+        if container and (first := process_of(container)) is not None:
+            below.append(first)
         while below:
             pid = below.pop()
+            if pid in processes:
+                continue  # of a container whose processes are descendants as well
             with suppress(psutil.Error, OSError):
                 process = self._process(pid)
                 with process.oneshot():

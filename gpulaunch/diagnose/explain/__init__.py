@@ -5,8 +5,8 @@ interpreters and import nothing of the package. Never imports torch.
 
 The directory is named by its absolute path inside the installed package, editable or not. A
 package inside a zip file has no such directory; gpulaunch does not run from one, since its keepers
-are started by path as well. Programs inside a container that does not mount that path (Docker,
-Apptainer) simply get no report.
+are started by path as well. A container of a job's own shows that path; programs in one that a
+job's script starts itself simply get no report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping
 
-INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
+HOME = os.path.dirname(os.path.abspath(__file__))
+"""What a container has to show for its programs to report: what is injected, and the reports."""
+INJECT = os.path.join(HOME, "inject")
 
 
 def environment(

@@ -165,6 +165,6 @@ def _same(one: Launch, other: Launch) -> bool:
 
 def _can_be_prepared(job: Job) -> bool:
     """Tell whether the job's command follows from the job, its cards and its ports alone."""
-    files = (job.env_file, job.python, job.fasta, job.batch)
+    files = (job.env_file, job.python, job.fasta, job.batch, job.container)
     helpers = (job.service, job.worker, job.preload)
     return job.isolation != "strict" and not any((*files, *helpers, *job.needs))

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.containers.command_lines import CARRIED
+from gpulaunch.containers.removing import PID
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, TakeBack, WorkerEnded
 from gpulaunch.core.facts import AttemptStarted, AttemptWarned
@@ -322,10 +324,18 @@ class LocalAttempts:
         launch = running.launch
         self._in_order.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
-        self._metering.begin(launch.attempt, started, launch.gpus, goes_on)
+        container = self._container(running)
+        self._metering.begin(launch.attempt, started, launch.gpus, goes_on, container)
         if launch.job.service:
             values = {"port": str(running.place.port or "")}
             self._services.begin(launch.attempt, render(launch.job.service.ready, values))
+
+    def _container(self, running: _Running) -> str:
+        """Return the file that tells the first process of a container that a carrier stands for."""
+        container = running.launch.job.container
+        if container is None or self._context.images[container.source].engine not in CARRIED:
+            return ""
+        return str(self._context.run.container(running.worker) / PID)
 
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch

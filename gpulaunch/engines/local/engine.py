@@ -24,6 +24,7 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.local.attempts import LocalAttempts
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
+from gpulaunch.engines.local.containers import LeftContainers
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers
@@ -52,6 +53,7 @@ class Local(LeaseUser):
             context.loop.later,
         )
         self._metering = Metering(context, pool.gpus)
+        self._left = LeftContainers(context)
         heard = replace(context, post=self._posted)
         self._slots = EndSlots(context.run.ends)
         self._attempts = LocalAttempts(
@@ -66,6 +68,7 @@ class Local(LeaseUser):
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Launch():
+                self._left.launched(instruction)
                 self._attempts.launch(instruction)
                 self._cards.say_want()
             case StopAttempt():
@@ -98,7 +101,7 @@ class Local(LeaseUser):
     def _posted(self, event: Event) -> None:
         if isinstance(event, Ended):
             self._cards.say_want()
-        self._context.post(event)
+        self._left.post(event)
 
     # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
 
@@ -108,6 +111,7 @@ class Local(LeaseUser):
         Their keepers end them by themselves, now that their supervisor is gone.
         """
         self._slots.forget_earlier({str(attempt) for attempt in attempts})
+        self._left.clean(attempts)
         self._adopted = list(attempts)
         self._unrecorded = set(attempts)
         owners = os.geteuid(), os.stat(self._context.run.path).st_uid
@@ -139,10 +143,10 @@ class Local(LeaseUser):
             if record is None:
                 # Only this attempt's processes: new attempts of the run may be alive by now.
                 end_stragglers(self._context, attempt)
-                self._context.post(Ended(attempt, End(Lost(Because("unseen")))))
+                self._left.post(Ended(attempt, End(Lost(Because("unseen")))))
             else:
                 ended = Ended(attempt, record.end)
-                self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._context.post)
+                self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._left.post)
 
     def recorded(self, attempts: Sequence[AttemptId]) -> None:
         for attempt in attempts:
@@ -161,5 +165,6 @@ class Local(LeaseUser):
         self._attempts.close()
         if not self._unrecorded:
             self._slots.delete()
+        self._left.close()
         self._health.close()
         self._cards.close()

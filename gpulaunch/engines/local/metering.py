@@ -43,12 +43,17 @@ LAST_WORDS = 2.0
 
 
 class _Begun(Struct, frozen=True):
-    """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards."""
+    """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards.
+
+    `container`: the file that tells the first process of its container, which may be no descendant
+    of its keeper; empty for none.
+    """
 
     attempt: AttemptId
     gpus: tuple[str, ...] | None
     keeper: Keeper | None
     at: float
+    container: str = ""
     misplaced: bool = False
 
     def message(self, do: str, now: float, **more: object) -> dict[str, object]:
@@ -59,6 +64,7 @@ class _Begun(Struct, frozen=True):
             "gpus": self.gpus,
             "keeper": list(asdict(self.keeper).values()) if self.keeper else None,
             "seconds": now - self.at,
+            **({"container": self.container} if self.container else {}),
             **more,
         }
 
@@ -98,17 +104,19 @@ class Metering:
         started: ProgramStarted,
         gpus: Sequence[Gpu],
         goes_on: bool = False,
+        container: str = "",
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
-        `goes_on`: the process is a worker's, which has just got another item.
+        `goes_on`: the process is a worker's, which has just got another item. `container`: the file
+        that tells the first process of its container, if it runs in one.
         """
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
         if goes_on or started.keeper_start is None or started.spent is None:
             keeper = keeper_of(started.pid, started.keeper, goes_on)
         else:
             keeper = Keeper(started.keeper, started.keeper_start, started.spent)
-        begun = _Begun(attempt, own, keeper, time.monotonic())
+        begun = _Begun(attempt, own, keeper, time.monotonic(), container)
         self._live[attempt] = self._untold[attempt] = begun
         if not self._wanted:
             self._wanted = True
@@ -125,7 +133,9 @@ class Metering:
         if begun is None:
             return
         self._untold.pop(attempt, None)
-        if cpu is None and begun.keeper is not None:
+        if begun.container:
+            cpu = None  # the keeper waits for none of its processes: what was sampled counts
+        elif cpu is None and begun.keeper is not None:
             cpu = (spent_by_all if kept else spent_since)(begun.keeper)
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
         self._ends.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))

@@ -330,6 +330,13 @@ static char *card_name(const struct grant *g) {
   return name;
 }
 
+static char *mask_inside(const struct grant *g) { /* for a container, as Slurm spells it */
+  struct text t = {0};
+  put(&t, "", 0);
+  for (size_t i = 0; i < g->count; i++) putf(&t, i ? ",%s" : "%s", plain(g->words[i]));
+  return kept(t.at);
+}
+
 static char *cpus_granted(void) {
   cpu_set_t set;
   const char *told = variable("SLURM_CPUS_ON_NODE");
@@ -349,6 +356,7 @@ static const char *value_of(size_t slot, const struct grant *g, char **why) {
     case 3:
     case 4: return reserved_port(why);
     case 5: return cpus_granted();
+    case 6: return mask_inside(g);
   }
   char *counter = memory_counter("/proc/self/cgroup", "/sys/fs/cgroup");
   return counter ? counter : ""; /* a field of its own, which nobody interprets */

@@ -205,6 +205,8 @@ def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> bytes:
         return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_").encode()
     if name == "threads":
         return b"%d" % cpus_granted(grant.environ)
+    if name == "mask":  # for a container, as Slurm spells it
+        return ",".join(map(plain, grant.visible)).encode()
     if name == "oom_kills":
         return memory_counter(grant.environ) or b""
     return b"%d" % port_for(stack)

@@ -1,0 +1,201 @@
+"""The command lines by which a job's program is started in a container, one speller an engine.
+
+Pure: nothing is looked up here. docker and podman have a client that talks to others, and start
+`keeper inside`, which starts the program (`farside/contain`). apptainer and enroot become the
+program themselves: their line is what stands before it.
+
+Sources: the manual pages docker-run(1), podman-run(1), apptainer-exec(1); enroot's doc/cmd/start.md
+and doc/image-format.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct, field
+
+from gpulaunch.core.model import ContainerEngine, Mount
+
+CARRIED: frozenset[ContainerEngine] = frozenset({"docker", "podman"})
+"""Engines for whose containers a carrier stands among the job's processes."""
+HERE = "/.gpulaunch"
+"""The directory of a container of docker or podman that holds what gpulaunch needs there."""
+KEEPER, LINK, RC = f"{HERE}/keeper", f"{HERE}/link", "enroot.rc"
+LABELS = ("gpulaunch.run", "gpulaunch.attempt", "gpulaunch.folder", "gpulaunch.user")
+"""Labels of each container of docker and podman: the run's id, the attempt, its folder, and the
+caller's user id."""
+ENROOT_RC = 'cd "$GPULAUNCH_CWD" && exec "$@"\n'
+"""What enroot runs instead of the image's entry point: the program, in the job's directory."""
+_SHARED = {"network": "host", "ipc": "host"}
+"""What a job shares with this machine, as it does without a container, unless `args:` says
+otherwise: ports and addresses, and /dev/shm, of which docker alone gives 64 MB."""
+
+
+class UserInside(Struct, frozen=True):
+    """Who the program is inside: `user` as UID:GID, empty for the image's own user.
+
+    `groups`: others that files may be shared with. `keep_id`: the engine runs as an ordinary user,
+    whose id inside is to be the same.
+    """
+
+    user: str = ""
+    groups: tuple[int, ...] = ()
+    keep_id: bool = False
+
+
+class ContainerLine(Struct, frozen=True):
+    """What is the same for every engine: the image, its mounts, options of cards and of the user's.
+
+    `image` is what the engine calls it: an id, a name or a file. `args` stand as they were given.
+    """
+
+    image: str
+    mounts: tuple[Mount, ...] = ()
+    cards: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
+class ContainerName(Struct, frozen=True):
+    """How a container of docker or podman is called: its name, and a value for each of LABELS."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def client_line(
+    engine: Literal["docker", "podman"],
+    line: ContainerLine,
+    called: ContainerName,
+    user: UserInside,
+    keeper: str,
+    link: str,
+) -> list[str]:
+    """Return the line that starts a container, waits for its end and removes it.
+
+    `keeper`: the keepers' program; `link`: the directory of the socket to which it connects.
+    """
+    ours = (Mount(keeper, KEEPER, True), Mount(link, LINK, True))
+    return [
+        engine,
+        "run",
+        "--rm",
+        f"--name={called.name}",
+        *(f"--label={name}={value}" for name, value in called.labels.items()),
+        "--pull=never",
+        "--log-driver=none",
+        "--sig-proxy=false",
+        "--stop-signal=TERM",
+        "--security-opt=label=disable",  # else SELinux forbids the mounts, and the socket
+        *(f"--{what}={how}" for what, how in _SHARED.items() if not _says(line.args, what)),
+        *_user_options(engine, user),
+        *(f"--mount={_mount_field(mount)}" for mount in (*ours, *line.mounts)),
+        *line.cards,
+        *line.args,
+        f"--entrypoint={KEEPER}",
+        line.image,
+        "inside",
+        f"{LINK}/socket",
+    ]
+
+
+def remove_line(engine: str, name: str) -> list[str]:
+    """Return the line that ends and removes a container of docker or podman."""
+    at_once = ["--time=0"] if engine == "podman" else []
+    return [engine, "rm", "--force", *at_once, name]
+
+
+def _says(args: Sequence[str], what: str) -> bool:
+    """Tell whether the user's options choose this themselves; `--shm-size` chooses `ipc`."""
+    names = {arg.partition("=")[0] for arg in args}
+    other = {"network": "--net", "ipc": "--shm-size"}[what]
+    return bool(names & {f"--{what}", other})
+
+
+def _user_options(engine: str, user: UserInside) -> list[str]:
+    if not user.user:
+        return []
+    options = [f"--user={user.user}"]
+    if user.keep_id:
+        options.append("--userns=keep-id")
+        if user.groups:  # those of an ordinary user can be kept, not named
+            options.append("--group-add=keep-groups")
+        return options
+    if engine == "docker":
+        options.append("--userns=host")  # where the daemon maps ids, files were another's
+    return options + [f"--group-add={group}" for group in user.groups]
+
+
+def _mount_field(mount: Mount) -> str:
+    """Return the value of `--mount`, a line of CSV: so any path can stand there."""
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.target}"]
+    return _csv([*fields, *(["readonly"] if mount.read_only else [])])
+
+
+def _csv(fields: Iterable[str]) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="").writerow(fields)
+    return written.getvalue()
+
+
+def apptainer_line(
+    engine: Literal["apptainer", "singularity"], line: ContainerLine, cwd: str
+) -> list[str]:
+    """Return what stands before the program and its arguments."""
+    return [
+        engine,
+        "exec",
+        "--cleanenv",
+        *line.cards,
+        *(word for mount in line.mounts for word in _bind(mount)),
+        "--pwd",
+        cwd,
+        *line.args,
+        line.image,
+    ]
+
+
+def _bind(mount: Mount) -> tuple[str, str]:
+    """Return the option of a mount: `--bind`, which all versions have, where it can spell it."""
+    if not set(":,\\\"'\n") & {*mount.source, *mount.target}:
+        return "--bind", f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.target}"]
+    return "--mount", _csv([*fields, *(["ro"] if mount.read_only else [])])
+
+
+def enroot_line(line: ContainerLine, names: Iterable[str], rc: str) -> list[str]:
+    """Return what stands before the program and its arguments.
+
+    `names`: the variables that are handed on. `rc`: a file that holds ENROOT_RC.
+    """
+    return [
+        "enroot",
+        "start",
+        "--rw",
+        "--rc",
+        rc,
+        *(word for name in names for word in ("--env", name)),
+        *(word for mount in line.mounts for word in ("--mount", _fstab(mount))),
+        *line.cards,
+        *line.args,
+        line.image,
+    ]
+
+
+def _fstab(mount: Mount) -> str:
+    """Return the mount as enroot reads it: the fields of fstab(5), with colons between them."""
+    options = "x-create=auto,rbind" + (",ro" if mount.read_only else "")
+    return f"{mount.source}:{mount.target}:none:{options}"
+
+
+def why_not_mounted(engine: ContainerEngine, mount: Mount) -> str:
+    """Return why this engine cannot be told of the mount, in words; else ""."""
+    odd = set(":\n\t \\") & {*mount.source, *mount.target}
+    if engine == "enroot" and odd:
+        return (
+            f"enroot cannot mount {mount.source}: it takes no path with a colon, a space or a"
+            " backslash; use another name, or apptainer"
+        )
+    return ""

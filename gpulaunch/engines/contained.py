@@ -1,0 +1,211 @@
+"""Wraps an attempt's command so that its program runs in a container.
+
+    program ─┬─ docker, podman: the carrier, with a record of what to start and hand on
+             └─ apptainer, enroot: the engine's line before the program's
+
+Writes the record, and what enroot runs in place of an entry point; starts nothing. Errors are
+OSError or NotContainedError, and the attempt then counts as not started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from hashlib import blake2s
+from typing import Literal
+
+from msgspec import Struct
+
+from gpulaunch.containers.choosing import InstalledEngines
+from gpulaunch.containers.command_lines import (
+    ENROOT_RC,
+    LABELS,
+    RC,
+    ContainerLine,
+    ContainerName,
+    apptainer_line,
+    client_line,
+    enroot_line,
+    remove_line,
+    why_not_mounted,
+)
+from gpulaunch.containers.mounts import own_paths
+from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Job
+from gpulaunch.diagnose import explain
+from gpulaunch.engines.environment import AttemptPlace, Delta
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.client import command as farside
+from gpulaunch.gpus.inside import CardsInside, cards_inside
+from gpulaunch.gpus.visible import MASK, ORDER
+from gpulaunch.process.native import choose_keeper
+
+INSIDE = "GPULAUNCH_INSIDE_"
+"""Stands before the names of variables that the carrier hands on: its own are its client's."""
+MARKS = ("GPULAUNCH_RUN_ID", "GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT")
+"""Variables by which what outlived all keepers is found (`engines.local.stragglers`)."""
+PREFIX = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
+_ENROOTS_OWN = frozenset({"PATH", "HOME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
+"""Variables that would change what enroot itself does, which is a script of the shell."""
+_NAME_PART = 40
+"""Characters of a job's name that its container's name shows."""
+
+
+class NotContainedError(GpulaunchError):
+    """The program cannot be started in a container as the job says; the text is one line."""
+
+
+class Containing(Struct, frozen=True):
+    """What a container is made for: an attempt of a job, its place, and what the run says of it.
+
+    `engine` runs it, and calls its image `image`. `caches`: the directory of compiler
+    caches. `folder` is the attempt's own, not there yet, for its record. `removed`: variables of
+    the image's that the program is not to have.
+    """
+
+    job: Job
+    container: Container
+    place: AttemptPlace
+    engine: ContainerEngine
+    image: str
+    caches: str
+    folder: str
+    removed: tuple[str, ...] = ()
+
+    @property
+    def cards(self) -> CardsInside:
+        mark = self.place.slots.mask if self.place.slots else ""
+        return cards_inside(self.engine, self.place.gpus, mark)
+
+    def line(self) -> ContainerLine:
+        """Return what every engine is told. Raises NotContainedError for a mount that it cannot."""
+        paths = [self.job.cwd, self.place.run_dir, self.place.out, self.caches]
+        paths += [os.path.dirname(path) for path in self.job.batch or ()]
+        paths += [explain.HOME] if self.job.explain else []
+        mounts = own_paths(paths, self.container.mounts)
+        for mount in mounts:
+            if why := why_not_mounted(self.engine, mount):
+                raise NotContainedError(why)
+        return ContainerLine(self.image, mounts, self.cards.options, self.container.args)
+
+
+def caches_of(image: str, place: AttemptPlace, cache: str) -> str:
+    """Return the directory of an image's compiler caches: what one image built may not fit another.
+
+    On a cluster it is the run's, which is there on every node.
+    """
+    own = blake2s(image.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+    home = (place.run_dir, "cache") if place.slots else (cache, "containers")
+    return os.path.join(*home, own)
+
+
+def contained(
+    made: Containing, argv: tuple[str, ...], inside: Mapping[str, str]
+) -> tuple[tuple[str, ...], Delta]:
+    """Return the command line that runs `argv` in the container, and the changes that go with it.
+
+    `inside`: the variables that gpulaunch and the job set for the program. Makes the attempt's
+    folder where one is needed. Raises OSError, NotContainedError.
+    """
+    os.makedirs(made.caches, 0o700, exist_ok=True)
+    unmasked = {name: value for name, value in inside.items() if name not in (MASK, ORDER)}
+    handed = {**unmasked, **made.cards.inside}
+    match made.engine:
+        case "apptainer" | "singularity":
+            return _by_apptainer(made, made.engine, argv, handed)
+        case "enroot":
+            return _by_enroot(made, argv, handed)
+        case "docker" | "podman":
+            return _by_carrier(made, made.engine, argv, handed)
+
+
+def _by_apptainer(
+    made: Containing,
+    engine: Literal["apptainer", "singularity"],
+    argv: tuple[str, ...],
+    handed: Mapping[str, str],
+) -> tuple[tuple[str, ...], Delta]:
+    line = apptainer_line(engine, made.line(), made.job.cwd)
+    prefix = PREFIX[engine]
+    variables = {prefix + name: value for name, value in handed.items()}
+    # Else the value of a variable is evaluated as the shell's code would be. By variable and not by
+    # option, which older versions refuse.
+    variables[f"{engine.upper()}_NO_EVAL"] = "1"
+    others = {other + name for other in PREFIX.values() if other != prefix for name in handed}
+    return (*line, *argv), Delta({**variables, **_marks(handed)}, frozenset(others))
+
+
+def _by_enroot(
+    made: Containing, argv: tuple[str, ...], handed: Mapping[str, str]
+) -> tuple[tuple[str, ...], Delta]:
+    _fresh(made.folder)
+    rc = os.path.join(made.folder, RC)
+    with open(rc, "x") as file:
+        file.write(ENROOT_RC)
+    handed = {**handed, "GPULAUNCH_CWD": made.job.cwd}
+    named = [f"{name}={value}" if name in _ENROOTS_OWN else name for name, value in handed.items()]
+    variables = {name: value for name, value in handed.items() if name not in _ENROOTS_OWN}
+    line = enroot_line(made.line(), named, rc)
+    return (*line, *argv), Delta({**variables, **made.cards.client}, frozenset())
+
+
+def _by_carrier(
+    made: Containing,
+    engine: Literal["docker", "podman"],
+    argv: tuple[str, ...],
+    handed: Mapping[str, str],
+) -> tuple[tuple[str, ...], Delta]:
+    keeper = choose_keeper().program
+    if keeper is None:
+        raise NotContainedError(
+            f"containers of {engine} need gpulaunch's compiled program, which is not installed"
+            " here (gpulaunch doctor says why)"
+        )
+    called = _called(made)
+    user = InstalledEngines(os.environ).user_inside(engine, made.container.user)
+    if user.user and not user.user.startswith("0:"):
+        handed = {"HOME": "/tmp", **handed}  # else /, where such a user may write nothing
+    start = client_line(engine, made.line(), called, user, keeper, made.folder)
+    record = {
+        "engine": engine,
+        "name": called.name,
+        "image": made.container.image,
+        "start": start,
+        "remove": remove_line(engine, called.name),
+        "answers": [engine, "ps", "--quiet", "--last=1"],
+        "cwd": made.job.cwd,
+        "inside": list(handed),
+        "unset": [name for name in (*made.removed, MASK, ORDER) if name not in handed],
+        "warn": made.job.warn.signal if made.job.warn else None,
+    }
+    _fresh(made.folder)
+    path = os.path.join(made.folder, "record.json")
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        json.dump(record, file)
+    line = (*farside(sys.executable, "contain"), path, *argv)
+    variables = {INSIDE + name: value for name, value in handed.items()}
+    return line, Delta({**variables, **_marks(handed)}, frozenset())
+
+
+def _fresh(folder: str) -> None:
+    """Make the attempt's folder; one of a launch that did not come about is replaced."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder, 0o700)
+
+
+def _marks(handed: Mapping[str, str]) -> dict[str, str]:
+    return {name: handed[name] for name in MARKS if name in handed}
+
+
+def _called(made: Containing) -> ContainerName:
+    """Return a name that no other container has, and labels that say whose it is."""
+    job, place = made.job.name, made.place
+    attempt = AttemptId(job, place.attempt)
+    part = re.sub(r"[^A-Za-z0-9_.-]+", "_", job)[:_NAME_PART]
+    own = blake2s(made.folder.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    labels = (place.run, str(attempt), made.folder, str(os.geteuid()))
+    name = f"gpulaunch-{part}.{place.attempt}-{own}"
+    return ContainerName(name, dict(zip(LABELS, labels, strict=True)))

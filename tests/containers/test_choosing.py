@@ -1,0 +1,95 @@
+"""Which engine is chosen by what is installed, and as whom the program runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.containers.choosing import InstalledEngines
+from gpulaunch.containers.command_lines import UserInside
+
+ALL = ("docker", "podman", "apptainer", "singularity", "enroot")
+
+
+def machine(tmp_path: Path, *names: str, **environ: str) -> InstalledEngines:
+    """Return what a machine with these programs has; docker's socket is there if docker is."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir(exist_ok=True)
+    for name in names:
+        (bin_ / name).write_text("#!/bin/sh\n")
+        (bin_ / name).chmod(0o755)
+    socket = tmp_path / "docker.sock"
+    if "docker" in names:
+        socket.touch(0o600)
+    given = {"PATH": str(bin_), "HOME": str(tmp_path), **environ}
+    return InstalledEngines(given, str(socket))
+
+
+@pytest.mark.parametrize("names", [("docker", "podman"), ("podman",), ("singularity", "enroot")])
+def test_the_first_that_is_installed_is_chosen(tmp_path: Path, names: tuple[str, ...]) -> None:
+    assert machine(tmp_path, *names).choose(ALL, cluster=False) == names[0]
+
+
+def test_none_is_chosen_where_none_is_installed(tmp_path: Path) -> None:
+    assert machine(tmp_path).choose(ALL, cluster=False) is None
+
+
+def test_docker_without_a_way_to_its_daemon_is_passed_over(tmp_path: Path) -> None:
+    here = machine(tmp_path, "docker", "podman")
+    (tmp_path / "docker.sock").unlink()
+    assert here.choose(ALL, cluster=False) == "podman"
+
+
+def test_a_daemon_that_is_named_elsewhere_is_believed(tmp_path: Path) -> None:
+    for environ in ({"DOCKER_HOST": "unix:///x.sock"}, {"DOCKER_CONTEXT": "rootless"}):
+        here = machine(tmp_path, "docker", "podman", **environ)
+        (tmp_path / "docker.sock").unlink()
+        assert here.choose(ALL, cluster=False) == "docker"
+
+
+def test_the_context_that_is_in_use_says_where_the_daemon_is(tmp_path: Path) -> None:
+    here = machine(tmp_path, "docker", "podman")
+    (tmp_path / "docker.sock").unlink()
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker" / "config.json").write_text(json.dumps({"currentContext": "rootless"}))
+    assert here.choose(ALL, cluster=False) == "docker"
+
+
+def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path) -> None:
+    here = machine(tmp_path, "docker", "podman")
+    (tmp_path / "bin" / "docker").write_text('#!/bin/sh\nexec /usr/bin/podman "$@"\n')
+    assert here.choose(ALL, cluster=False) == "podman"
+    (tmp_path / "bin" / "docker").unlink()
+    (tmp_path / "bin" / "docker").symlink_to("podman")
+    assert machine(tmp_path).path("docker") is None
+
+
+def test_a_cluster_takes_no_engine_with_a_daemon(tmp_path: Path) -> None:
+    assert machine(tmp_path, "docker", "podman").choose(ALL, cluster=True) == "apptainer"
+    assert machine(tmp_path, "docker", "enroot").choose(ALL, cluster=True) == "enroot"
+    assert machine(tmp_path, "docker").choose(("docker", "podman"), cluster=True) is None
+
+
+def test_the_program_runs_as_the_caller(tmp_path: Path) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    others = tuple(group for group in os.getgroups() if group != gid) if uid else ()
+    made = machine(tmp_path, "docker").user_inside("podman", "")
+    assert made == UserInside(f"{uid}:{gid}", others, keep_id=uid != 0)
+
+
+def test_the_program_runs_as_whom_the_job_names(tmp_path: Path) -> None:
+    here = machine(tmp_path, "docker")
+    assert here.user_inside("docker", "image") == UserInside()
+    assert here.user_inside("docker", "12:34") == UserInside("12:34")
+
+
+def test_root_of_a_daemon_of_the_users_own_is_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    here = machine(tmp_path, "docker")
+    os.chown(tmp_path / "docker.sock", 1234, -1) if os.getuid() == 0 else pytest.skip("not root")
+    assert here.user_inside("docker", "") == UserInside("0:0")

@@ -1,0 +1,129 @@
+"""The engines' command lines, as their manual pages have them."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from gpulaunch.containers.command_lines import (
+    ContainerLine,
+    ContainerName,
+    UserInside,
+    apptainer_line,
+    client_line,
+    enroot_line,
+    why_not_mounted,
+)
+from gpulaunch.core.model import Mount
+
+ODD = "/data/a, b:c \"d\" 'e'\nf"
+NOBODY = UserInside()
+CALLED = ContainerName("gpulaunch-a.1-0", {"gpulaunch.run": "r"})
+
+
+def client(engine: str = "docker", user: UserInside = NOBODY, **line: object) -> list[str]:
+    made = ContainerLine("img", **line)  # type: ignore[arg-type]
+    return client_line(engine, made, CALLED, user, "/k/keeper", "/run/containers/a.1")  # type: ignore[arg-type]
+
+
+def test_options_stand_before_the_image_and_what_runs_in_it_behind() -> None:
+    line = client(cards=("--gpus", '"device=GPU-a"'), args=("--memory=2g",))
+    at = line.index("img")
+    assert line[at + 1 :] == ["inside", "/.gpulaunch/link/socket"]
+    assert {"--gpus", '"device=GPU-a"', "--memory=2g", "--rm", "--pull=never"} <= set(line[:at])
+    assert line[:2] == ["docker", "run"]
+    assert "--name=gpulaunch-a.1-0" in line
+    assert "--label=gpulaunch.run=r" in line
+
+
+def test_a_job_shares_the_machines_network_and_memory_as_without_a_container() -> None:
+    assert {"--network=host", "--ipc=host"} <= set(client())
+
+
+@pytest.mark.parametrize(
+    ("args", "left_out"),
+    [
+        (("--network", "none"), "--network=host"),
+        (("--net=mine",), "--network=host"),
+        (("--shm-size=8g",), "--ipc=host"),
+        (("--ipc=private",), "--ipc=host"),
+    ],
+)
+def test_what_args_choose_is_not_chosen_for_them(args: tuple[str, ...], left_out: str) -> None:
+    assert left_out not in client(args=args)
+
+
+def mounts_in(line: list[str]) -> list[list[str]]:
+    fields = [word.partition("=")[2] for word in line if word.startswith("--mount=")]
+    return [next(csv.reader(io.StringIO(text, newline=""))) for text in fields]
+
+
+def test_any_path_can_be_mounted() -> None:
+    seen = mounts_in(client(mounts=(Mount(ODD, ODD), Mount("/w", "/weights", True))))
+    assert seen[-2:] == [
+        ["type=bind", f"source={ODD}", f"destination={ODD}"],
+        ["type=bind", "source=/w", "destination=/weights", "readonly"],
+    ]
+
+
+def test_the_keepers_program_and_the_way_to_it_are_there_to_be_read() -> None:
+    assert mounts_in(client())[:2] == [
+        ["type=bind", "source=/k/keeper", "destination=/.gpulaunch/keeper", "readonly"],
+        ["type=bind", "source=/run/containers/a.1", "destination=/.gpulaunch/link", "readonly"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "user", "expected"),
+    [
+        ("docker", UserInside("7:8", (9,)), ["--user=7:8", "--userns=host", "--group-add=9"]),
+        ("docker", UserInside("0:0"), ["--user=0:0", "--userns=host"]),
+        ("docker", UserInside(), []),
+        ("podman", UserInside("0:0"), ["--user=0:0"]),
+        (
+            "podman",
+            UserInside("7:8", (9,), True),
+            ["--user=7:8", "--userns=keep-id", "--group-add=keep-groups"],
+        ),
+        ("podman", UserInside("7:8", (), True), ["--user=7:8", "--userns=keep-id"]),
+    ],
+)
+def test_files_made_inside_belong_to_the_user(
+    engine: str, user: UserInside, expected: list[str]
+) -> None:
+    options = ("--user", "--userns", "--group-add")
+    assert [word for word in client(engine, user) if word.startswith(options)] == expected
+
+
+def test_apptainer_stands_before_the_program() -> None:
+    mounts = (Mount("/work", "/work"), Mount("/w", "/weights", True))
+    line = ContainerLine("/i/a.sif", mounts, ("--nv",), ("--writable-tmpfs",))
+    assert apptainer_line("apptainer", line, "/work/here") == [
+        *("apptainer", "exec", "--cleanenv", "--nv"),
+        *("--bind", "/work:/work", "--bind", "/w:/weights:ro"),
+        *("--pwd", "/work/here", "--writable-tmpfs", "/i/a.sif"),
+    ]
+
+
+def test_apptainer_is_told_of_an_odd_path_by_its_other_option() -> None:
+    line = apptainer_line("singularity", ContainerLine("/i/a.sif", (Mount(ODD, ODD, True),)), "/")
+    fields = next(csv.reader(io.StringIO(line[line.index("--mount") + 1], newline="")))
+    assert fields == ["type=bind", f"source={ODD}", f"destination={ODD}", "ro"]
+
+
+def test_enroot_runs_the_program_instead_of_the_images_entry_point() -> None:
+    line = ContainerLine("/i/a.sqsh", (Mount("/work", "/work"), Mount("/w", "/weights", True)))
+    assert enroot_line(line, ["A", "PATH=/bin"], "/r/enroot.rc") == [
+        *("enroot", "start", "--rw", "--rc", "/r/enroot.rc", "--env", "A", "--env", "PATH=/bin"),
+        *("--mount", "/work:/work:none:x-create=auto,rbind"),
+        *("--mount", "/w:/weights:none:x-create=auto,rbind,ro"),
+        "/i/a.sqsh",
+    ]
+
+
+def test_a_path_that_enroot_cannot_be_told_of_is_refused() -> None:
+    assert "enroot cannot mount /a b" in why_not_mounted("enroot", Mount("/a b", "/c"))
+    assert why_not_mounted("enroot", Mount("/a-b", "/c")) == ""
+    assert why_not_mounted("docker", Mount(ODD, ODD)) == ""
