@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from gpulaunch.core.model import Job, Worker
+from gpulaunch.core.model import Container, Job, Worker
 from gpulaunch.core.template import Text
 
 
@@ -31,6 +31,8 @@ def digest(job: Job, base: str = "") -> str:
     ]
     if job.ladder is not None:
         parts.append([job.ladder.names, job.ladder.steps])
+    if job.container is not None:
+        parts.append(["container", *of_container(job.container)])
     if job.worker is not None:
         parts.append(_of_worker(job, job.worker))
     return hashlib.sha256(_rootless(json.dumps(parts), base).encode()).hexdigest()[:16]
@@ -42,6 +44,12 @@ def _rootless(text: str, base: str) -> str:
     if not directory:
         return text
     return text.replace(f"{directory}/", "\0/").replace(f'{directory}"', '\0"')
+
+
+def of_container(container: Container) -> list[Any]:
+    """Return what a container says of what runs; not when its image is pulled."""
+    mounts = [[mount.source, mount.target, mount.read_only] for mount in container.mounts]
+    return [container.image, container.engine, mounts, container.args, container.user]
 
 
 def _of_worker(job: Job, worker: Worker) -> list[Any]:

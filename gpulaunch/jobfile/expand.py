@@ -16,8 +16,17 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from gpulaunch.core.model import Demand, DueTime, Job, Ladder, Params, RetryPolicy, Worker
-from gpulaunch.jobfile import engines, paths, warnings, workers
+from gpulaunch.core.model import (
+    Container,
+    Demand,
+    DueTime,
+    Job,
+    Ladder,
+    Params,
+    RetryPolicy,
+    Worker,
+)
+from gpulaunch.jobfile import containers, engines, paths, warnings, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
@@ -72,6 +81,7 @@ class ExpansionContext(Struct):
     demands: dict[Demand, Demand] = field(default_factory=dict)
     engines: dict[str, engines.Settings] = field(default_factory=dict)
     dues: dict[str, DueTime] = field(default_factory=dict)
+    containers: dict[tuple[Container, bool], Container] = field(default_factory=dict)
 
     def due(self, words: str | None) -> DueTime | None:
         """Return the moment that `not_before` means, read now, in the machine's zone."""
@@ -156,6 +166,7 @@ class EntryExpansion(Struct):
             return None
         try:
             found, worker = self._places(fields), self._worker(fields)
+            container = self._container(fields, found)
         except FieldError:
             return None  # `_check_constants` reports it
         run = fields.get("run", ())
@@ -168,6 +179,7 @@ class EntryExpansion(Struct):
             shell=fields.get("shell") or DEFAULT_SHELL,
             env=env,
             worker=worker,
+            container=container,
             **found,
         )
 
@@ -189,8 +201,9 @@ class EntryExpansion(Struct):
         """Check constant fields although no Job is made, to report every mistake at once."""
         gather = ErrorCollector()
         gather.take((), self._demand, fixed)
-        gather.take((), self._places, fixed)
+        found = gather.take((), self._places, fixed)
         gather.take(("worker",), self._worker, fixed)
+        gather.take((), partial(self._container, fixed), found)
         gather.take((), self._check_ends, fixed)
         for bad in gather.bads:
             self._add_for("", bad)
@@ -321,6 +334,7 @@ class EntryExpansion(Struct):
         demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
+        container = gather.take((), partial(self._container, resolved), found)
         run: Any = () if worker is None else workers.command_of(worker)
         if "run" in self.fields:
             run = gather.take(("run",), partial(texts.run, shell), values)
@@ -354,6 +368,7 @@ class EntryExpansion(Struct):
             item=values if worker is not None else _NO_VALUES,
             engine=self._engine(resolved),
             keep=texts.keeps,
+            container=container,
             **found,
             **{name: resolved[name] for name in _AS_TYPED & resolved.keys()},
         )
@@ -388,6 +403,33 @@ class EntryExpansion(Struct):
             return function
         path = self.context.places.find("worker", self._made_later, file)
         return f"{path}:{function.rpartition(':')[2]}"
+
+    def _container(self, resolved: Fields, found: Mapping[str, Any] | None) -> Container | None:
+        """Return the container with its files found; checks what it stands beside.
+
+        `found`: the job's places, None if something is wrong with them.
+        """
+        made: Container | None = resolved.get("container")
+        if made is None:
+            return None
+        gather, cwd = ErrorCollector(), found["cwd"] if found else ""
+        gather.take((), lambda fields: containers.check(fields, cwd, self._inherits), resolved)
+        placed = gather.take(("container",), self._container_with_files, made)
+        gather.done()
+        assert isinstance(placed, Container)
+        return placed
+
+    def _container_with_files(self, made: Container) -> Container:
+        """Return the container with its files found; equal ones are looked at once, and shared."""
+        later, places = self._made_later, self.context.places
+        if (made, later) not in self.context.containers:
+            placed = containers.placed(made, lambda kind, text: places.find(kind, later, text))
+            self.context.containers[made, later] = placed
+        return self.context.containers[made, later]
+
+    def _inherits(self, name: str) -> bool:
+        """Tell whether a field comes from `defaults:`."""
+        return self.where(name)[0] == "defaults"
 
     def _keyed(self, job: Job) -> Job:
         workers.check_env(job)
@@ -468,6 +510,7 @@ class EntryExpansion(Struct):
 _RUNNING = frozenset(
     {
         *("run", "worker", "shell", "cwd", "env", "env_file", "python", "venv", "conda"),
+        "container",
         *("foreach", "matrix", "batch", "needs", "after"),
     }
 )

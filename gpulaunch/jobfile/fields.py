@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from gpulaunch.core.template import Text
+from gpulaunch.jobfile import containers, engines, forms, warnings, workers
 from gpulaunch.jobfile import convert as c
-from gpulaunch.jobfile import engines, forms, warnings, workers
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
@@ -203,6 +203,27 @@ _READY: Schema = _text(r"^(tcp:|https?://|\{\{)")
 _MODULE: Schema = _text(r"^[A-Za-z_][\w.]*$")
 _PRELOAD: Schema = any_of({"type": "boolean"}, _MODULE, array(_MODULE))
 NULL: Schema = {"type": "null"}
+_MOUNT: Schema = any_of(
+    TEXT,
+    _object({"source": TEXT, "target": _text(r"^/|\{\{"), "read_only": _BOOLEAN}, ("source",)),
+)
+_USER: Schema = any_of(
+    {"enum": ["caller", "image"]}, {"type": "integer", "minimum": 0}, _text(r"^[0-9]+(:[0-9]+)?$")
+)
+_CONTAINER: Schema = any_of(
+    _text(r"\S"),
+    _object(
+        {
+            "image": _text(r"\S"),
+            "engine": {"enum": list(containers.ENGINES)},
+            "mounts": any_of(_MOUNT, {"type": "array", "items": _MOUNT}),
+            "args": any_of({"type": "string"}, {"type": "array", "items": SCALAR}),
+            "user": _or_filled(_USER),
+            "pull": {"enum": list(containers.PULLS)},
+        },
+        ("image",),
+    ),
+)
 _SETTINGS: Schema = {
     **{key: any_of(TEXT, NULL) for key in ("partition", "account", "qos", "gres")},
     "extra": any_of(LIST, NULL),
@@ -233,6 +254,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "python": _WORD,
     "venv": _WORD,
     "conda": _WORD,
+    "container": Kind(containers.container, _CONTAINER),
     "shell": Kind(c.shell, LIST),
     "timeout": _SPAN,
     "idle_timeout": _SPAN,

@@ -67,6 +67,8 @@ class Places:
         path = resolve(text, self.base, self.home)
         if field == "cwd":
             check_is(path, os.path.isdir(path), "directory")
+        elif field in ("image", "mount"):
+            check_is(path, os.path.exists(path), "file or directory")
         elif field == "worker":
             check_is(path, os.path.isfile(path), "file")
         elif field == "venv":

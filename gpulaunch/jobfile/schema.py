@@ -106,6 +106,9 @@ DESCRIPTIONS = {
     "python": "Run in this interpreter.",
     "venv": "Run in this virtual environment.",
     "conda": "Run in this conda environment, by name or prefix.",
+    "container": "Run in a container: an image's name (vllm/vllm-openai:latest) or file"
+    " (./boltz.sif), or {image, engine, mounts, args, user, pull}. It sees the job's cards alone,"
+    " and the job's directories at their own paths.",
     "shell": "The shell for a run: string (bash).",
     "timeout": "Longest run: 90, 30s, 2h, 1h30m.",
     "idle_timeout": "Longest silence in the log.",
@@ -166,6 +169,9 @@ OF_JOB = {
     "python": "python: /opt/chai/bin/python",
     "venv": "venv: .venv",
     "conda": "conda: chai",
+    "container": "container: {image: alphafold3, mounts: [/data/databases:/databases:ro]}\n"
+    "run: python run_alphafold.py --json_path={{path}} --output_dir={{out}}\n"
+    "foreach: inputs/*.json",
     "shell": "shell: zsh",
     "timeout": "timeout: 2h",
     "idle_timeout": "idle_timeout: 20m",

@@ -75,10 +75,13 @@ class YamlNode:
         return None
 
     def within(self, path: Path) -> Path:
-        """Return `path` without indices into a scalar, which may stand for a list of one."""
+        """Return `path` without steps into a scalar.
+
+        It may stand for a list of one, or for the part of a mapping that is always given.
+        """
         node, kept = self, list[str | int]()
         for step in path:
-            if isinstance(step, int) and isinstance(node.value, str):
+            if isinstance(node.value, str):
                 continue
             kept.append(step)
             node = node.child(step) or _NOTHING

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from gpulaunch.core.model import Job, Worker
 from gpulaunch.core.template import Template
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import integer, keys, run, scalar
+from gpulaunch.jobfile.digest import of_container
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.tree import Plain
 from gpulaunch.text import parse_size
@@ -119,7 +120,7 @@ def with_key(job: Job) -> Job:
     """Return the job with the key of its worker in its demand."""
     made, demand = job.worker, job.demand
     assert made is not None
-    parts = [
+    parts: list[Any] = [
         [made.function, made.load, made.run, made.items, made.memory, made.load_timeout],
         sorted((k, None if isinstance(t, Template) else t or "") for k, t in job.env.items()),
         sorted(name for name, text in job.env.items() if text is None),
@@ -128,5 +129,7 @@ def with_key(job: Job) -> Job:
         [job.visible, job.isolation, job.inherit_ranks, job.explain],
         None if file_of(made.function) else job.cwd,
     ]
+    if job.container is not None:
+        parts.append(["container", *of_container(job.container)])
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return replace(job, demand=replace(demand, worker=key))

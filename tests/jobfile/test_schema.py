@@ -126,6 +126,23 @@ BOTH = {
     "engine: {slurm: [a]}": False,
     "engine: {slrum: {}}": False,
     "worker: 'a.b:f'": False,
+    "container: vllm/vllm-openai:latest": True,
+    "container: '{{n}}'": None,
+    "container: ''": False,
+    "container: [a]": False,
+    "container: null": True,
+    "container: {image: a, engine: docker, mounts: /tmp, args: --ipc=host, user: 0}": True,
+    "container: {image: a, mounts: [/tmp, '/tmp:/x:ro', {source: /tmp, target: /y}]}": True,
+    "container: {image: a, mounts: [{source: /tmp, read_only: true}], pull: never}": True,
+    "container: {image: a, mounts: [{source: /tmp, target: x}]}": False,
+    "container: {image: a, mounts: [{target: /x}]}": False,
+    "container: {image: a, args: [--shm-size, 8g], user: 1000:1000}": True,
+    "container: {image: a, user: root}": False,
+    "container: {image: a, user: caller}": True,
+    "container: {image: a, pull: sometimes}": False,
+    "container: {image: a, engine: lxc}": False,
+    "container: {engine: docker}": False,
+    "container: {image: a, imag: b}": False,
 }
 
 
@@ -134,7 +151,7 @@ def test_loader_and_schema_agree(fields: str) -> None:
     text = f"jobs: [{{run: x, {fields}}}]"
     expected = BOTH[fields]
     try:
-        load_text(text.encode(), name="j", base=Path("/"), environ={})
+        load_text(text.encode(), name="j", base=Path("/tmp"), environ={})
         loads = True
     except JobFileError:
         loads = False

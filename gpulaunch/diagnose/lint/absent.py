@@ -3,8 +3,9 @@
     run: ──▶ commands that are sure to be reached ──▶ the file that each runs ──▶ is it there?
 
 Precision comes first, since a mistake refuses the run: what stands behind a condition, in another
-directory than can be told, in a container, or may be made before, is believed. A line that says
-`# gpulaunch: ok` is as well.
+directory than can be told, in a container that the script starts, or may be made before, is
+believed. A line that says `# gpulaunch: ok` is as well. Of a job that gpulaunch runs in a
+container, only its directory and what is mounted by its own name are looked at.
 """
 
 from __future__ import annotations
@@ -121,16 +122,17 @@ class _Absences:
             if not job.worker:
                 self._script(job, node, words[number], kind, number)
             return
-        which, why = self._of_words(tuple(map(known, words)), job.cwd)
+        which, why = self._of_words(job, tuple(map(known, words)), job.cwd)
         if which and why:
             self.mistakes.add((*where, which), why)
 
     def _lacks_program(self, job: Job, name: str) -> str:
         """Why a program of a list cannot be executed; empty where it can, or who knows."""
         if "/" in name:
-            return self._cannot_run(posixpath.join(job.cwd, name), name)
+            return self._cannot_run(job, posixpath.join(job.cwd, name), name)
         path = job.env.get("PATH", self.environ.get("PATH", os.defpath))
-        if self.cluster or job.env_file or not isinstance(path, str):
+        elsewhere = self.cluster or job.container is not None
+        if elsewhere or job.env_file or not isinstance(path, str):
             return ""
         if job.python and name.startswith("python"):
             return ""
@@ -160,12 +162,12 @@ class _Absences:
                 return
             cwd = posixpath.join(job.cwd, step.cwd)
             step = replace(step, values=tuple(self._of_shell(job, v) for v in step.values))
-            which, why = self._of_words(step.values, cwd)
+            which, why = self._of_words(job, step.values, cwd)
             if why:
                 if not any(posixpath.basename(str(step.values[which])) in text for text in texts):
                     self._add(job, node, step.words[which], number, why)
                 return
-            if not self._passes(step, cwd, texts):
+            if not self._passes(job, step, cwd, texts):
                 return
 
     def _of_shell(self, job: Job, value: str | None) -> str | None:
@@ -177,7 +179,7 @@ class _Absences:
         home = job.env.get("HOME", self.environ.get("HOME"))
         return f"{home}{value[1:]}" if isinstance(home, str) and value.startswith("~/") else None
 
-    def _passes(self, step: ScriptStep, cwd: str, texts: list[str]) -> bool:
+    def _passes(self, job: Job, step: ScriptStep, cwd: str, texts: list[str]) -> bool:
         """Tell whether the next step needs what is there now. `texts` gets what a script says."""
         program = step.command.program
         if program in _SOURCES:
@@ -185,33 +187,44 @@ class _Absences:
         if program in _HARMLESS:
             return True
         run = _run_of(step.values)
-        text = self.files.text(posixpath.join(cwd, run.what)) if run else None
+        path = posixpath.join(cwd, run.what) if run else ""
+        text = self.files.text(path) if path and of_jobs.is_here(job, path) else None
         if text is not None:
             texts.append(text)
         return text is not None
 
-    def _of_words(self, values: Sequence[str | None], cwd: str) -> tuple[int, str]:
+    def _of_words(self, job: Job, values: Sequence[str | None], cwd: str) -> tuple[int, str]:
         """Return the number of the word that names what a command would run, and why it cannot.
 
         The reason is empty where it can, or who knows.
         """
         run = _run_of(values)
-        if run is None or (self.cluster and run.what.startswith("/")):
+        if run is None:
             return 0, ""
         path = posixpath.join(cwd, run.what)
         if run.number == 0:
-            return 0, self._cannot_run(path, run.what)
-        there = self.files.exists(path) or self._in_path(run)
+            return 0, self._cannot_run(job, path, run.what)
+        there = self._elsewhere(job, path, run.what) or self._in_path(job, run)
+        there = there or self.files.exists(path)
         return run.number, "" if there else self._not_there(path, run.what)
 
-    def _in_path(self, run: ProgramRun) -> bool:
+    def _elsewhere(self, job: Job, path: str, typed: str) -> bool:
+        """Tell whether a path is one of another machine, or of an image."""
+        if job.container is not None:
+            return not of_jobs.is_here(job, path)
+        return self.cluster and typed.startswith("/")
+
+    def _in_path(self, job: Job, run: ProgramRun) -> bool:
         """Tell whether a shell would find a script in PATH, named without a slash."""
         if run.kind != "shell" or "/" in run.what:
             return False
-        return shutil.which(run.what, os.F_OK, path=self.environ.get("PATH")) is not None
+        return (
+            job.container is not None
+            or shutil.which(run.what, os.F_OK, path=self.environ.get("PATH")) is not None
+        )
 
-    def _cannot_run(self, path: str, typed: str) -> str:
-        if self.cluster and typed.startswith("/"):
+    def _cannot_run(self, job: Job, path: str, typed: str) -> str:
+        if self._elsewhere(job, path, typed):
             return ""
         if not self.files.exists(path):
             return self._not_there(path, typed)

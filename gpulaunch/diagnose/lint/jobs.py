@@ -141,6 +141,24 @@ def start_of(run: ProgramRun, job: Job) -> CommandStart:
     path = job.env.get("PYTHONPATH")
     parts = path.split(":") if isinstance(path, str) else []
     cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"
-    return CommandStart(
-        run, posixpath.normpath(cwd), tuple(part for part in parts if part[:1] == "/")[:10]
-    )
+    absolute = [part for part in parts if part[:1] == "/" and is_here(job, part)]
+    return CommandStart(run, posixpath.normpath(cwd), tuple(absolute[:10]))
+
+
+def is_here(job: Job, path: str) -> bool:
+    """Tell whether a path that a job names is that of this machine, also in its container.
+
+    There, the job's directory and what is mounted by its own name are.
+    """
+    if job.container is None:
+        return True
+    path = posixpath.normpath(path)
+    over = [mount for mount in job.container.mounts if _is_below(path, mount.target)]
+    if over:
+        nearest = max(over, key=lambda mount: len(mount.target))
+        return nearest.source == nearest.target
+    return _is_below(path, job.cwd)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")

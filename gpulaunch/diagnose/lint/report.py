@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
@@ -82,7 +83,11 @@ class _PlanScan:
         self, job: Job, kinds: Sequence[Given], run: Callable[[], YamlNode]
     ) -> Iterator[tuple[Finding, bool]]:
         scan = of_jobs.looked_at(job)
-        starts = [of_jobs.start_of(one, job) for one in scan.runs]
+        starts = [
+            start
+            for start in (of_jobs.start_of(one, job) for one in scan.runs)
+            if of_jobs.is_here(job, posixpath.join(start.cwd, start.run.what))
+        ]
         indices = frozenset[str]().union(*map(self.follow.indices, starts))
         if indices:
             scan = of_jobs.looked_at(job, indices)

@@ -1,0 +1,88 @@
+"""Finds, among the options that a person gives to an engine, those that gpulaunch sets itself.
+
+Another value of theirs would break a promise: the job's own cards, its end with the job, its output
+in the job's log. What each engine's other options mean is its own business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpulaunch.core.model import ContainerEngine
+
+_CARDS = "gpulaunch gives the container the job's own cards; gpus: says how many"
+_OWN_CARDS = f"it would name cards that may be another job's: {_CARDS}"
+_WATCHED = "gpulaunch names and watches the container, to end it with its job; leave it out"
+_NO_TERMINAL = "a job has no terminal, its output goes into its log; leave it out"
+_DIRECTORY = "the container's directory is the job's; write cwd:"
+_COMMAND = "the container runs the job's command; write run:"
+_AGAIN = "it would start again after its job's end; write retries:"
+
+_ANYWHERE: Mapping[str, str] = {
+    "--gpus": _CARDS,
+    "--nv": _CARDS,
+    "--nvccli": _CARDS,
+    "--rocm": _CARDS,
+    "--pwd": _DIRECTORY,
+    "--cwd": _DIRECTORY,
+}
+_OF_DAEMONS: Mapping[str, str] = {
+    "--name": _WATCHED,
+    "--rm": _WATCHED,
+    "--cidfile": _WATCHED,
+    "--detach": _WATCHED,
+    "--entrypoint": _COMMAND,
+    "--restart": _AGAIN,
+    "--init": "gpulaunch's own first process is there, and reaps the others; leave it out",
+    "--interactive": _NO_TERMINAL,
+    "--tty": _NO_TERMINAL,
+    "--user": "the field user: says whose files those made inside are",
+    "--pull": "the field pull: says when the image is pulled",
+    "--workdir": _DIRECTORY,
+    "--privileged": f"it would show the container every card of the machine: {_CARDS}",
+}
+"""docker's and podman's."""
+_LONG = {"d": "--detach", "i": "--interactive", "t": "--tty", "u": "--user", "w": "--workdir"}
+_SWITCHES = "ditPq"
+"""docker's and podman's options of one letter that take no value, and may stand together: -it."""
+_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
+_CARD = re.compile(r"(?:nvidia\.com/|/dev/nvidia).*", re.DOTALL)
+
+
+def kept(args: Sequence[str], engines: Sequence[ContainerEngine]) -> Iterator[tuple[int, str]]:
+    """Yield (number, reason) for each option that gpulaunch keeps for itself.
+
+    `engines`: those that may run the container. The same letter says another thing to each of them,
+    so that docker's and podman's are looked for only where one of these may be it.
+    """
+    daemons = not {"docker", "podman"}.isdisjoint(engines)
+    known = {**_ANYWHERE, **(_OF_DAEMONS if daemons else {})}
+    for number, word in enumerate(args):
+        following = args[number + 1] if number + 1 < len(args) else ""
+        for option, value in _options(word, following, daemons):
+            if why := known.get(option) or _of_value(option, value):
+                yield number, f"{option}: {why}"
+
+
+def _options(word: str, following: str, daemons: bool) -> Iterator[tuple[str, str]]:
+    """Yield (long name, value) of the options in a word: one, or a few of a letter each."""
+    if word.startswith("--"):
+        option, equals, value = word.partition("=")
+        yield option, value if equals else following
+        return
+    if not word.startswith("-") or not daemons:
+        return
+    for place, letter in enumerate(word[1:], 2):
+        value = word[place:].removeprefix("=") or following
+        yield ("--env" if letter == "e" else _LONG.get(letter, f"-{letter}")), value
+        if letter not in _SWITCHES:
+            return
+
+
+def _of_value(option: str, value: str) -> str:
+    """Return why an option's value cannot be; empty where it can."""
+    variable = value.partition("=")[0]
+    if option == "--env" and variable in _VARIABLES:
+        return f"{variable} names the job's cards, and gpulaunch sets it"
+    return _OWN_CARDS if option == "--device" and _CARD.fullmatch(value) else ""
