@@ -1,0 +1,99 @@
+"""Images of apptainer, singularity and enroot: files, given or made of a registry's image once.
+
+A file that was made is in the cache directory, by a name that follows from the image's address, and
+serves every run from then on. Two runs that want it at once: the second waits at a lock, and finds
+the file. Where the directory's file system has no locks, both pull, each under a name of its own.
+
+A client that is interrupted removes what it has unpacked. After a SIGKILL of everything the
+engine's own temporary directory (apptainer: /tmp/build-temp-*) is left, and in the cache a file
+`.pulling-*`, which the next pull of that image removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import escape, glob
+
+from gpulaunch.containers import image_names, pull_failures
+from gpulaunch.containers.desk import Desk, DiskFullError, ReadyImage
+from gpulaunch.containers.pull_failures import PullError
+
+
+def have(desk: Desk) -> ReadyImage:
+    """Return the image's file, made where it has to be. Raises PullError."""
+    request = desk.request
+    if image_names.is_file(request.image):
+        return _given(request.image)
+    if request.known and os.path.exists(request.known):
+        return _file(request.known)
+    enroot = request.engine == "enroot"
+    uri = (image_names.enroot_uri if enroot else image_names.apptainer_uri)(request.image)
+    path = os.path.join(request.cache, image_names.file_name(request.engine, uri))
+    if os.path.exists(path) and request.pull != "always":
+        return _file(path)
+    if request.pull == "never":
+        raise PullError(pull_failures.never(request.engine, request.image, ""))
+    desk.needs_engine()
+    try:
+        os.makedirs(request.cache, mode=0o700, exist_ok=True)
+        return _pulled(desk, uri, path)
+    except OSError as error:
+        why = f"no images can be put into {request.cache}: {error.strerror}"
+        raise PullError(why) from None
+
+
+def _given(path: str) -> ReadyImage:
+    if not os.path.exists(path):
+        raise PullError(f"there is no file {path}")
+    if not os.access(path, os.R_OK):
+        raise PullError(f"you may not read {path}")
+    return _file(path)
+
+
+def _file(path: str, pulled: bool = False) -> ReadyImage:
+    content = path if os.path.isfile(path) else ""  # a directory has none of its own
+    return ReadyImage(path, pulled=pulled, file=content)
+
+
+def _pulled(desk: Desk, uri: str, path: str) -> ReadyImage:
+    request = desk.request
+    folder, name = os.path.split(path)
+    with _alone(f"{path}.lock", desk) as waited:
+        if os.path.exists(path) and (waited or request.pull != "always"):
+            return _file(path)
+        for left in glob(os.path.join(escape(folder), f".pulling-*-{escape(name)}")):
+            os.unlink(left)
+        draft = os.path.join(folder, f".pulling-{os.getpid()}-{name}")
+        line = ("import", "-o", draft, uri) if request.engine == "enroot" else ("pull", draft, uri)
+        try:
+            desk.pull(request.image, *line)
+            os.rename(draft, path)
+        except DiskFullError:
+            why = pull_failures.disk_full(request.engine, request.image, request.cache)
+            raise PullError(why) from None
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
+        return _file(path, pulled=True)
+
+
+@contextmanager
+def _alone(path: str, desk: Desk) -> Iterator[bool]:
+    """Be the only run that makes this file; give whether another one had to end first."""
+    waited = False
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            desk.tell("waiting for another run, which pulls it")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            waited = True
+        except OSError:
+            pass  # no locks here: see the module
+        yield waited
+    finally:
+        os.close(fd)
