@@ -22,7 +22,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpulaunch.app.checks import pool_for
+from gpulaunch.app.checks import pool_for, refuse_uncontainable
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import directory
@@ -143,6 +143,7 @@ def chosen(
     # A job on pretend cards must see the run's pretend leases, as it would see real ones.
     id = source.run or f"exec-{os.getpid()}"
     pool = pool_for(source.plan, [job], source.options, id, observer)
+    refuse_uncontainable(source.plan, [job], source.options)
     return ChosenJob(job, source, pool, attempt, tuple(_notes(job, source)))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from gpulaunch.app.contained import uncontainable
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
 from gpulaunch.core.expected import expect
@@ -72,6 +73,12 @@ def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
     first = [job for job in jobs if not (job.needs or job.after)]
     looking_for(options.engine)(mistakes, first)
     mistakes.raise_if_any()
+
+
+def refuse_uncontainable(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
+    """Raise JobFileError if a container of these jobs cannot be had here."""
+    if wrong := uncontainable(plan, jobs, options.engine not in (None, LOCAL)):
+        raise JobFileError(wrong)
 
 
 def all_told(*steps: Callable[[], Any]) -> list[Any]:

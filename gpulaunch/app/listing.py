@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.app.checks import misfits
+from gpulaunch.app.contained import uncontainable
 from gpulaunch.app.lookup import with_needs
 from gpulaunch.app.rereading import RefusedError
 from gpulaunch.core.events import Relisted
@@ -239,7 +240,8 @@ class RunList(Struct):
             raise RefusedError(f"needs: a cycle: {spell_cycle(cycle)}. Nothing was set")
 
     def _refuse_misfits(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        if wrong := misfits(plan, jobs, self.pool):
+        wrong = misfits(plan, jobs, self.pool) or uncontainable(plan, jobs, self.pool.queueing)
+        if wrong:
             raise RefusedError(str(JobFileError(wrong)), wrong)
 
     def _never(self, job: Job) -> str:

@@ -22,6 +22,7 @@ from gpulaunch.app.checks import (
     looking_at,
     pool_for,
     refuse_absent,
+    refuse_uncontainable,
     warn_of_telling,
 )
 from gpulaunch.app.damage import remembered_to_go_on
@@ -160,6 +161,7 @@ def _go_on(
         with looking_at(plan) as looking:
             pool, *_ = all_told(
                 lambda: pool_for(plan, chosen.to_do, options, manifest.run, observer),
+                lambda: refuse_uncontainable(plan, chosen.to_do, options),
                 lambda: refuse_absent(plan, [j for j in chosen.to_do if not j.given], options),
                 lambda: warn_of_telling(plan, looking, observer),
             )

@@ -21,6 +21,7 @@ from gpulaunch.app.checks import (
     looking_at,
     looking_for,
     pool_for,
+    refuse_uncontainable,
     warn_of,
     warn_of_telling,
 )
@@ -103,8 +104,9 @@ def start(
     with looking_at(plan) as looking:
         found = warn_of(plan, observer)
         jobs = with_needs(plan.jobs, options.choices.only, Ledger())
-        pool, _ = all_told(
+        pool, *_ = all_told(
             lambda: pool_for(plan, jobs, options, run_id, observer),
+            lambda: refuse_uncontainable(plan, jobs, options),
             lambda: warn_of_telling(plan, looking, observer),
         )
     observer.planned(Preview(plan, jobs, pool, found))

@@ -110,6 +110,7 @@ def doctor(as_json: bool) -> int:
     """
     from gpulaunch.app import logout
     from gpulaunch.engines import keepers, strict
+    from gpulaunch.engines.local import containers
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
@@ -119,6 +120,7 @@ def doctor(as_json: bool) -> int:
         cluster=health.finding,
         keepers=keepers.finding,
         logout=logout.finding,
+        left=containers.finding,
     )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]

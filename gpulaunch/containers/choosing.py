@@ -12,11 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gpulaunch.containers.command_lines import UserInside
-from gpulaunch.core.model import ContainerEngine
+from gpulaunch.containers.images import read_image
+from gpulaunch.core.model import ContainerEngine, ImageSource
+from gpulaunch.errors import GpulaunchError
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 ON_NODES: frozenset[ContainerEngine] = frozenset({"apptainer", "singularity", "enroot"})
 """Engines without a daemon: a cluster's scheduler measures, limits and ends what they start."""
+
+
+class NoEngineError(GpulaunchError):
+    """No engine can run the image; the text says why, and what to do."""
 
 
 class InstalledEngines:
@@ -58,15 +64,33 @@ class InstalledEngines:
         except (OSError, ValueError, AttributeError):
             return "default"
 
-    def choose(self, fitting: Sequence[ContainerEngine], cluster: bool) -> ContainerEngine | None:
-        """Return the first of these that can be used; None for none.
+    def engine_for(self, source: ImageSource, cluster: bool = False) -> ContainerEngine:
+        """Return the engine that runs this image: the one that is named, else the first that can.
 
         `cluster`: jobs run on other machines, of which nothing is known here: what this machine
-        has counts first, else the first that could be there.
+        has counts first, else the first that could be there. Raises NoEngineError.
         """
+        fitting = (source.engine,) if source.engine else read_image(source.image).engines
         able = [engine for engine in fitting if not cluster or engine in ON_NODES]
+        if not able:
+            raise NoEngineError(
+                f"{' and '.join(fitting)} start containers by a daemon of their own, which Slurm"
+                " neither limits nor ends: name an image of apptainer or enroot"
+            )
         usable = next((engine for engine in able if self.usable(engine)), None)
-        return usable or (able[0] if cluster and able else None)
+        if usable is None and not cluster:
+            raise NoEngineError(self._why_none(fitting))
+        return usable or able[0]
+
+    def _why_none(self, fitting: Sequence[ContainerEngine]) -> str:
+        if "docker" in fitting and self.path("docker") is not None:
+            others = ", and no other engine for it is installed" if len(fitting) > 1 else ""
+            return (
+                f"docker's daemon cannot be reached ({self._docker_socket} is not there, or not"
+                f" yours to use: an administrator adds you to the group docker){others}"
+            )
+        names = f"{', '.join(fitting[:-1])} or {fitting[-1]}" if fitting[1:] else fitting[0]
+        return f"no program in PATH runs this image: install {names}"
 
     def user_inside(self, engine: Literal["docker", "podman"], user: str) -> UserInside:
         """Return as whom a job's program runs; `user` as in the job's container."""

@@ -21,6 +21,11 @@ from gpulaunch.core.model import ContainerEngine, Mount
 
 CARRIED: frozenset[ContainerEngine] = frozenset({"docker", "podman"})
 """Engines for whose containers a carrier stands among the job's processes."""
+NO_PROGRAM = (
+    "what gpulaunch starts in a container is missing here, as its compiled program was not built"
+    " or needs libraries: install gpulaunch again where a C compiler and a static C library are,"
+    " or use apptainer"
+)
 HERE = "/.gpulaunch"
 """The directory of a container of docker or podman that holds what gpulaunch needs there."""
 KEEPER, LINK, RC = f"{HERE}/keeper", f"{HERE}/link", "enroot.rc"

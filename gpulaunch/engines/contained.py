@@ -24,6 +24,7 @@ from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import (
     ENROOT_RC,
     LABELS,
+    NO_PROGRAM,
     RC,
     ContainerLine,
     ContainerName,
@@ -41,7 +42,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import command as farside
 from gpulaunch.gpus.inside import CardsInside, cards_inside
 from gpulaunch.gpus.visible import MASK, ORDER
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.process.native import program_inside
 
 INSIDE = "GPULAUNCH_INSIDE_"
 """Stands before the names of variables that the carrier hands on: its own are its client's."""
@@ -158,12 +159,9 @@ def _by_carrier(
     argv: tuple[str, ...],
     handed: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Delta]:
-    keeper = choose_keeper().program
+    keeper = program_inside()
     if keeper is None:
-        raise NotContainedError(
-            f"containers of {engine} need gpulaunch's compiled program, which is not installed"
-            " here (gpulaunch doctor says why)"
-        )
+        raise NotContainedError(f"{engine}: {NO_PROGRAM}")
     called = _called(made)
     user = InstalledEngines(os.environ).user_inside(engine, made.container.user)
     if user.user and not user.user.startswith("0:"):

@@ -1,4 +1,4 @@
-"""Finds what is wrong with this machine, for `gpulaunch doctor`; changes nothing.
+"""Finds what is wrong with this machine, for `gpulaunch doctor`; changes nothing itself.
 
 Every finding says what was found and, where it is not as it should be, what to do.
 """
@@ -29,12 +29,14 @@ def examine(
     cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
     keepers: Callable[[], DoctorFinding] | None = None,
     logout: Callable[[], DoctorFinding] | None = None,
+    left: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
-    keepers jobs get. `logout` finds out whether a run outlives its user's logout.
+    keepers jobs get. `logout` finds out whether a run outlives its user's logout, `left` what
+    containers killed runs have left; None: nothing here could have left one.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -52,6 +54,7 @@ def examine(
         *filter(None, [cluster(environ)]),
         *([keepers()] if keepers else []),
         *([logout()] if logout else []),
+        *filter(None, [left(environ)]),
     ]
 
 

@@ -8,6 +8,7 @@ Which engine runs it is not chosen here: that depends on what is installed where
 
 from __future__ import annotations
 
+import os.path
 import posixpath
 import re
 import shlex
@@ -233,6 +234,17 @@ def placed(made: Container, find: Find) -> Container:
     return replace(made, image=image, mounts=tuple(mounts))
 
 
+def with_input(mounts: tuple[Mount, ...], directory: str) -> tuple[Mount, ...]:
+    """Return the mounts, and before them one of the directory of a job's input, if it is there.
+
+    Where that is one of the system's, or a mount is to appear there, none is added.
+    """
+    taken = directory in SYSTEM or any(mount.target == directory for mount in mounts)
+    if taken or not os.path.isdir(directory):
+        return mounts
+    return (Mount(directory, directory), *mounts)
+
+
 def _placed(find: Find) -> Callable[[Mount], Mount]:
     def place(mount: Mount) -> Mount:
         source = find("mount", mount.source)
@@ -286,20 +298,19 @@ def _is_of_the_machine(field: str, value: Any) -> bool:
     return bool(getattr(value, "function", "")) if field == "worker" else bool(value)
 
 
-def why_not(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield (field, reason) for everything that the chosen engine cannot do for the job."""
-    made = job.container
-    if made is None or made.engine in (None, "docker", "podman"):
+def why_not(job: Job, engine: ContainerEngine) -> Iterator[tuple[str, str]]:
+    """Yield (field, reason) for everything that this engine cannot do for the job's container."""
+    if job.container is None or engine in ("docker", "podman"):
         return
     if job.isolation == "strict":
         yield (
             "isolation",
-            f"{made.engine} shows a container every device node of the machine: leave it out, or"
-            " run the container with docker or podman, which show a job its own cards only",
+            f"{engine} shows a container every device node of the machine: leave it out, or run"
+            " the container with docker or podman, which show a job its own cards only",
         )
-    if made.user:
+    if job.container.user:
         yield (
             "container",
-            f"{made.engine} runs as you, and files made inside are yours: leave user: out, or run"
-            " the container with docker or podman",
+            f"{engine} runs as you, and files made inside are yours: leave user: out, or run the"
+            " container with docker or podman",
         )

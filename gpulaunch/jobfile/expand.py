@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os.path
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -82,6 +83,7 @@ class ExpansionContext(Struct):
     engines: dict[str, engines.Settings] = field(default_factory=dict)
     dues: dict[str, DueTime] = field(default_factory=dict)
     containers: dict[tuple[Container, bool], Container] = field(default_factory=dict)
+    inputs: dict[tuple[Container, str], Container] = field(default_factory=dict)
 
     def due(self, words: str | None) -> DueTime | None:
         """Return the moment that `not_before` means, read now, in the machine's zone."""
@@ -335,6 +337,8 @@ class EntryExpansion(Struct):
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
         container = gather.take((), partial(self._container, resolved), found)
+        if container is not None and "path" in values:
+            container = self._with_input(container, os.path.dirname(values["path"]))
         run: Any = () if worker is None else workers.command_of(worker)
         if "run" in self.fields:
             run = gather.take(("run",), partial(texts.run, shell), values)
@@ -426,6 +430,14 @@ class EntryExpansion(Struct):
             placed = containers.placed(made, lambda kind, text: places.find(kind, later, text))
             self.context.containers[made, later] = placed
         return self.context.containers[made, later]
+
+    def _with_input(self, container: Container, directory: str) -> Container:
+        """Return the container with a mount of the directory of the job's input, shared."""
+        shared = self.context.inputs
+        if (container, directory) not in shared:
+            mounts = containers.with_input(container.mounts, directory)
+            shared[container, directory] = replace(container, mounts=mounts)
+        return shared[container, directory]
 
     def _inherits(self, name: str) -> bool:
         """Tell whether a field comes from `defaults:`."""

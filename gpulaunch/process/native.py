@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
 """Where a build leaves it (`hatch_build.py`); absent where nothing could compile it."""
 TEST_TIMEOUT = 10.0
 """Seconds for the program's test of itself, which takes some milliseconds."""
+
+_INTERPRETER = 3
+"""The kind of a program header that names an interpreter (PT_INTERP)."""
 
 Reason: TypeAlias = Literal["works", "asked", "absent", "unfit"]
 
@@ -37,6 +41,27 @@ class KeeperChoice(Struct, frozen=True):
 def command_line(program: str | None, python: str = sys.executable) -> list[str]:
     """Return the command line of keepers, less their argument: the program's, or Python's."""
     return [program] if program else command(python, "keeper")
+
+
+def program_inside() -> str | None:
+    """Return the program that starts a job in a container of docker or podman; None: there is none.
+
+    Only one that needs no library runs in every image; a machine may lack what makes such a one.
+    """
+    try:
+        return str(PROGRAM) if _needs_no_library(PROGRAM.read_bytes()) else None
+    except OSError:
+        return None
+
+
+def _needs_no_library(program: bytes) -> bool:
+    """Tell whether an ELF file asks for no interpreter, the dynamic linker (elf(5))."""
+    if program[:5] != b"\x7fELF\x02":  # of 64 bits
+        return False
+    (start,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
+    kinds = (struct.unpack_from("<I", program, start + size * n)[0] for n in range(count))
+    return _INTERPRETER not in kinds
 
 
 def choose_keeper() -> KeeperChoice:

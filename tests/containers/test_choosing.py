@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.containers.choosing import InstalledEngines
+from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
 from gpulaunch.containers.command_lines import UserInside
+from gpulaunch.core.model import ImageSource
 
-ALL = ("docker", "podman", "apptainer", "singularity", "enroot")
+ANY = ImageSource("name:tag")
 
 
 def machine(tmp_path: Path, *names: str, **environ: str) -> InstalledEngines:
@@ -30,24 +31,25 @@ def machine(tmp_path: Path, *names: str, **environ: str) -> InstalledEngines:
 
 @pytest.mark.parametrize("names", [("docker", "podman"), ("podman",), ("singularity", "enroot")])
 def test_the_first_that_is_installed_is_chosen(tmp_path: Path, names: tuple[str, ...]) -> None:
-    assert machine(tmp_path, *names).choose(ALL, cluster=False) == names[0]
+    assert machine(tmp_path, *names).engine_for(ANY) == names[0]
 
 
 def test_none_is_chosen_where_none_is_installed(tmp_path: Path) -> None:
-    assert machine(tmp_path).choose(ALL, cluster=False) is None
+    with pytest.raises(NoEngineError, match="install docker, podman, apptainer, singularity or"):
+        machine(tmp_path).engine_for(ANY)
 
 
 def test_docker_without_a_way_to_its_daemon_is_passed_over(tmp_path: Path) -> None:
     here = machine(tmp_path, "docker", "podman")
     (tmp_path / "docker.sock").unlink()
-    assert here.choose(ALL, cluster=False) == "podman"
+    assert here.engine_for(ANY) == "podman"
 
 
 def test_a_daemon_that_is_named_elsewhere_is_believed(tmp_path: Path) -> None:
     for environ in ({"DOCKER_HOST": "unix:///x.sock"}, {"DOCKER_CONTEXT": "rootless"}):
         here = machine(tmp_path, "docker", "podman", **environ)
         (tmp_path / "docker.sock").unlink()
-        assert here.choose(ALL, cluster=False) == "docker"
+        assert here.engine_for(ANY) == "docker"
 
 
 def test_the_context_that_is_in_use_says_where_the_daemon_is(tmp_path: Path) -> None:
@@ -55,22 +57,33 @@ def test_the_context_that_is_in_use_says_where_the_daemon_is(tmp_path: Path) -> 
     (tmp_path / "docker.sock").unlink()
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text(json.dumps({"currentContext": "rootless"}))
-    assert here.choose(ALL, cluster=False) == "docker"
+    assert here.engine_for(ANY) == "docker"
 
 
 def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path) -> None:
     here = machine(tmp_path, "docker", "podman")
     (tmp_path / "bin" / "docker").write_text('#!/bin/sh\nexec /usr/bin/podman "$@"\n')
-    assert here.choose(ALL, cluster=False) == "podman"
+    assert here.engine_for(ANY) == "podman"
     (tmp_path / "bin" / "docker").unlink()
     (tmp_path / "bin" / "docker").symlink_to("podman")
     assert machine(tmp_path).path("docker") is None
 
 
 def test_a_cluster_takes_no_engine_with_a_daemon(tmp_path: Path) -> None:
-    assert machine(tmp_path, "docker", "podman").choose(ALL, cluster=True) == "apptainer"
-    assert machine(tmp_path, "docker", "enroot").choose(ALL, cluster=True) == "enroot"
-    assert machine(tmp_path, "docker").choose(("docker", "podman"), cluster=True) is None
+    assert machine(tmp_path, "docker", "podman").engine_for(ANY, cluster=True) == "apptainer"
+    assert machine(tmp_path, "docker", "enroot").engine_for(ANY, cluster=True) == "enroot"
+    with pytest.raises(NoEngineError, match="by a daemon of their own"):
+        machine(tmp_path, "docker").engine_for(ImageSource("/a.tar"), cluster=True)
+
+
+def test_the_engine_that_a_job_names_is_taken_or_its_absence_is_told(tmp_path: Path) -> None:
+    here = machine(tmp_path, "docker", "podman")
+    assert here.engine_for(ImageSource("name", "podman")) == "podman"
+    with pytest.raises(NoEngineError, match=r"install apptainer$"):
+        here.engine_for(ImageSource("name", "apptainer"))
+    (tmp_path / "docker.sock").unlink()
+    with pytest.raises(NoEngineError, match=r"cannot be reached .*group docker"):
+        machine(tmp_path).engine_for(ImageSource("name", "docker"))
 
 
 def test_the_program_runs_as_the_caller(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from gpulaunch.core.model import Container, ContainerEngine, Job, Mount
+from gpulaunch.core.model import Container, ContainerEngine, Mount
 from gpulaunch.jobfile.containers import why_not
 from tests.jobfile.helpers import job_of, jobs_of, mistakes_of
 
@@ -99,7 +98,7 @@ def test_placeholders_of_items_are_filled_in_every_part(here: Path) -> None:
     )
     assert job.container == Container(
         str(here / "boltz.sif"),
-        mounts=(Mount(str(here / "in"), "/boltz"),),
+        mounts=(Mount(str(here / "in"), str(here / "in")), Mount(str(here / "in"), "/boltz")),
         args=("--label=boltz",),
         user="0",
     )
@@ -171,9 +170,7 @@ def test_workers_share_a_process_in_one_container_only(here: Path) -> None:
 
 def _on(engine: ContainerEngine, fields: str) -> list[str]:
     job = job_of(f"run: x, {fields}")
-    assert job.container is not None
-    chosen: Job = replace(job, container=replace(job.container, engine=engine))
-    return [f"{field}: {why}" for field, why in why_not(chosen)]
+    return [f"{field}: {why}" for field, why in why_not(job, engine)]
 
 
 def test_strict_isolation_is_what_daemons_give_and_others_cannot() -> None:
@@ -182,7 +179,6 @@ def test_strict_isolation_is_what_daemons_give_and_others_cannot() -> None:
     for engine in ("apptainer", "singularity", "enroot"):
         (why,) = _on(engine, fields)  # type: ignore[arg-type]
         assert why.startswith(f"isolation: {engine} shows a container every device node")
-    assert list(why_not(job_of("run: x, container: a, isolation: strict"))) == []
 
 
 def test_another_user_is_for_daemons_alone() -> None:
@@ -191,6 +187,17 @@ def test_another_user_is_for_daemons_alone() -> None:
     (why,) = _on("apptainer", fields)
     assert why.startswith("container: apptainer runs as you")
     assert _on("apptainer", "container: {image: a, user: caller}") == []
+
+
+def test_the_directory_of_the_input_is_mounted_unless_a_mount_takes_its_place(here: Path) -> None:
+    inputs = str(here / "in")
+    each = "jobs: [{run: 'x {{path}}', foreach: 'in/*', container: "
+    (job,) = jobs_of(f"{each} a}}]", here, {})
+    assert job.container == Container("a", mounts=(Mount(inputs, inputs),))
+    (job,) = jobs_of(f"{each} {{image: a, mounts: ['in:{inputs}:ro']}}}}]", here, {})
+    assert job.container == Container("a", mounts=(Mount(inputs, inputs, True),))
+    (job,) = jobs_of("jobs: [{run: x, foreach: {values: [b]}, container: a}]", here, {})
+    assert job.container == Container("a", mounts=(Mount(str(here), str(here)),))
 
 
 def test_what_stands_beside_a_container_well() -> None:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gpulaunch.containers.removing import RECORD
+from gpulaunch.containers.choosing import InstalledEngines
+from gpulaunch.containers.command_lines import CARRIED
+from gpulaunch.containers.removing import RECORD, Removal, remove_strays
 from gpulaunch.core.events import Ended, Event, Launch, WorkerEnded
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
+from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.helper_process import Helper, command
+from gpulaunch.text import listing
 
 
 class LeftContainers:
@@ -32,6 +35,7 @@ class LeftContainers:
         self._post = context.post
         self._workers: dict[AttemptId, AttemptId] = {}
         self._helpers: set[Helper] = set()
+        self._looked: set[ContainerEngine] = set()
 
     def launched(self, launch: Launch) -> None:
         """Learn in whose worker an attempt runs, if in another one's."""
@@ -54,7 +58,7 @@ class LeftContainers:
             shutil.rmtree(folder, ignore_errors=True)  # of an engine without a daemon
             self._post(event)
         else:
-            self._remove([folder], lambda: self._post(event))
+            self._remove({"folders": [folder]}, lambda: self._post(event))
 
     def clean(self, spared: Collection[AttemptId]) -> None:
         """Remove what earlier supervisors left of this run's containers.
@@ -68,13 +72,21 @@ class LeftContainers:
         except OSError:
             return
         if left:
-            self._remove(left, lambda: None)
+            self._remove({"folders": left})
+
+    def look_for_strays(self, engine: ContainerEngine) -> None:
+        """Remove this engine's containers that killed runs of this user have left, once a run."""
+        if engine in CARRIED and engine not in self._looked:
+            self._looked.add(engine)
+            self._remove({"engines": [engine]})
 
     def _folder(self, attempt: AttemptId) -> str:
         return str(self._context.run.container(attempt))
 
-    def _remove(self, folders: Sequence[str], then: Callable[[], object]) -> None:
-        """Have a helper remove these containers, and call `then`, whatever comes of it."""
+    def _remove(
+        self, what: Mapping[str, Sequence[str]], then: Callable[[], object] = lambda: None
+    ) -> None:
+        """Have a helper remove containers, and call `then`, whatever comes of it."""
         helper = Helper(self._context.loop, self._told, lambda status: over())
 
         def over() -> None:
@@ -83,8 +95,7 @@ class LeftContainers:
             then()
 
         self._helpers.add(helper)
-        what = json.dumps({"folders": folders})
-        line = command("gpulaunch.containers.removing", what, title="containers")
+        line = command("gpulaunch.containers.removing", json.dumps(what), title="containers")
         try:
             helper.start(line, self._context.base)
         except OSError as error:
@@ -93,13 +104,34 @@ class LeftContainers:
             over()
 
     def _told(self, message: bytes) -> None:
-        found: dict[str, Any] = json.loads(message)
-        if names := found["removed"]:
-            self._context.warn(None, f"removed what was left of {', '.join(names)}")
-        for name, why in found["left"].items():
+        found = Removal(**json.loads(message))
+        if found.removed:
+            self._context.warn(None, f"removed what was left of {listing(found.removed)}")
+        for name, why in found.left.items():
             self._context.warn(None, f"what is left of the container {name} is not removed: {why}")
 
     def close(self) -> None:
         for helper in self._helpers:
             helper.close()
         self._helpers.clear()
+
+
+def finding(environ: Mapping[str, str]) -> DoctorFinding | None:
+    """Return what `gpulaunch doctor` finds of containers that killed runs have left; removes them.
+
+    None where no engine with a daemon is here.
+    """
+    installed = InstalledEngines(environ)
+    engines = sorted(engine for engine in CARRIED if installed.usable(engine))
+    if not engines:
+        return None
+    found = remove_strays(engines)
+    names = " and ".join(engines)
+    if found.left:
+        why = "; ".join(f"{name}: {why}" for name, why in found.left.items())
+        return DoctorFinding("warning", f"containers that killed runs left in {names}: {why}")
+    if found.removed:
+        return DoctorFinding(
+            "note", f"removed containers that killed runs had left: {listing(found.removed)}"
+        )
+    return DoctorFinding("ok", f"no container is left of earlier runs in {names}")
