@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from gpulaunch.app.checks import pool_for, refuse_uncontainable
 from gpulaunch.app.damage import remembered
+from gpulaunch.app.in_container import made_contained
 from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
@@ -36,6 +37,7 @@ from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
 from gpulaunch.core.template import render
 from gpulaunch.digest.words import visible
 from gpulaunch.engines import strict
+from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, placeholders
 from gpulaunch.engines.local.readiness import address_of
 from gpulaunch.engines.pool import CardPool
@@ -44,6 +46,7 @@ from gpulaunch.engines.prepare import (
     argv_of,
     dressed,
     materialise,
+    own_variables,
     require_surroundings,
     wants_port,
 )
@@ -110,10 +113,11 @@ class ChosenJob:
 class ByHand:
     """The program to execute. `out` is the command's `{{out}}`, `keep` the job's `{{keep}}`.
 
-    `address` is a service's HOST:PORT.
+    `command`: what the job says, for people. `address` is a service's HOST:PORT.
     """
 
     argv: tuple[str, ...]
+    command: str
     cwd: str
     environment: Mapping[str, str] = field(repr=False)
     out: str
@@ -149,22 +153,26 @@ def chosen(
 
 def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
     """Return the cards, directories and command in one line for people."""
-    in_shell = not isinstance(asked.job.run, tuple)
-    command = made.argv[-1] if in_shell else shlex.join(made.argv)
     kind = "simulated GPU" if any(gpu.simulated for gpu in gpus) else "GPU"
     cards = f"{kind} {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no card"
     serves = f", serving at {made.address}" if made.address else ""
     kept = f" and the job's own {typed(Path(made.keep))} as its keep" if made.keep else ""
     return (
         f"{asked.job.name} of {asked.source}, on {cards}{serves}, in {typed(Path(made.cwd))}, with"
-        f" {typed(Path(made.out))} as its out{kept}: {clip(visible(command), MAX_COMMAND_LENGTH)}"
+        f" {typed(Path(made.out))} as its out{kept}: {clip(visible(made.command), MAX_COMMAND_LENGTH)}"
     )
 
 
-def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> ByHand:
+def prepared(
+    asked: ChosenJob,
+    gpus: Sequence[Gpu],
+    environ: Mapping[str, str],
+    here: ImageHere | None = None,
+) -> ByHand:
     """Make what the command needs on disk, reserve its ports, and return what to execute.
 
-    Raises OSError, NotPreparedError or UsageError where that cannot be.
+    `here`: the image of the job's container, if it has one. Raises OSError, NotPreparedError,
+    NotContainedError or UsageError where that cannot be.
     """
     job = asked.job
     home = _fresh(asked.source.directory, job.name)
@@ -176,12 +184,19 @@ def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) 
     values = placeholders(place, str(log), materialise(job, home), step)
     if job.keep:
         os.makedirs(place.keep, 0o700, exist_ok=True)
-    changes = dressed(job, place, EnvironmentMaker(asked.pool.machine, environ), values)
+    argv, machine = argv_of(job, values), asked.pool.machine
+    command = shlex.join(argv) if isinstance(job.run, tuple) else argv[-1]
+    if here is None:
+        environment = dressed(job, place, EnvironmentMaker(machine, environ), values).over(environ)
+    else:
+        own = own_variables(job, values)
+        argv, environment = made_contained(job, here, place, machine, environ, argv, own)
     ready_at = render(job.service.ready, values) if job.service else ""
     return ByHand(
-        argv=argv_of(job, values),
+        argv=argv,
+        command=command,
         cwd=job.cwd,
-        environment=changes.over(environ),
+        environment=environment,
         out=place.out,
         keep=place.keep if job.keep else "",
         address=address_of(ready_at) if ready_at else "",

@@ -12,10 +12,11 @@ from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.ledger import unrecorded
-from gpulaunch.core.model import Demand, Gpu, Instant, Job
+from gpulaunch.core.model import Container, Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
+from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
@@ -117,6 +118,28 @@ def exec_environment(
     """Take `count` cards for good; return the environment in which a program sees only these."""
     gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
     return environment_on(gpus, pool, environ)
+
+
+def exec_in_container(
+    argv: tuple[str, ...],
+    container: Container,
+    here: ImageHere,
+    pool: CardPool,
+    count: int,
+    wait: float | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], object],
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Take `count` cards for good; return the line, and its environment, that runs `argv` there.
+
+    Raises as `take_for_good` does, and OSError or NotContainedError.
+    """
+    from gpulaunch.app.in_container import made_contained
+
+    gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
+    job = Job(JOB, argv, demand=Demand(gpus=count), cwd=os.getcwd(), container=container)
+    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
+    return made_contained(job, here, place, pool.machine, as_given(environ), argv, {})
 
 
 def environment_on(

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
 from gpulaunch.cli.options import (
     DURATION,
+    container_options,
     pool_options,
+    refuse_mounts_alone,
     refuse_option_as_command,
     run_options_of,
     tells_exit_statuses,
 )
 from gpulaunch.errors import OF_EXEC, UsageError
+
+if TYPE_CHECKING:
+    from gpulaunch.core.model import Container
 
 _say = as_command("exec")
 
@@ -29,6 +34,7 @@ _say = as_command("exec")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @pool_options
+@container_options
 @click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
 @click.option("-r", "--run", metavar="RUN", help="The run or job file of JOB; the newest run here.")
 @click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
@@ -42,6 +48,8 @@ def command(
     job: str | None,
     wait: float | None,
     no_wait: bool,
+    container: str | None,
+    mount: tuple[str, ...],
     **given: Any,
 ) -> int:
     """Become CMD, or with --job a job's own command, on the next free card(s).
@@ -55,6 +63,7 @@ def command(
     gpulaunch exec -- python predict.py --device cuda:0
     gpulaunch exec -g 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
+    gpulaunch exec --container boltz.sif -- boltz predict a.yaml
     gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
     if not argv and job is None:
@@ -63,15 +72,28 @@ def command(
 
     def run() -> NoReturn:
         if job is not None:
+            if container is not None or mount:
+                raise UsageError("--job has the container that the job says: leave out --container")
             _the_job(job, argv, wait, **given)
-        _the_line(argv, wait, **given)
+        if container is None:
+            refuse_mounts_alone(mount)
+            _the_line(argv, wait, None, **given)
+        _the_line(argv, wait, _asked(container, mount), **given)
 
     return with_status(run, _say)
+
+
+def _asked(image: str, mounts: tuple[str, ...]) -> Container:
+    from gpulaunch.app.in_container import container_of
+    from gpulaunch.journal.finding import working_directory
+
+    return container_of(image, mounts, working_directory(), os.environ)
 
 
 def _the_line(
     argv: tuple[str, ...],
     wait: float | None,
+    container: Container | None,
     count: int | None,
     gpus: str | None,
     simulate: int | None,
@@ -81,9 +103,10 @@ def _the_line(
 ) -> NoReturn:
     """Take the cards and become CMD, in an environment in which it finds exactly them.
 
-    Prints which cards --gpus gave. Raises UsageError for an option of --job alone.
+    In a container, that is where its image is there. Prints which cards --gpus gave. Raises
+    UsageError for an option of --job alone.
     """
-    from gpulaunch.app.single import exec_environment
+    from gpulaunch.app.single import exec_environment, exec_in_container
     from gpulaunch.core.selection import describe_taken
 
     refuse_option_as_command(argv)
@@ -92,7 +115,12 @@ def _the_line(
     pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy)
     if gpus is not None and pool.here:
         _say(describe_taken(count, pool.selection, pool.here))
-    become(argv, exec_environment(pool, count, wait, os.environ, _say), _say)
+    if container is None:
+        become(argv, exec_environment(pool, count, wait, os.environ, _say), _say)
+    from gpulaunch.app.in_container import pulled
+
+    here = pulled(container.source, os.environ, _say)
+    become(*exec_in_container(argv, container, here, pool, count, wait, os.environ, _say), _say)
 
 
 def _the_job(
@@ -106,6 +134,7 @@ def _the_job(
 ) -> NoReturn:
     """Take the cards, print what the job's command is, and become it. Raises UsageError."""
     from gpulaunch.app.byhand import chosen, prepared, understood
+    from gpulaunch.app.in_container import pulled
     from gpulaunch.app.single import take_for_good
     from gpulaunch.cli.terminal import Terminal
     from gpulaunch.engines.environment import as_given
@@ -117,8 +146,10 @@ def _the_job(
     asked = chosen(job, run, run_options_of(options), recorded, Terminal())
     for note in asked.notes:
         _say(note)
+    container = asked.job.container
+    here = None if container is None else pulled(container.source, os.environ, _say)
     gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _say)
-    made = prepared(asked, gpus, as_given(os.environ))
+    made = prepared(asked, gpus, as_given(os.environ), here)
     _say(understood(asked, made, gpus))
     os.chdir(made.cwd)
     become(made.argv, made.environment, _say)

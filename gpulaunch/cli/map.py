@@ -14,8 +14,10 @@ import click
 
 from gpulaunch.cli.options import (
     as_options,
+    container_options,
     engine_options,
     pool_options,
+    refuse_mounts_alone,
     refuse_option_as_command,
     run_options,
     run_options_of,
@@ -51,6 +53,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
 @engine_options
+@container_options
 @run_options
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
 def command(
@@ -60,6 +63,8 @@ def command(
     retries: int,
     timeout: str | None,
     literal: bool,
+    container: str | None,
+    mount: tuple[str, ...],
     words: tuple[str, ...],
     **options: Any,
 ) -> int:
@@ -93,6 +98,7 @@ def command(
         "gpus": str(cards),
         "retries": str(retries),
         **({"timeout": timeout} if timeout else {}),
+        **_container(container, mount),
         **_job(run, items),
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
@@ -166,6 +172,14 @@ def _job(run: list[str], items: list[str]) -> dict[str, Any]:
         "run": run[0] if len(run) == 1 else run,
         "foreach": {"values": items},
     }
+
+
+def _container(image: str | None, mounts: Sequence[str]) -> dict[str, Any]:
+    """Return the entry's `container`, if there is to be one. Raises UsageError."""
+    if image is None:
+        refuse_mounts_alone(mounts)
+        return {}
+    return {"container": {"image": image, "mounts": list(mounts)}}
 
 
 def _yaml(tree: dict[str, Any]) -> bytes:

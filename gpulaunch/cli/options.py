@@ -149,7 +149,14 @@ def _option_of(field: str, command: str) -> str:
     """Return the command line's name for a field: CMD for `jobs[0].run[1]`."""
     name = field.rpartition(".")[2].partition("[")[0]
     own = {"run": "CMD", "foreach": "ITEM", "gpus": "-g", "": command}
+    own |= {"image": "--container", "mounts": "--mount"}
     return own.get(name, f"--{name.replace('_', '-')}")
+
+
+def refuse_mounts_alone(mounts: Sequence[str]) -> None:
+    """Raise UsageError for --mount where there is no --container."""
+    if mounts:
+        raise UsageError(f"--mount {mounts[0]} goes with --container IMAGE")
 
 
 def instead_of_option(option: str, context: click.Context) -> str:
@@ -193,6 +200,18 @@ pool_options_again = _options(
     gpus_option, _simulate(0, "Pretend N cards; 0: the real ones again."), _SHARE_BUSY
 )
 """Which cards, for commands that go on with a run."""
+container_options = _options(
+    click.option(
+        "--container", metavar="IMAGE", help="Inside this image: image.sif, docker://name:tag."
+    ),
+    click.option(
+        "--mount",
+        multiple=True,
+        metavar="PATH[:INSIDE[:ro]]",
+        help="With --container: this file or directory appears inside as well.",
+    ),
+)
+"""The container, for `exec` and `map`."""
 engine_options = _options(
     click.option(
         "--engine",

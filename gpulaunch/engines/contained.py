@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from hashlib import blake2s
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -40,6 +41,7 @@ from gpulaunch.diagnose import explain
 from gpulaunch.engines.environment import AttemptPlace, Delta
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import command as farside
+from gpulaunch.files import replace as replace_file
 from gpulaunch.gpus.inside import CardsInside, cards_inside
 from gpulaunch.gpus.visible import MASK, ORDER
 from gpulaunch.process.native import program_inside
@@ -108,8 +110,8 @@ def contained(
 ) -> tuple[tuple[str, ...], Delta]:
     """Return the command line that runs `argv` in the container, and the changes that go with it.
 
-    `inside`: the variables that gpulaunch and the job set for the program. Makes the attempt's
-    folder where one is needed. Raises OSError, NotContainedError.
+    `inside`: the variables that gpulaunch and the job set for the program. Makes the directory of
+    compiler caches, and for a carrier the attempt's folder. Raises OSError, NotContainedError.
     """
     os.makedirs(made.caches, 0o700, exist_ok=True)
     unmasked = {name: value for name, value in inside.items() if name not in (MASK, ORDER)}
@@ -142,10 +144,9 @@ def _by_apptainer(
 def _by_enroot(
     made: Containing, argv: tuple[str, ...], handed: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Delta]:
-    _fresh(made.folder)
-    rc = os.path.join(made.folder, RC)
-    with open(rc, "x") as file:
-        file.write(ENROOT_RC)
+    rc = os.path.join(made.caches, RC)
+    if not os.path.exists(rc):
+        replace_file(Path(rc), ENROOT_RC.encode())
     handed = {**handed, "GPULAUNCH_CWD": made.job.cwd}
     named = [f"{name}={value}" if name in _ENROOTS_OWN else name for name, value in handed.items()]
     variables = {name: value for name, value in handed.items() if name not in _ENROOTS_OWN}

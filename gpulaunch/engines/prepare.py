@@ -112,10 +112,10 @@ def dressed(
     """
     if job.python:
         _write_shims(job.python, place.run_dir)
-    return environments.delta(job, place, _own_variables(job, values))
+    return environments.delta(job, place, own_variables(job, values))
 
 
-def _own_variables(job: Job, values: Mapping[str, str]) -> dict[str, str | None]:
+def own_variables(job: Job, values: Mapping[str, str]) -> dict[str, str | None]:
     """Return what the job's `env_file` and `env` say; None removes a variable."""
     own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
     own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
@@ -132,7 +132,7 @@ def _contained(
     """Return the command line that runs the job in its container, and its environment."""
     here = context.images[container.source]
     caches = caches_of(here.id, place, context.environments.machine.cache)
-    own = _own_variables(job, values)
+    own = own_variables(job, values)
     inside = context.environments.inside(job, place, own, caches)
     removed = tuple(name for name, value in own.items() if value is None)
     folder = str(context.run.container(AttemptId(job.name, place.attempt)))

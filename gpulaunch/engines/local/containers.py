@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import CARRIED
-from gpulaunch.containers.removing import RECORD, Removal, remove_strays
+from gpulaunch.containers.removing import Removal, remove_strays
 from gpulaunch.core.events import Ended, Event, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
@@ -53,9 +52,6 @@ class LeftContainers:
             case _:
                 folder = ""
         if not folder or not os.path.isdir(folder):
-            self._post(event)
-        elif not os.path.exists(os.path.join(folder, RECORD)):
-            shutil.rmtree(folder, ignore_errors=True)  # of an engine without a daemon
             self._post(event)
         else:
             self._remove({"folders": [folder]}, lambda: self._post(event))

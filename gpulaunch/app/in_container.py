@@ -1,0 +1,106 @@
+"""A command in a container, outside of any run: `gpulaunch exec --container`, `exec --job`.
+
+    image ─▶ pulled, where it has to be, before a card is taken ─▶ the engine's command line
+
+The command that follows is the carrier's or the engine's own, which then replaces this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpulaunch.containers.choosing import InstalledEngines
+from gpulaunch.containers.desk import PullRequest
+from gpulaunch.core.model import Container, ImageSource, Job
+from gpulaunch.engines.contained import Containing, caches_of, contained
+from gpulaunch.engines.context import ImageHere
+from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, MachineLimits
+from gpulaunch.engines.pool import cache_directory
+from gpulaunch.errors import GpulaunchError, JobFileError, UsageError
+from gpulaunch.helper_process import command, start
+from gpulaunch.jobfile import load_text
+
+
+class NotPulledError(GpulaunchError):
+    """The image is not to be had; the text says why, and what to do."""
+
+
+def container_of(
+    image: str, mounts: Sequence[str], base: Path, environ: Mapping[str, str]
+) -> Container:
+    """Return the container that a command line asks for, checked as a job file's would be.
+
+    `mounts`: `SOURCE[:TARGET[:ro]]`, relative to `base`. Raises UsageError.
+    """
+    entry = {"container": {"image": image, "mounts": list(mounts)}, "run": "x"}
+    text = json.dumps({"jobs": [entry]}).encode()
+    try:
+        plan = load_text(text, name="exec", base=base, environ=environ)
+    except JobFileError as error:
+        lines = (f"--container: {one.text}" for one in error.found)
+        raise UsageError("\n".join(lines)) from None
+    made = plan.jobs[0].container
+    assert made is not None
+    return made
+
+
+def pulled(
+    source: ImageSource, environ: Mapping[str, str], say: Callable[[str], object]
+) -> ImageHere:
+    """Return the image, pulled where it has to be; `say` gets a line for each step of that.
+
+    Raises NoEngineError, NotPulledError, OSError.
+    """
+    engine = InstalledEngines(environ).engine_for(source)
+    cache = os.path.join(cache_directory(environ), "images")
+    request = PullRequest(engine, source.image, source.pull, "", cache)
+    line = command("gpulaunch.containers.pulling", msgspec.json.encode(request).decode())
+    with start(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as helper:
+        assert helper.stdout is not None
+        assert helper.stdin is not None
+        try:
+            for told in helper.stdout:
+                said: dict[str, Any] = json.loads(told)
+                if said["said"] == "progress":
+                    say(f"pulling {source.image} with {engine}: {said['text']}")
+                elif said["said"] == "ready":
+                    return ImageHere(engine, said["id"])
+                elif said["said"] == "failed":
+                    raise NotPulledError(said["why"])
+        finally:
+            with suppress(OSError):
+                helper.stdin.close()  # by which it ends
+    raise NotPulledError(f"{source.image}: what was to look for it ended without a word")
+
+
+def made_contained(
+    job: Job,
+    here: ImageHere,
+    place: AttemptPlace,
+    machine: MachineLimits,
+    environ: Mapping[str, str],
+    argv: tuple[str, ...],
+    own: Mapping[str, str | None],
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command line that runs `argv` in the job's container, and its environment.
+
+    `own`: the variables that the job sets; None removes one. Raises OSError, NotContainedError.
+    """
+    assert job.container is not None
+    caches = caches_of(here.id, place, machine.cache)
+    inside = EnvironmentMaker(machine, environ).inside(job, place, own, caches)
+    # Made and removed by the carrier's side, where there is one.
+    folder = os.path.join(tempfile.gettempdir(), f"gpulaunch-{os.getpid()}-{os.urandom(4).hex()}")
+    removed = tuple(name for name, value in own.items() if value is None)
+    made = Containing(job, job.container, place, here.engine, here.id, caches, folder, removed)
+    line, changes = contained(made, argv, inside)
+    return line, changes.over(environ)
