@@ -157,9 +157,10 @@ def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
     cards = f"{kind} {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no card"
     serves = f", serving at {made.address}" if made.address else ""
     kept = f" and the job's own {typed(Path(made.keep))} as its keep" if made.keep else ""
+    command = clip(visible(made.command), MAX_COMMAND_LENGTH)
     return (
         f"{asked.job.name} of {asked.source}, on {cards}{serves}, in {typed(Path(made.cwd))}, with"
-        f" {typed(Path(made.out))} as its out{kept}: {clip(visible(made.command), MAX_COMMAND_LENGTH)}"
+        f" {typed(Path(made.out))} as its out{kept}: {command}"
     )
 
 
