@@ -100,7 +100,7 @@ def _refuse(plan: Plan, target: Target) -> None:
     found = (
         (("jobs", job.group, name), f"{reason} (job {job.name})")
         for job in plan.jobs
-        if job.service is None and job.worker is None
+        if job.service is None and job.worker is None and job.container is None
         for name, reason in _mistakes(plan, job, target)
     )
     if mistakes := plan.mistakes(found):
@@ -155,7 +155,7 @@ class _ExportScan:
         self.notes.append(note_at(self.plan, steps, text))
 
     def left_out(self) -> set[str]:
-        """Services and jobs of workers, and whatever waits for one of those to succeed."""
+        """Services, jobs of workers or in containers, and what waits for one of those to succeed."""
         out: dict[str, str] = {}
         for job in self.plan.jobs:
             if job.service is not None:
@@ -164,6 +164,10 @@ class _ExportScan:
             elif job.worker is not None:
                 out[job.name] = "worker"
                 self.note(job, "worker", f"left out: {self.target} has no workers")
+            elif job.container is not None:
+                out[job.name] = "container"
+                text = f"left out: in {self.target}, run: starts its container by itself"
+                self.note(job, "container", text)
         levels = levels_of(self.plan.jobs) if out else {}
         for job in sorted(self.plan.jobs, key=lambda job: levels[job.name]) if out else ():
             need = next((name for name in job.needs if name in out), "")

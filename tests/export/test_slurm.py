@@ -285,3 +285,18 @@ def test_the_directory_of_a_jobs_attempts_is_kept_and_what_is_not_done_is_told(
     assert "jobs[0].warn: no signal before the timeout" in told
     assert "jobs[0].spare: keeps its cards to its end" in told
     assert "jobs[0].outputs" not in told, "kept files may be older there, too"
+
+
+def test_a_container_is_left_out_with_what_needs_it(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: fold, container: fold, run: fold a}
+          - {name: sum, needs: [fold], run: echo}
+          - {name: other, run: 'true'}
+        """,
+    )
+    told = launcher("export", "jobs.yaml", "--to", "slurm", "-o", "out").err
+    assert "jobs[0].container: left out: in slurm, run: starts its container" in told
+    assert "jobs[1].needs: left out: it needs fold, which is left out" in told
