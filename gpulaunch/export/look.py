@@ -155,7 +155,7 @@ class _ExportScan:
         self.notes.append(note_at(self.plan, steps, text))
 
     def left_out(self) -> set[str]:
-        """Services, jobs of workers or in containers, and what waits for one of those to succeed."""
+        """Return services, jobs of workers or in containers, and what needs one of those."""
         out: dict[str, str] = {}
         for job in self.plan.jobs:
             if job.service is not None:
