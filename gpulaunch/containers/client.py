@@ -122,5 +122,5 @@ class _Output:
         self._piece = self._piece[-KEPT_BYTES:]
 
     def text(self) -> str:
-        lines = bytes(self._all).decode(errors="replace").splitlines()
+        lines = bytes(self._all).decode(errors="replace").rstrip("\n").split("\n")
         return "\n".join(map(as_shown, lines))

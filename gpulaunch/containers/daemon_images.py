@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulaunch.containers import image_names, pull_failures
 from gpulaunch.containers.client import ClientSilentError
-from gpulaunch.containers.desk import Desk, DiskFullError, ReadyImage
+from gpulaunch.containers.engine_calls import DiskFullError, EngineCalls, ReadyImage
 from gpulaunch.containers.pull_failures import PullError
 from gpulaunch.containers.registry_errors import is_not_here, trouble_of
 
@@ -21,11 +21,11 @@ ANSWER_SECONDS = 60.0
 it takes seconds; podman waits for its lock while another podman unpacks a layer."""
 
 
-def have(desk: Desk, answer_seconds: float = ANSWER_SECONDS) -> ReadyImage:
+def have(calls: EngineCalls, answer_seconds: float = ANSWER_SECONDS) -> ReadyImage:
     """Return the image, pulled or loaded where it has to be. Raises PullError."""
-    images = _Images(desk, answer_seconds)
-    request = desk.request
-    desk.needs_engine()
+    images = _Images(calls, answer_seconds)
+    request = calls.request
+    calls.needs_engine()
     if request.known and (here := images.find(request.known)) is not None:
         return here
     if image_names.is_file(request.image):
@@ -34,13 +34,13 @@ def have(desk: Desk, answer_seconds: float = ANSWER_SECONDS) -> ReadyImage:
 
 
 class _Images:
-    def __init__(self, desk: Desk, answer_seconds: float) -> None:
-        self._desk = desk
-        self._engine = desk.request.engine
+    def __init__(self, calls: EngineCalls, answer_seconds: float) -> None:
+        self._calls = calls
+        self._engine = calls.request.engine
         self._seconds = answer_seconds
 
     def by_name(self, name: str) -> ReadyImage:
-        policy = self._desk.request.pull
+        policy = self._calls.request.pull
         here = self.find(name)  # before `always`, too: see the module
         if here is not None and policy != "always":
             return here
@@ -48,7 +48,7 @@ class _Images:
             missing = f"{self._engine} pull {name}"
             raise PullError(pull_failures.never(self._engine, name, missing))
         try:
-            self._desk.pull(name, "pull", name)
+            self._calls.pull(name, "pull", name)
         except DiskFullError:
             raise PullError(pull_failures.disk_full(self._engine, name, self._root())) from None
         return self._brought(name)
@@ -56,14 +56,14 @@ class _Images:
     def find(self, name: str) -> ReadyImage | None:
         """Return the image if the engine has it. Raises PullError where that cannot be told."""
         try:
-            end = self._desk.ask("image", "inspect", name, seconds=self._seconds)
+            end = self._calls.ask("image", "inspect", name, seconds=self._seconds)
         except ClientSilentError:
             raise PullError(pull_failures.silent(self._engine, self._seconds)) from None
         if end.status and is_not_here(end.err):
             return None
         if end.status or not (found := _first(end.out)):
-            raise PullError(self._desk.why(name, end))
-        own = image_names.bare(self._desk.request.image)
+            raise PullError(self._calls.why(name, end))
+        own = image_names.bare(self._calls.request.image)
         digest = image_names.digest_among(found.get("RepoDigests") or [], own)
         return ReadyImage(_whole_id(found["Id"]), digest)
 
@@ -71,7 +71,7 @@ class _Images:
         """Load an archive; where its image is here already, that changes nothing."""
         if not os.path.exists(path):
             raise PullError(f"there is no file {path}")
-        end = self._desk.bring("load", "-i", path)
+        end = self._calls.bring("load", "-i", path)
         if end.status and trouble_of(end.words) == "space":
             raise PullError(pull_failures.disk_full(self._engine, path, self._root()))
         names = image_names.loaded(end.out)
@@ -92,7 +92,7 @@ class _Images:
         """Return the directory that the engine keeps images in, or ""."""
         key = "{{.DockerRootDir}}" if self._engine == "docker" else "{{.Store.GraphRoot}}"
         try:
-            return self._desk.ask("info", "--format", key, seconds=self._seconds).out.strip()
+            return self._calls.ask("info", "--format", key, seconds=self._seconds).out.strip()
         except ClientSilentError:
             return ""
 

@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from glob import escape, glob
 
 from gpulaunch.containers import image_names, pull_failures
-from gpulaunch.containers.desk import Desk, DiskFullError, ReadyImage
+from gpulaunch.containers.engine_calls import DiskFullError, EngineCalls, ReadyImage
 from gpulaunch.containers.pull_failures import PullError
 
 
-def have(desk: Desk) -> ReadyImage:
+def have(calls: EngineCalls) -> ReadyImage:
     """Return the image's file, made where it has to be. Raises PullError."""
-    request = desk.request
+    request = calls.request
     if image_names.is_file(request.image):
         return _given(request.image)
     if request.known and os.path.exists(request.known):
@@ -36,10 +36,10 @@ def have(desk: Desk) -> ReadyImage:
         return _file(path)
     if request.pull == "never":
         raise PullError(pull_failures.never(request.engine, request.image, ""))
-    desk.needs_engine()
+    calls.needs_engine()
     try:
         os.makedirs(request.cache, mode=0o700, exist_ok=True)
-        return _pulled(desk, uri, path)
+        return _pulled(calls, uri, path)
     except OSError as error:
         why = f"no images can be put into {request.cache}: {error.strerror}"
         raise PullError(why) from None
@@ -58,10 +58,10 @@ def _file(path: str, pulled: bool = False) -> ReadyImage:
     return ReadyImage(path, pulled=pulled, file=content)
 
 
-def _pulled(desk: Desk, uri: str, path: str) -> ReadyImage:
-    request = desk.request
+def _pulled(calls: EngineCalls, uri: str, path: str) -> ReadyImage:
+    request = calls.request
     folder, name = os.path.split(path)
-    with _alone(f"{path}.lock", desk) as waited:
+    with _alone(f"{path}.lock", calls) as waited:
         if os.path.exists(path) and (waited or request.pull != "always"):
             return _file(path)
         for left in glob(os.path.join(escape(folder), f".pulling-*-{escape(name)}")):
@@ -69,7 +69,7 @@ def _pulled(desk: Desk, uri: str, path: str) -> ReadyImage:
         draft = os.path.join(folder, f".pulling-{os.getpid()}-{name}")
         line = ("import", "-o", draft, uri) if request.engine == "enroot" else ("pull", draft, uri)
         try:
-            desk.pull(request.image, *line)
+            calls.pull(request.image, *line)
             os.rename(draft, path)
         except DiskFullError:
             why = pull_failures.disk_full(request.engine, request.image, request.cache)
@@ -81,7 +81,7 @@ def _pulled(desk: Desk, uri: str, path: str) -> ReadyImage:
 
 
 @contextmanager
-def _alone(path: str, desk: Desk) -> Iterator[bool]:
+def _alone(path: str, calls: EngineCalls) -> Iterator[bool]:
     """Be the only run that makes this file; give whether another one had to end first."""
     waited = False
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -89,7 +89,7 @@ def _alone(path: str, desk: Desk) -> Iterator[bool]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            desk.tell("waiting for another run, which pulls it")
+            calls.tell("waiting for another run, which pulls it")
             fcntl.flock(fd, fcntl.LOCK_EX)
             waited = True
         except OSError:

@@ -55,7 +55,7 @@ def _step(text: str) -> str:
     return words[:1].lower() + words[1:]
 
 
-class Pace:
+class ProgressPace:
     """Which words are worth saying: new ones, and at most one a PERIOD."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from gpulaunch.containers import daemon_images, file_images
-from gpulaunch.containers.desk import Desk, PullRequest, ReadyImage
+from gpulaunch.containers.engine_calls import EngineCalls, PullRequest, ReadyImage
 from gpulaunch.containers.pull_failures import PullError
 from gpulaunch.farside.keeper.kernel import PR_SET_PDEATHSIG, prctl
 
@@ -43,7 +43,7 @@ def main() -> None:
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     request = msgspec.json.decode(sys.argv[3], type=PullRequest)
     try:
-        image = have(Desk(request, lambda text: _say("progress", text=text)))
+        image = have(EngineCalls(request, lambda text: _say("progress", text=text)))
     except PullError as error:
         _say("failed", why=str(error))
     else:
@@ -53,11 +53,11 @@ def main() -> None:
     os._exit(0)  # the thread waits for a launcher that has no more to say
 
 
-def have(desk: Desk) -> ReadyImage:
+def have(calls: EngineCalls) -> ReadyImage:
     """Return the image that the request names, brought here where needed. Raises PullError."""
-    if desk.request.engine in ("docker", "podman"):
-        return daemon_images.have(desk)
-    return file_images.have(desk)
+    if calls.request.engine in ("docker", "podman"):
+        return daemon_images.have(calls)
+    return file_images.have(calls)
 
 
 def digest_of(path: str) -> str:

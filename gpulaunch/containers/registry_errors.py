@@ -54,7 +54,7 @@ _KNOWN: tuple[tuple[Trouble, str], ...] = (
         r"unauthorized|authentication required|\bcode:? 401\b|no basic auth credentials"
         r"|incorrect username or password|unable to retrieve auth token",
     ),
-    ("denied", r"\bdenied\b(?!: .*\bunix\b)|\bforbidden\b|\bcode:? 403\b"),
+    ("denied", r"(?<!permission )\bdenied\b|\bforbidden\b|\bcode:? 403\b"),
     (
         "absent",
         r"manifest[ _]unknown|name[ _]unknown|not known to registry|\bcode:? 404\b|404 not found"

@@ -1,6 +1,6 @@
-"""What pulling an image needs of its process: words to the launcher, pauses, clients, tries.
+"""Calls of one engine for one image: asking, pulling with tries, and telling how far it is.
 
-Tests hand in their own. The request and the answer are here as well.
+The request and the answer are here as well. Tests hand in their own pauses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gpulaunch.containers import client, pull_failures
-from gpulaunch.containers.progress import Pace, PullProgress
+from gpulaunch.containers.progress import ProgressPace, PullProgress
 from gpulaunch.containers.pull_failures import PullError
 from gpulaunch.containers.registry_errors import trouble_of
 from gpulaunch.core.model import ContainerEngine
@@ -49,7 +49,7 @@ class ReadyImage(Struct, frozen=True):
     file: str = ""
 
 
-class Desk:
+class EngineCalls:
     """Runs clients for one image, and tells how far they are."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Desk:
         self.request = request
         self._progress = progress
         self._pause = pause
-        self._pace = Pace()
+        self._pace = ProgressPace()
 
     def needs_engine(self) -> None:
         """Raise PullError where the engine's program is not here."""
