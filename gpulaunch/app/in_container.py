@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from gpulaunch.containers.choosing import InstalledEngines
-from gpulaunch.containers.desk import PullRequest
+from gpulaunch.containers.engine_calls import PullRequest
 from gpulaunch.core.model import Container, ImageSource, Job
 from gpulaunch.engines.contained import Containing, caches_of, contained
 from gpulaunch.engines.context import ImageHere
