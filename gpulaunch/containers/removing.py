@@ -2,8 +2,10 @@
 
 A container ends by itself when its carrier is gone (`farside/contain`): what is left then is what
 the engine remembers of it, and in the worst case processes that somebody else started in it. An
-attempt's folder holds the record of its container until that is removed; the carrier holds a lock
-on the record while it lives. A container whose record is gone, or not locked, is nobody's.
+attempt's folder holds the record of its container until that is removed. The carrier holds a lock
+on the record while it lives, and writes PID beside it: first of all with zeros, then with the
+number of the container's first process. A container without a record, or with one that is not
+locked, is nobody's.
 
 Runs as a helper process, as an engine may not answer: one JSON argument, {"folders": [...]} or
 {"engines": [...]}, for the containers of these folders, or for the caller's that are nobody's. It
@@ -101,7 +103,7 @@ def strays(engine: str) -> dict[str, str]:
     except ValueError:
         return {}
     folders = {_name(one): _labels(one).get(LABELS[2], "") for one in found}
-    return {name: folder for name, folder in folders.items() if folder and not _is_held(folder)}
+    return {name: folder for name, folder in folders.items() if folder and not is_held(folder)}
 
 
 def _name(container: Mapping[str, Any]) -> str:
@@ -121,7 +123,7 @@ def _record(folder: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "name" in found else None
 
 
-def _is_held(folder: str) -> bool:
+def is_held(folder: str) -> bool:
     """Tell whether a carrier lives that stands for the container of this folder."""
     try:
         with open(os.path.join(folder, RECORD), "rb") as file:

@@ -88,7 +88,7 @@ class Containing(Struct, frozen=True):
         paths = [self.job.cwd, self.place.run_dir, self.place.out, self.caches]
         paths += [os.path.dirname(path) for path in self.job.batch or ()]
         paths += [explain.HOME] if self.job.explain else []
-        mounts = own_paths(paths, self.container.mounts)
+        mounts = own_paths(filter(None, paths), self.container.mounts)  # exec has no run
         for mount in mounts:
             if why := why_not_mounted(self.engine, mount):
                 raise NotContainedError(why)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import CARRIED
-from gpulaunch.containers.removing import Removal, remove_strays
+from gpulaunch.containers.removing import PID, Removal, is_held, remove_strays
 from gpulaunch.core.events import Ended, Event, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
@@ -45,16 +46,30 @@ class LeftContainers:
         """Post the event; an end whose container is still to be removed, after that."""
         match event:
             case Ended(attempt=attempt, kept=kept):
-                owner = self._workers.pop(attempt, attempt)
-                folder = "" if kept else self._folder(owner)
+                owners = {attempt, self._workers.pop(attempt, attempt)}
+                left = [self._left_of(owner) for owner in owners if not kept or owner == attempt]
+                folders = [folder for folder in left if folder]
             case WorkerEnded(worker):
-                folder = self._folder(worker)
+                folders = [folder] if (folder := self._left_of(worker)) else []
             case _:
-                folder = ""
-        if not folder or not os.path.isdir(folder):
-            self._post(event)
+                folders = []
+        if folders:
+            self._remove({"folders": folders}, lambda: self._post(event))
         else:
-            self._remove({"folders": [folder]}, lambda: self._post(event))
+            self._post(event)
+
+    def _left_of(self, attempt: AttemptId) -> str:
+        """Return the attempt's folder where its carrier was killed; "" where nothing is left.
+
+        The folder of one that never began, as another one's worker took the attempt, is removed.
+        """
+        folder = self._folder(attempt)
+        if not os.path.isdir(folder) or is_held(folder):
+            return ""
+        if os.path.exists(os.path.join(folder, PID)):
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        return ""
 
     def clean(self, spared: Collection[AttemptId]) -> None:
         """Remove what earlier supervisors left of this run's containers.
@@ -64,10 +79,11 @@ class LeftContainers:
         kept = {os.path.basename(self._folder(attempt)) for attempt in spared}
         home = self._context.run.containers
         try:
-            left = [str(home / name) for name in os.listdir(home) if name not in kept]
+            found = [str(home / name) for name in os.listdir(home) if name not in kept]
         except OSError:
             return
-        if left:
+        # A worker may still run an attempt that is spared: its carrier removes its own.
+        if left := [folder for folder in found if not is_held(folder)]:
             self._remove({"folders": left})
 
     def look_for_strays(self, engine: ContainerEngine) -> None:
