@@ -234,6 +234,8 @@ def job_reason(reason: r.JobReason | r.WaitReason | None) -> str:
             return f"needs {job}, {_UNMET[state]}"
         case r.NeededBy(job):
             return f"{job} needs it"
+        case r.ImageUnavailable(image, why):
+            return f"never started: its image {image} cannot be had: {why}"
         case r.TokensShort() | r.CardsShort() | r.CardsCapped():
             return f"never started: {_impossible(reason)}"
         case r.FailedOnCard(gpu, jobs):
@@ -292,6 +294,10 @@ def _waiting(reason: r.WaitReason) -> str:
             return f"retries in {span(max(1, round(seconds)))}"
         case r.NotBefore(utc, seconds):
             return f"not before {localtime.until(utc, seconds)}"
+        case r.NeedsImage(source, ""):
+            return f"waits for its image {source.image}, which is being looked up"
+        case r.NeedsImage(source, progress):
+            return f"waits for its image {source.image}, which is being pulled: {progress}"
         case r.NeedsReady(services):
             return f"waits for its service {', '.join(services)} to be ready"
         case r.NeedsEnd(job, state, more, after):
@@ -373,6 +379,11 @@ def card_reason(reason: r.CardReason | None) -> str:
                 f"{len(jobs)} different jobs failed there in a row,"
                 f" and {cleared} of them succeeded elsewhere ({listing(jobs)})"
             )
+
+
+def pull(source: m.ImageSource, progress: str) -> str:
+    """Return what an engine is doing: `pulling img with docker: 1.2 of 3.4 GB`."""
+    return f"pulling {source.image} with {source.engine}: {progress}"
 
 
 def run_reason(reason: r.RunReason | None) -> str:

@@ -47,14 +47,14 @@ def step(state: State) -> bool:
 
 
 def _something_moves(state: State) -> bool:
-    """Tell whether an attempt will end by itself, or a retry's delay will."""
+    """Tell whether an attempt will end by itself, a retry's delay or an image's pull."""
     for live in state.attempts:
         service = live.service
         if service is None or live.stopping or live.inherited:
             return True
         if not service.answers and service.dependants:
             return True
-    return bool(state.jobs.delayed)
+    return bool(state.jobs.delayed or state.jobs.images.waiting)
 
 
 def _make_room(state: State, blocked: list[Node]) -> bool:

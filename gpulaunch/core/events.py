@@ -14,8 +14,14 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
-from gpulaunch.core.facts import AttemptQueued, AttemptStarted, AttemptWarned, ServiceReady
-from gpulaunch.core.model import AttemptId, End, Gpu, Job, LadderStep
+from gpulaunch.core.facts import (
+    AttemptQueued,
+    AttemptStarted,
+    AttemptWarned,
+    PullBegun,
+    ServiceReady,
+)
+from gpulaunch.core.model import AttemptId, End, Gpu, ImageSource, Job, LadderStep
 from gpulaunch.core.reasons import PausedBy, RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
@@ -189,6 +195,26 @@ class WorkerEnded(Struct, frozen=True):
     worker: AttemptId
 
 
+class ImageReady(Struct, frozen=True):
+    """The answer to PullImage: the image is there, pulled just now (`pulled`) or before.
+
+    `id` is what command lines name: a digest, or a file's path. `digest` is for people, and may be
+    empty.
+    """
+
+    source: ImageSource
+    id: str
+    digest: str
+    pulled: bool
+
+
+class ImageFailed(Struct, frozen=True):
+    """The answer to PullImage: the image cannot be had. `why`: what is wrong and what to do."""
+
+    source: ImageSource
+    why: str
+
+
 class OutOfReach(Struct, frozen=True):
     """The engine can neither end its remaining attempts nor tell their state, and why.
 
@@ -283,8 +309,9 @@ class Archived(Struct, frozen=True):
     history: str
 
 
-Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady
-"""What the engine saw of an attempt: recorded as it is, where it is news."""
+Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | PullBegun
+"""What the engine saw of an attempt or an image: recorded as it is, where it is news."""
+ImageEvent: TypeAlias = ImageReady | ImageFailed
 LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
 
 Event: TypeAlias = (
@@ -298,6 +325,7 @@ Event: TypeAlias = (
     | Observed
     | Ended
     | WorkerEnded
+    | ImageEvent
     | OutOfReach
     | TimerFired
     | Asked
@@ -334,6 +362,17 @@ class WaitGently(Struct, frozen=True):
     """
 
     on: bool
+
+
+class PullImage(Struct, frozen=True):
+    """See to it that the image is there, pulled where its source says so.
+
+    `known`: the id that it had for this run before, empty where it had none. Answered by
+    ImageReady or ImageFailed, perhaps after PullBegun.
+    """
+
+    source: ImageSource
+    known: str
 
 
 class Launch(Struct, frozen=True):
@@ -430,6 +469,7 @@ Instruction: TypeAlias = (
     | Release
     | ReserveGang
     | WaitGently
+    | PullImage
     | Launch
     | HoldQueue
     | StopAttempt

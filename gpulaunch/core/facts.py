@@ -18,6 +18,7 @@ from gpulaunch.core.model import (
     End,
     Gpu,
     GpuState,
+    ImageSource,
     JobState,
     LadderStep,
     RunState,
@@ -271,6 +272,24 @@ class GpuDrained(Struct, frozen=True):
     on: bool
 
 
+class PullBegun(Struct, frozen=True):
+    """The image of jobs' containers is not there, and is being pulled."""
+
+    source: ImageSource
+
+
+class ImageKnown(Struct, frozen=True):
+    """The image of jobs' containers is there, as this; `pulled`: it came just now.
+
+    `id` is what command lines name, `digest` what people compare; it may be empty.
+    """
+
+    source: ImageSource
+    id: str
+    digest: str
+    pulled: Sparse[bool] = False
+
+
 class AdmissionPaused(Struct, frozen=True):
     """Nothing new is started, until each of those that paused the run lets it go on."""
 
@@ -315,6 +334,8 @@ RunFact: TypeAlias = (
     | JobsArchived
     | JournalCompacted
     | ListClosed
+    | PullBegun
+    | ImageKnown
     | AdmissionPaused
     | AdmissionContinued
     | StopAsked

@@ -26,6 +26,7 @@ from gpulaunch.core.waiting import (
     SETTLED,
     UNKNOWN,
     Asking,
+    AwaitingImage,
     Blocked,
     Delayed,
     Idle,
@@ -93,12 +94,16 @@ def may_go_ahead(state: State, node: Node) -> None:
 
 
 def _advance(state: State, node: Node) -> None:
-    """Move on a job whose needs are met: to delayed, idle, asking for services, or ready."""
+    """Move on a job whose needs are met: to what else it waits for, or ready."""
     if early := too_early(state, node):
         _wait(state, node, early)
         return
     if node.job.service and node.dependants and not node.serving.waiters:
         node.become(IDLE)
+        return
+    if source := state.jobs.images.lacked_by(node):
+        node.become(AwaitingImage(source))
+        state.jobs.images.add(node, source)
         return
     missing = tuple(service for service in node.links.services if not service.answers)
     if missing:
@@ -109,6 +114,12 @@ def _advance(state: State, node: Node) -> None:
         return
     node.become(READY)
     state.jobs.waiting.push(node)
+
+
+def move_on(state: State, node: Node) -> None:
+    """Let a job go on to what else it waits for, as what it waited for may be there."""
+    leave(state, node)
+    _advance(state, node)
 
 
 def too_early(state: State, node: Node) -> NotDue | Delayed | None:
@@ -152,10 +163,14 @@ def leave(state: State, node: Node) -> None:
         state.jobs.delayed -= 1
     if isinstance(node.state, NotDue):
         del state.jobs.dues.waiting[node]
+    if isinstance(node.state, AwaitingImage):
+        state.jobs.images.remove(node, node.state.source)
     if isinstance(node.state, Asking):
         for service in node.state.services:
             service.serving.waiters.discard(node)
-            if not service.serving.waiters and isinstance(service.state, Ready | Asking):
+            if not service.serving.waiters and isinstance(
+                service.state, Ready | Asking | AwaitingImage
+            ):
                 leave(state, service)
                 service.become(IDLE)
 
@@ -164,16 +179,14 @@ def retry_due(state: State, name: str) -> None:
     """Let a job go on whose retry's delay is over, or which is due."""
     node = state.jobs.nodes.get(name)
     if node is not None and isinstance(node.state, Delayed | NotDue):
-        leave(state, node)
-        _advance(state, node)
+        move_on(state, node)
 
 
 def service_ready(state: State, service: Node) -> None:
     assert service.attempt is not None
     service.become(Launched(service.attempt, answers=True))
     for node in sorted(service.serving.waiters, key=lambda asker: asker.order):
-        leave(state, node)
-        _advance(state, node)
+        move_on(state, node)
     service.serving.waiters.clear()
 
 
@@ -184,8 +197,7 @@ def service_down(state: State, service: Node) -> None:
     service.become(Launched(service.state.attempt))
     for node in service.dependants:
         if isinstance(node.state, Ready):
-            leave(state, node)
-            _advance(state, node)
+            move_on(state, node)
 
 
 # ── Ends and new beginnings ─────────────────────────────────────────────────────────────────

@@ -55,7 +55,7 @@ def _under_way(state: State, policy: InEngineQueue, node: Node) -> tuple[Attempt
     scarce = bool(node.job.demand.uses) or policy.limit is not None
     if not isinstance(node.state, Blocked) or scarce or graph.too_early(state, node):
         return ()
-    if node.links.services or node.job.service:
+    if node.links.services or node.job.service or state.jobs.images.lacked_by(node):
         return ()
     open_needs = [n for n in node.links.needs if state.record(n).state != "succeeded"]
     lives = [state.attempts.get(need.attempt) for need in open_needs if need.attempt]

@@ -20,6 +20,7 @@ from gpulaunch.core.model import (
     Cancelled,
     End,
     Gpu,
+    ImageSource,
     Instant,
     Interrupted,
     JobState,
@@ -75,6 +76,7 @@ class Ledger(Struct):
     """Jobs that `jobs` has no more; `counts` has them all the same."""
     archived_failure: str = ""  # the newest of them that failed
     history: tuple[str, ...] = ()  # the files that hold what is recorded of them
+    images: dict[ImageSource, f.ImageKnown] = field(default_factory=dict)  # as last known
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Change the state by one fact. Raises KeyError for a job that was never added."""
@@ -149,6 +151,8 @@ class Ledger(Struct):
                 self._open(fact, at)
             case f.ListClosed():
                 self.complete = True
+            case f.ImageKnown(source):
+                self.images[source] = fact
             case f.JobsArchived():
                 self._archive(fact)
             case f.JournalCompacted():

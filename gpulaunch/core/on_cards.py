@@ -235,7 +235,8 @@ def _are_to_come(state: State, demand: Demand) -> bool:
     alike = [known for known in state.jobs.demands if known.same_seat(demand)]
     begun = (live for live in state.attempts if live.behind is None)
     running = sum(live.demand.same_seat(demand) for live in begun)
-    running += sum(node.job.demand.same_seat(demand) for node in state.jobs.dues.waiting)
+    far = (state.jobs.dues.waiting, *state.jobs.images.waiting.values())
+    running += sum(node.job.demand.same_seat(demand) for nodes in far for node in nodes)
     return sum(state.jobs.demands[known] for known in alike) > running
 
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
-from gpulaunch.core.model import JobState, Outcome, RunState, Sparse
+from gpulaunch.core.model import ImageSource, JobState, Outcome, RunState, Sparse
 
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
@@ -103,6 +103,13 @@ class NeededBy(Struct, frozen=True):
     """A job that waits needs this service again."""
 
     job: str
+
+
+class ImageUnavailable(Struct, frozen=True):
+    """The image of the job's container cannot be had; `why` says what to do, in one line."""
+
+    image: str
+    why: str
 
 
 class TokensShort(Struct, frozen=True):
@@ -253,6 +260,16 @@ class NotBefore(Struct, frozen=True):
     seconds: float
 
 
+class NeedsImage(Struct, frozen=True):
+    """The image of the job's container is not there yet.
+
+    `progress`: how much of it has been pulled, in words; empty while that is not known.
+    """
+
+    source: ImageSource
+    progress: str = ""
+
+
 class NeedsReady(Struct, frozen=True):
     """The job waits for these services to be ready."""
 
@@ -382,6 +399,7 @@ WaitReason: TypeAlias = (
     | NothingStarts
     | RetryIn
     | NotBefore
+    | NeedsImage
     | NeedsReady
     | NeedsEnd
     | NeedsStart
@@ -410,6 +428,7 @@ JobReason: TypeAlias = (
     | ServiceOver
     | NeedUnmet
     | NeededBy
+    | ImageUnavailable
     | TokensShort
     | CardsShort
     | CardsCapped

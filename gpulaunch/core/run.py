@@ -18,6 +18,7 @@ from gpulaunch.core import (
     deadlock,
     due,
     graph,
+    images,
     on_cards,
     relisting,
     requests,
@@ -160,7 +161,7 @@ def _may_start_more(state: State, event: ev.Event) -> bool:
     if isinstance(event, f.AttemptStarted):  # another attempt may be launched behind it
         live = None if state.config.queues else state.attempts.get(event.attempt)
         return live is not None and bool(live.demand.worker)
-    return not isinstance(event, f.AttemptQueued | f.AttemptWarned)
+    return not isinstance(event, f.AttemptQueued | f.AttemptWarned | f.PullBegun)
 
 
 def _on(state: State, event: ev.Event) -> None:
@@ -184,6 +185,12 @@ def _on(state: State, event: ev.Event) -> None:
             if live is not None and live.service and not live.stopping and not live.service.answers:
                 state.effects.fact(event)
                 graph.service_ready(state, live.service)
+        case f.PullBegun():
+            images.begun(state, event)
+        case ev.ImageReady():
+            images.ready(state, event)
+        case ev.ImageFailed():
+            images.failed(state, event)
         case ev.Misplaced():
             _misplaced(state, event)
         case ev.Ended():
@@ -309,6 +316,7 @@ def _settle_down(state: State) -> None:
         admission.admit(state)
     else:
         state.effects.emit(ev.SetTimer(ev.Timer("deadlock"), state.now.mono + 0.001))
+    images.ask(state)
     due.give_back(state)
     due.watch(state)
     spare.give_way(state)

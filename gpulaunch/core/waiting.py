@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from gpulaunch.core.model import AttemptId, Demand, Job
+from gpulaunch.core.model import AttemptId, Demand, ImageSource, Job
 
 Key: TypeAlias = tuple[int, float, float, int]
 Entry: TypeAlias = "tuple[int, float, float, int, int, Node]"
@@ -44,6 +44,12 @@ class NotDue(Struct, frozen=True):
     at: float
 
 
+class AwaitingImage(Struct, frozen=True):
+    """The image of the job's container is not there yet."""
+
+    source: ImageSource
+
+
 class Idle(Struct, frozen=True):
     """A service that no job asks for yet."""
 
@@ -72,8 +78,10 @@ class Settled(Struct, frozen=True):
     """The job is over, or this supervisor leaves it as it is."""
 
 
-NodeState: TypeAlias = Blocked | Delayed | NotDue | Idle | Asking | Ready | Launched | Settled
-Waiting = (Blocked, Delayed, NotDue, Idle, Asking, Ready)
+NodeState: TypeAlias = (
+    Blocked | Delayed | NotDue | AwaitingImage | Idle | Asking | Ready | Launched | Settled
+)
+Waiting = (Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready)
 """The states of a job that waits, for `isinstance`."""
 FOCUSED = (Ready, Asking)
 """The states in which a job may stay the only one that may start."""
@@ -82,10 +90,14 @@ UNKNOWN, IDLE, READY, SETTLED = Blocked(), Idle(), Ready(), Settled()
 """States that all jobs share, of which there may be a hundred thousand."""
 
 TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
-    Blocked: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Launched, Settled),
-    Delayed: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Settled),
-    NotDue: (Blocked, Delayed, NotDue, Idle, Asking, Ready, Settled),
-    Idle: (Blocked, NotDue, Asking, Ready, Settled),
+    Blocked: (
+        *(Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready),
+        *(Launched, Settled),
+    ),
+    Delayed: (Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready, Settled),
+    NotDue: (Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready, Settled),
+    AwaitingImage: (Blocked, NotDue, Idle, Asking, Ready, Settled),
+    Idle: (Blocked, NotDue, AwaitingImage, Asking, Ready, Settled),
     Asking: (Blocked, NotDue, Idle, Asking, Ready, Settled),
     Ready: (Blocked, NotDue, Idle, Asking, Ready, Launched, Settled),
     Launched: (Blocked, Launched, Settled),
@@ -372,6 +384,36 @@ class DueTimes(Struct, eq=False):
         return None
 
 
+class ImageWaits(Struct, eq=False):
+    """The images of jobs' containers: `ready` ones, and by source who is `waiting` for others.
+
+    `asked`: those that the engine was asked for and has not answered for, each with whether it is
+    being pulled.
+    """
+
+    waiting: dict[ImageSource, dict[Node, None]] = field(default_factory=dict)
+    asked: dict[ImageSource, bool] = field(default_factory=dict)
+    ready: set[ImageSource] = field(default_factory=set)
+
+    def lacked_by(self, node: Node) -> ImageSource | None:
+        """Return the image that has to be there before the job starts; None where it is."""
+        container = node.job.container
+        source = None if container is None else container.source
+        return None if source in self.ready else source
+
+    def add(self, node: Node, source: ImageSource) -> None:
+        self.waiting.setdefault(source, {})[node] = None
+
+    def remove(self, node: Node, source: ImageSource) -> None:
+        del self.waiting[source][node]
+        if not self.waiting[source]:
+            del self.waiting[source]
+
+    def who_waits(self, source: ImageSource) -> list[Node]:
+        """Return the jobs that wait for this image, in the order of the list."""
+        return sorted(self.waiting.get(source, ()), key=lambda node: node.order)
+
+
 class Jobs(Struct, eq=False):
     """All jobs by name, those of them that are `services`, and what is counted of them.
 
@@ -392,6 +434,7 @@ class Jobs(Struct, eq=False):
     demands: Counter[Demand] = field(default_factory=Counter)
     perhaps_ahead: dict[Node, None] = field(default_factory=dict)
     dues: DueTimes = field(default_factory=DueTimes)
+    images: ImageWaits = field(default_factory=ImageWaits)
     added: int = 0
 
     def __iter__(self) -> Iterator[Node]:

@@ -10,7 +10,16 @@ from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.state import InEngineQueue, State
-from gpulaunch.core.waiting import Asking, Blocked, Delayed, Idle, Launched, Node, NotDue
+from gpulaunch.core.waiting import (
+    Asking,
+    AwaitingImage,
+    Blocked,
+    Delayed,
+    Idle,
+    Launched,
+    Node,
+    NotDue,
+)
 
 _NEAREST: tuple[r.Nearness, ...] = ("running", "queued", "waiting")
 
@@ -45,6 +54,8 @@ def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
             return r.RetryIn(until - now.mono)
         case NotDue(at):
             return r.NotBefore(at, at - now.utc)
+        case AwaitingImage(source):
+            return r.NeedsImage(source)
         case Idle():
             return Because("unasked")
         case Asking():

@@ -197,6 +197,7 @@ def _of_run(ledger: Ledger) -> tuple[object, ...]:
         ledger.pauses,
         ledger.stopping,
         ledger.complete,
+        ledger.images,
     )
 
 

@@ -149,6 +149,8 @@ def _still_true(facts: Sequence[f.Fact], horizon: int, opening: int) -> frozense
                 last[f.RunClosed] = index  # its exit status is kept through an opening
             case f.Noted():
                 last[f.Noted, index] = index
+            case f.ImageKnown(source):
+                last[f.ImageKnown, source] = index
             case _ if index < opening:
                 pass
             case f.GpuChanged(gpu) | f.GpuDrained(gpu):

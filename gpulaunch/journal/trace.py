@@ -24,8 +24,10 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
+    Container,
     Demand,
     DueTime,
+    ImageSource,
     Instant,
     Job,
     Ladder,
@@ -42,7 +44,7 @@ Result: TypeAlias = Fact | Instruction
 
 
 class TracedJob(Struct, frozen=True):
-    """What the core reads of a Job. `service`: it is one."""
+    """What the core reads of a Job. `service`: it is one. `image`: its container's."""
 
     name: str
     group: int
@@ -59,18 +61,22 @@ class TracedJob(Struct, frozen=True):
     digest: str
     ladder: Ladder | None = None
     service: bool = False
+    image: ImageSource | None = None
 
     @classmethod
     def of(cls, job: Job) -> TracedJob:
         same = {name: getattr(job, name) for name in _SAME}
-        return cls(**same, service=job.service is not None)
+        image = None if job.container is None else job.container.source
+        return cls(**same, service=job.service is not None, image=image)
 
     def job(self) -> Job:
         same = {name: getattr(self, name) for name in _SAME}
-        return Job(run="", **same, service=Service("") if self.service else None)
+        service, image = Service("") if self.service else None, self.image
+        container = None if image is None else Container(image.image, image.engine, pull=image.pull)
+        return Job(run="", **same, service=service, container=container)
 
 
-_SAME = [name for name in TracedJob.__struct_fields__ if name != "service"]
+_SAME = [name for name in TracedJob.__struct_fields__ if name not in ("service", "image")]
 
 
 class JobsSubmitted(Struct, frozen=True):

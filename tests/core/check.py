@@ -14,7 +14,7 @@ from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, State
-from gpulaunch.core.waiting import Blocked, Delayed, Launched, NotDue, Ready
+from gpulaunch.core.waiting import AwaitingImage, Blocked, Delayed, Launched, NotDue, Ready
 
 
 def check(run: Run) -> None:
@@ -22,6 +22,7 @@ def check(run: Run) -> None:
     state = run._state
     assert not (run.finished and state.cards.held()), "a finished run holds a lease"
     check_jobs(state)
+    check_images(state)
     check_cards(state)
     check_workers(state)
     check_behind(state)
@@ -89,6 +90,26 @@ def check_jobs(state: State) -> None:
     assert jobs.dues.waiting.keys() == not_due, "another number of jobs is not due"
     watched = jobs.dues.watched
     assert not not_due or watched is not None, f"nobody looks when {len(not_due)} jobs are due"
+
+
+def check_images(state: State) -> None:
+    """Check that who waits for an image waits for its own, which is not there and was asked for."""
+    images = state.jobs.images
+    waiting = [node for node in state.jobs if isinstance(node.state, AwaitingImage)]
+    for node in waiting:
+        assert isinstance(node.state, AwaitingImage)
+        source, container = node.state.source, node.job.container
+        own = container.source if container is not None else None
+        assert source == own, f"{node.name} waits for {source}, and needs {own}"
+        assert source not in images.ready, f"{node.name} waits for {source}, which is there"
+        assert node in images.waiting[source], f"nobody knows that {node.name} waits for {source}"
+        asked = source in images.asked or state.closed or not state.course.submitted
+        assert asked, f"{node.name} waits for {source}, which nobody was asked for"
+    counted = sum(len(nodes) for nodes in images.waiting.values())
+    assert counted == len(waiting), f"{counted} wait for images, {len(waiting)} found"
+    assert all(images.waiting.values()), "an image that nobody waits for is counted"
+    both = images.ready & images.asked.keys()
+    assert not both, f"{both} are there, and are asked for"
 
 
 def check_rest(state: State) -> None:

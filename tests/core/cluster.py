@@ -30,6 +30,7 @@ from gpulaunch.core.events import (
     Launch,
     Misplaced,
     Pause,
+    PullImage,
     Request,
     Retry,
     SetTimer,
@@ -50,6 +51,7 @@ from gpulaunch.core.model import (
     Exited,
     Failure,
     Gpu,
+    ImageSource,
     Instant,
     Interrupted,
     Job,
@@ -66,6 +68,7 @@ from tests.core.check import check, check_definition
 from tests.core.edits import Edited
 from tests.core.ladders import LadderRule
 from tests.core.options import config
+from tests.core.pulls import Pulls
 from tests.core.timers import timer_name
 from tests.core.world import EPOCH, turn
 
@@ -130,6 +133,8 @@ class Cluster:
         self.done: set[str] = set()
         self.left: list[AttemptId] = []
         self.crashes = self.ahead = self.shared = 0
+        self.pulls = Pulls()
+        self.pulling: list[ImageSource] = []
         self.log: list[str] = []
         self.replayed = Ledger()
         self.ladders = LadderRule()
@@ -158,6 +163,7 @@ class Cluster:
         """Hand events in together, and carry out what comes back, strictly."""
         self.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
         for event in events:
+            self.pulls.hear(event, self.run)
             for job in event.jobs if isinstance(event, Submitted) else ():
                 if job.not_before is not None:
                     self.dues.setdefault(job.name, job.not_before.utc)
@@ -167,6 +173,7 @@ class Cluster:
             if isinstance(result, Instruction):
                 self._carry_out(result)
         check(self.run)
+        self.pulls.check_heard(self.run, len(events) == 1)
         for record in self.run.ledger.open_attempts():
             state = self.run.ledger.jobs[record.id.job].state
             expected = "running" if record.started else "waiting"
@@ -187,6 +194,9 @@ class Cluster:
         match instruction:
             case Launch():
                 self._launch(instruction)
+            case PullImage(source):
+                self.pulls.ask(instruction, self.closed)
+                self.pulling.append(source)
             case StopAttempt(attempt, reason, by, _):
                 entry = self.entries.get(attempt)
                 known = entry or attempt in self._under_way() or attempt in self.left
@@ -207,6 +217,7 @@ class Cluster:
     def _launch(self, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
         check_definition(launch.job, self.jobs)
+        self.pulls.check_launch(launch.job)
         assert not launch.gpus, f"Launch({attempt}) on a card"
         assert launch.worker is None, f"Launch({attempt}) in a worker"
         assert not self.closed, f"Launch({attempt}) while nothing may start"
@@ -289,6 +300,8 @@ class Cluster:
             facts = [r for r in self._handle(self._arrived()) if not isinstance(r, Instruction)]
             self._record(facts[: self.rng.randint(0, len(facts))])
         self.inbox.clear()
+        self.pulling.clear()
+        self.pulls.forget(self.replayed)
         self.timers.clear()
         self.stopped = self.held = False
         self.paused = set()
@@ -453,14 +466,22 @@ class Cluster:
         self.now += 0.001
         if self.inbox and self.rng.random() < 0.6:
             self._deliver()
+        elif self.pulling and self.rng.random() < 0.3:
+            self._answer_pull()
         elif not self._happen():
             if self.inbox:
                 self._deliver()
+            elif self.pulling:
+                self._answer_pull()
             elif self.calm and self.run.ledger.paused is not None:
                 self._ask(GoOn())  # many failed alike: somebody says that the rest is to go on
             else:
                 return self._fire_timer()
         return True
+
+    def _answer_pull(self) -> None:
+        source = self.pulling.pop(self.rng.randrange(len(self.pulling)))
+        self.inbox.extend(self.pulls.answer(source, self.rng, self.calm))
 
     def _arrived(self) -> list[Event]:
         """The oldest events, as many as came in one turn."""
@@ -532,6 +553,7 @@ class Cluster:
             TimerFired(Timer("hold_out", nobody.job)),
             TimerFired(Timer("gang")),
             TimerFired(Timer("deadlock")),
+            *self.pulls.nonsense(),
         ]
         running = [entry.attempt for entry in self.entries.values() if entry.runs]
         if running and self.rng.random() < 0.1:

@@ -10,13 +10,18 @@ from msgspec.structs import replace
 
 from gpulaunch.core.events import Relisted
 from gpulaunch.core.model import Demand, Job
+from tests.core.pulls import IMAGES
 
 
 class Edited:
-    """A list of jobs that people change while it runs. `jobs`: as it is now."""
+    """A list of jobs that people change while it runs. `jobs`: as it is now.
+
+    `containers`: what decides which of them get into containers, and out; None: none does.
+    """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = tuple(jobs)
+        self.containers: random.Random | None = None
         self._gone: dict[str, Job] = {}
         self._changes = 0
 
@@ -39,13 +44,19 @@ class Edited:
         self._gone |= {job.name: job for job in self.jobs if job.name in gone}
         if _is_cyclic([*self.jobs, *self._gone.values(), *new, *back, *defined]):
             defined = [replace(job, needs=(), after=()) for job in defined]
-        newest = {job.name: job for job in (*defined, *new, *back)}
-        self.jobs = (*(newest.get(job.name, job) for job in left), *new, *back)
+        boxed = [self._boxed(job) for job in (*defined, *new, *back)]
+        newest = {job.name: job for job in boxed}
+        self.jobs = tuple(newest.get(job.name, job) for job in (*left, *new, *back))
         if not self.jobs:
             gone.discard("last")
             self.jobs = (Job("last", "true"),)
             newest["last"] = self.jobs[0]
         return Relisted(tuple(newest.values()), tuple(sorted(gone - newest.keys())))
+
+    def _boxed(self, job: Job) -> Job:
+        if self.containers is None or self.containers.random() < 0.6:
+            return job
+        return replace(job, container=self.containers.choice([None, *IMAGES]))
 
 
 def _is_cyclic(jobs: Sequence[Job]) -> bool:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpulaunch.core.model import Demand, DueTime, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
 from tests.core.ladders import LADDER
+from tests.core.pulls import in_containers
 from tests.core.world import EPOCH, GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
@@ -102,18 +103,22 @@ def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
     }
 
 
-def play(seed: int, sides: int = 1, archives: bool = True) -> World:
+def play(seed: int, sides: int = 1, archives: bool = True, images: bool = True) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
-    `archives`: in some histories, jobs that are over are archived.
+    `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
+    containers.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
     sizes = rng.choice([(), (), (80 * GIB, 40 * GIB), (48 * GIB, 80 * GIB, 80 * GIB)])
     world = World(pretend_gpus(cards, *sizes), rng)
+    aside = random.Random(f"images {seed}")
+    share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
     for number in range(sides):
-        jobs = random_jobs(rng, cards)
-        world.add(jobs, name="ABC"[number], **random_options(rng, cards))
+        jobs = in_containers(random_jobs(rng, cards), aside, share)
+        side = world.add(jobs, name="ABC"[number], **random_options(rng, cards))
+        side.list.containers = aside if share else None
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
     lively = rng.choice([0.0, 0.0, 0.05, 0.15])
@@ -151,7 +156,11 @@ def play_in_a_queue(seed: int) -> Cluster:
     if rng.random() < 0.3:
         jobs = alike(rng, jobs)
     most = rng.choice([1, 2, 3, 100])
-    cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)
+    aside = random.Random(f"images {seed}")
+    share = aside.choice([0.0, 0.0, 0.4, 0.9])
+    jobs = in_containers(jobs or (Job("j", "true"),), aside, share)
+    cluster = Cluster(jobs, rng, rng.randint(1, 3), cards, most, **options)
+    cluster.list.containers = aside if share else None
     nervous = rng.choice([0.0, 0.05, 0.2])
     lively = rng.choice([0.0, 0.0, 0.05, 0.15])
     for _ in range(rng.randint(0, 150)):

@@ -25,6 +25,7 @@ from gpulaunch.core.events import (
     Launch,
     LeaseLost,
     Occupied,
+    PullImage,
     Refused,
     Release,
     Request,
@@ -128,6 +129,9 @@ class Table:
                 return f"launch {what} on {on}{where}" + (f" %{share[1]}" if share else "")
             case EndWorker(worker, now):
                 return f"end worker {worker}" + (" now" if now else "")
+            case PullImage(source, known):
+                told = f", known as {known}" if known else ""
+                return f"pull {source.image} with {source.engine}{told}"
             case TakeBack(what):
                 return f"take back {what}"
             case Acquire(gpu):

@@ -22,6 +22,7 @@ from gpulaunch.core import (
     gang,
     graph,
     idle_workers,
+    images,
     in_queue,
     ledger,
     links,
@@ -33,7 +34,8 @@ from gpulaunch.core import (
     submission,
     waiting,
 )
-from gpulaunch.core.facts import AdmissionContinued, JobVanished
+from gpulaunch.core.events import ImageFailed, ImageReady
+from gpulaunch.core.facts import AdmissionContinued, JobVanished, PullBegun
 from gpulaunch.core.model import Demand, Job
 from gpulaunch.core.state import InEngineQueue, State
 from tests.core.cluster import Cluster
@@ -72,7 +74,7 @@ def test_every_history_in_an_engines_queue_keeps_every_invariant_and_ends(first:
 def test_an_attempt_that_had_not_begun_ends_after_two_crashes_in_a_row(
     seed: int, sides: int
 ) -> None:
-    play(seed, sides, archives=False)
+    play(seed, sides, archives=False, images=False)
 
 
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
@@ -92,7 +94,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
-        "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived"
+        "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
+        "PullBegun ImageReady ImageFailed ImageKnown"
     )
     for name in (*expected.split(" "), "taken back", "gave way", "WaitGently", "AttemptWarned"):
         assert seen[name], f"no history has {name}: {seen}"
@@ -109,7 +112,7 @@ def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
     expected = (
         "Launch StopAttempt SetTimer AttemptQueued AttemptStarted TimerFired Asked "
         "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
-        "Misplaced ahead shared Relisted"
+        "Misplaced ahead shared Relisted PullImage ImageReady ImageFailed"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -349,6 +352,97 @@ RELISTING = [
 ]
 
 
+def _wait_for_no_image(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting.ImageWaits, "lacked_by", lambda self, node: None)
+
+
+def _ask_for_an_image_again(patch: pytest.MonkeyPatch) -> None:
+    ask = images.ask
+
+    def broken(state: State) -> None:
+        state.jobs.images.asked.clear()
+        ask(state)
+
+    patch.setattr(images, "ask", broken)
+
+
+def _never_ask_for_an_image(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(images, "ask", lambda state: None)
+
+
+def _ask_for_images_while_nothing_starts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(images, "ask", _though_closed(images.ask))
+
+
+def _though_closed(ask: Any) -> Any:
+    def broken(state: State) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(State, "closed", None)
+            ask(state)
+
+    return broken
+
+
+def _take_any_answer(patch: pytest.MonkeyPatch) -> None:
+    """An answer counts though nobody asked."""
+    ready = images.ready
+
+    def broken(state: State, event: ImageReady) -> None:
+        state.jobs.images.asked.setdefault(event.source, False)
+        ready(state, event)
+
+    patch.setattr(images, "ready", broken)
+
+
+def _keep_a_failed_image_in_mind(patch: pytest.MonkeyPatch) -> None:
+    failed = images.failed
+
+    def broken(state: State, event: ImageFailed) -> None:
+        failed(state, event)
+        state.jobs.images.asked[event.source] = False
+
+    patch.setattr(images, "failed", broken)
+
+
+def _leave_them_waiting_for_an_image_that_failed(patch: pytest.MonkeyPatch) -> None:
+    def broken(state: State, event: ImageFailed) -> None:
+        state.jobs.images.asked.pop(event.source, None)
+
+    patch.setattr(images, "failed", broken)
+
+
+def _wait_for_an_image_beside_all_else(patch: pytest.MonkeyPatch) -> None:
+    """A job that leaves the wait for its image is counted there all the same."""
+    patch.setattr(waiting.ImageWaits, "remove", lambda self, node, source: None)
+
+
+def _forget_what_an_image_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(images, "ImageKnown", lambda source, *known: PullBegun(source))
+
+
+def _hand_over_ahead_of_the_image(patch: pytest.MonkeyPatch) -> None:
+    under_way = in_queue._under_way
+
+    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> tuple[object, ...]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waiting.ImageWaits, "lacked_by", lambda self, node: None)
+            return under_way(state, policy, node)
+
+    patch.setattr(in_queue, "_under_way", broken)
+
+
+IMAGES = [
+    _wait_for_no_image,
+    _ask_for_an_image_again,
+    _never_ask_for_an_image,
+    _ask_for_images_while_nothing_starts,
+    _keep_a_failed_image_in_mind,
+    _leave_them_waiting_for_an_image_that_failed,
+    _wait_for_an_image_beside_all_else,
+    _forget_what_an_image_was,
+]
+
+
 def _start_what_is_not_due(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(graph, "too_early", lambda state, node: None)
 
@@ -397,6 +491,8 @@ def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
     [
         *RELISTING,
         *ARCHIVING,
+        *IMAGES,
+        _take_any_answer,
         _skip_the_drain,
         _forget_the_tokens,
         _ignore_the_tokens,
@@ -511,6 +607,8 @@ def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
     "breakage",
     [
         *RELISTING,
+        *IMAGES,
+        _hand_over_ahead_of_the_image,
         _forget_the_tokens,
         _ignore_the_tokens,
         _never_skip,

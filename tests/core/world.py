@@ -43,6 +43,7 @@ from gpulaunch.core.events import (
     Misplaced,
     Occupied,
     Pause,
+    PullImage,
     Refused,
     Release,
     ReserveGang,
@@ -68,6 +69,7 @@ from gpulaunch.core.model import (
     Exited,
     Failure,
     Gpu,
+    ImageSource,
     Instant,
     Interrupted,
     Job,
@@ -88,6 +90,7 @@ from tests.core.check import check, check_definition
 from tests.core.edits import Edited
 from tests.core.ladders import LadderRule
 from tests.core.options import config
+from tests.core.pulls import Pulls
 from tests.core.timers import timer_name
 
 GIB = 1 << 30
@@ -190,6 +193,7 @@ class Side:
     dues: dict[str, float] = field(default_factory=dict)  # as first read
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
     archived: Counter[str] = field(default_factory=Counter)
+    pulls: Pulls = field(default_factory=Pulls)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -308,6 +312,7 @@ class World:
         side.away.clear()
         side.unleased.clear()
         side.words.clear()
+        side.pulls.forget(side.replayed)
         side.asleep = side.gathered = False
         side.stopped, side.paused = False, set()
         side.crashes += 1
@@ -358,6 +363,7 @@ class World:
         side.just_ended = {event.attempt for event in events if isinstance(event, Ended)}
         for event in events:
             self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
+            side.pulls.hear(event, side.run)
             for job in event.jobs if isinstance(event, Submitted) else ():
                 if job.not_before is not None:
                     side.dues.setdefault(job.name, job.not_before.utc)
@@ -383,6 +389,7 @@ class World:
             if isinstance(result, Instruction):
                 self._carry_out(side, result)
         check(side.run)
+        side.pulls.check_heard(side.run, len(events) == 1)
         self._check_elsewhere(side)
 
     def _check_elsewhere(self, side: Side) -> None:
@@ -446,6 +453,9 @@ class World:
                 assert not self._idle_on(gpu), f"Drain({gpu}) with a worker on it"
                 place.draining = True
                 self._later(side.name, lambda: self._drained(side, place))
+            case PullImage(source):
+                side.pulls.ask(instruction, self._closed(side))
+                self._later(side.name, partial(self._answer_pull, side, source))
             case Launch():
                 side.ladders.launched(instruction)
                 self._launch(side, instruction)
@@ -523,6 +533,7 @@ class World:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
         uuids = [gpu.uuid for gpu in launch.gpus]
         check_definition(job, side.jobs)
+        side.pulls.check_launch(job)
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
         due = side.dues.get(job.name, 0.0)
@@ -657,6 +668,9 @@ class World:
 
     def _later(self, who: str, act: Callable[[], None]) -> None:
         self.pending.append((who, act))
+
+    def _answer_pull(self, side: Side, source: ImageSource) -> None:
+        side.inbox.extend(side.pulls.answer(source, self.rng, self.calm))
 
     def _answer(self, side: Side, place: Place) -> None:
         uuid = place.gpu.uuid
@@ -1136,6 +1150,7 @@ class World:
             AttemptWarned(attempt, SentWarning(self.instant, 12, 1, "timeout")),
             Granted("GPU-99", 1),
             HolderChanged(uuid, "somebody else"),
+            *side.pulls.nonsense(),
         ]
         answered = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
         known = uuid in side.asking or uuid in side.away or uuid in side.unleased

@@ -17,6 +17,7 @@ from gpulaunch.core.facts import (
     Fact,
     GpuChanged,
     GpuReported,
+    ImageKnown,
     JobsArchived,
     JobSet,
     JobSettled,
@@ -25,7 +26,7 @@ from gpulaunch.core.facts import (
     RunClosed,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job
+from gpulaunch.core.model import AttemptId, End, Exited, ImageSource, Instant, Job
 from gpulaunch.journal import compaction, thinning
 from gpulaunch.journal.append import BusyJournalError, Journal, ShorterJournal
 from gpulaunch.journal.compaction import CannotCompactError, compact
@@ -187,16 +188,23 @@ def test_any_history_of_a_core_is_compacted_without_a_loss(tmp_path: Path, seed:
     assert sorted(everything(rundir)) == sorted(before.jobs)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        JobSet("j7", {"priority": "5"}),
+        ImageKnown(ImageSource("img", "docker"), "sha256:1", "sha256:1"),
+    ],
+)
 def test_what_a_compaction_would_lose_is_refused(
-    rundir: RunDir, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    rundir: RunDir, journal: Journal, monkeypatch: pytest.MonkeyPatch, lost: Fact
 ) -> None:
     for name in NAMES:
         write(journal, job(name))
-    write(journal, [JobSet("j7", {"priority": "5"})])
+    write(journal, [lost])
     divide = thinning.Thinning.divide
 
     def broken(self: thinning.Thinning, index: int, fact: Fact) -> thinning.Two:
-        return (None, None) if isinstance(fact, JobSet) else divide(self, index, fact)
+        return (None, None) if fact == lost else divide(self, index, fact)
 
     monkeypatch.setattr(thinning.Thinning, "divide", broken)
     held = rundir.events.read_bytes()
