@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.core import events as ev
 from gpulaunch.core.causes import Because, EndCause, Quoted, RecordingFailed, SignalCaught
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
-from gpulaunch.core.reasons import WaitReason
+from gpulaunch.core.reasons import NeedsImage, WaitReason
 from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
@@ -28,7 +30,7 @@ from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.loop import Loop
 from gpulaunch.views.terminal import View
-from gpulaunch.wording import job_reason
+from gpulaunch.wording import job_reason, pull
 
 RECORD_PATIENCE = 60.0
 """Seconds for which the journal may be unwritable before the run is stopped."""
@@ -146,9 +148,11 @@ class Supervisor:
     def why_waiting(self, job: str) -> WaitReason | None:
         """Return why the job waits; None for a job that does not wait.
 
-        Why an attempt in the engine's queue waits, the engine is asked.
+        Why an attempt in the engine's queue waits, and how far a pull is, the engine is asked.
         """
         own = self._run.why_waiting(job, self._clock())
+        if isinstance(own, NeedsImage):
+            return replace(own, progress=self._engine.pulls().get(own.source, ""))
         attempt = self._run.in_queue(job)
         if attempt is None:
             return own
@@ -323,7 +327,8 @@ class Supervisor:
             self._loop.call_at("tick", at, self._tick)
 
     def _tick(self) -> None:
-        self._view.tick(self._clock(), self._run.ledger)
+        doing = [pull(source, text) for source, text in self._engine.pulls().items()]
+        self._view.tick(self._clock(), self._run.ledger, doing)
 
     # ── When the run cannot be recorded ─────────────────────────────────────────────────────────
 

@@ -18,6 +18,7 @@ from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import (
     AttemptId,
     GpuState,
+    ImageSource,
     Instant,
     Interrupted,
     JobState,
@@ -70,6 +71,7 @@ class LineFormatter:
         self._quiet = quiet
         self._cards: dict[str, GpuState] = {}
         self._draining: dict[str, float] = {}
+        self._pulls: dict[ImageSource, float] = {}
         self._ended: dict[str, AttemptId] = {}
         self._burst: list[EventLine] = []
         self._planning = False
@@ -185,6 +187,11 @@ class LineFormatter:
             case f.GpuDrained(gpu, on):
                 what = "given back: no new starts there" if on else "used again"
                 return _line(at, "warn", "drain", _card(gpu, ledger), what)
+            case f.PullBegun(source):
+                self._pulls[source] = at.mono
+                return _line(at, "calm", "pulling", source.image, f"with {source.engine}")
+            case f.ImageKnown():
+                return self._image(fact, at)
         return _about_run(fact, at, ledger)
 
     def _attempt_of(self, name: str, ledger: Ledger) -> AttemptRecord | None:
@@ -207,6 +214,13 @@ class LineFormatter:
             del self._cards[uuid]
             return _line(at, "calm", "card", _card(uuid, ledger), "came free")
         return None
+
+    def _image(self, fact: f.ImageKnown, at: Instant) -> EventLine:
+        begun = self._pulls.pop(fact.source, None)
+        detail = ", ".join(filter(None, [fact.source.engine, words.short_digest(fact.digest)]))
+        seconds = None if begun is None else at.mono - begun
+        verb = "pulled" if fact.pulled else "found"
+        return _line(at, "calm", verb, fact.source.image, detail, seconds)
 
 
 def unused(record: GpuRecord) -> str:

@@ -46,6 +46,12 @@ def standing(ledger: Ledger) -> str:
     return "follows its inputs until gpulaunch finish"
 
 
+def short_digest(digest: str) -> str:
+    """Return as much of a digest as people compare: `sha256:0123456789ab`."""
+    algorithm, colon, digits = digest.partition(":")
+    return f"{algorithm}{colon}{digits[:12]}"
+
+
 def rough(seconds: float) -> str:
     """Return a span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
     minutes = round(seconds / 60)

@@ -57,6 +57,13 @@ Attempts in a queue
   `now`, and the engine can neither end them nor tell their state, it may post `OutOfReach` after a
   bounded time: the supervisor exits then, and they stay without an end, for `adopt`.
 
+Images
+  `PullImage(source)` comes once for each source until it is answered: by `ImageReady`, or by
+  `ImageFailed`, after which it may come again. Where the image is not there and is pulled,
+  `PullBegun` may be posted before. Meanwhile `pulls` says how far that is. From `ImageReady` on
+  attempts of jobs with that source may be launched, and the image is there for them. A pull that no
+  job waits for any more goes on; it ends with the engine.
+
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `Ends` gives the same outcome
   to a later supervisor, until `recorded` has said that the journal has the end on disk. `adopt`
@@ -66,11 +73,11 @@ Records
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from gpulaunch.core.events import Event, Instruction, Launch
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.model import AttemptId, ImageSource
 
 Post: TypeAlias = Callable[[Event], None]
 
@@ -98,6 +105,12 @@ class Engine(Protocol):
         """Why a launched attempt has not started, in a few words; empty where that is not known.
 
         Never blocks: it returns what the engine last heard, and is called for many at once.
+        """
+
+    def pulls(self) -> Mapping[ImageSource, str]:
+        """Return the images that are being pulled, each with how far that is, in a few words.
+
+        Never blocks: it returns what the engine last heard, and is called for many jobs at once.
         """
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import TextIO
 
@@ -49,7 +49,7 @@ class LineView:
         if self._unwritten:
             self._write()
 
-    def tick(self, now: Instant, ledger: Ledger) -> None:
+    def tick(self, now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
         if self._flush_at is not None and now.mono >= self._flush_at:
             self._flush_at = None
             self._take(self._teller.flush())

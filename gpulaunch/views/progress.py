@@ -7,7 +7,7 @@ in `tick` (at most four times a second) and `close`, and none while the terminal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -45,9 +45,12 @@ _MARKS: dict[Tone, tuple[str, str]] = {
     "calm": ("·", "cyan"),
     "start": (" ", ""),
 }
-_VERB_FIRST = frozenset({"paused", "stopping", "note", "goes on"})
+_VERB_FIRST = frozenset({"paused", "stopping", "note", "goes on", "pulling"})
 _VERB_AFTER = frozenset(
-    {"skipped", "cancelled", "interrupted", "lost", "requeued", "vanished", "ready", "waits"}
+    {
+        *("skipped", "cancelled", "interrupted", "lost", "requeued", "vanished"),
+        *("ready", "waits", "pulled", "found"),
+    }
 )
 _BAD: dict[JobState, str] = {"failed": "bold red", "skipped": "yellow", "cancelled": "yellow"}
 _UNSAID = frozenset({"queued", "started", "planned"})
@@ -66,6 +69,7 @@ class ProgressView:
         self._teller, self._estimate = LineFormatter(), Estimate(earlier)
         self._lines: list[EventLine] = []
         self._seeded = self._changed = self._closed = False
+        self._doing: Sequence[str] = ()
         self._drawn_at = float("-inf")
         self._size = (0, 0)
 
@@ -79,7 +83,7 @@ class ProgressView:
             self._say(self._teller.tell(fact, at, ledger))
         self._changed = True
 
-    def tick(self, now: Instant, ledger: Ledger) -> None:
+    def tick(self, now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
         due = self.next_tick(now)
         if due is None or now.mono < due:
             return
@@ -89,6 +93,7 @@ class ProgressView:
             return
         if self._teller.holding and not self._changed:
             self._say(self._teller.flush())
+        self._doing = doing
         self._draw(now, ledger)
 
     def next_tick(self, now: Instant) -> float | None:
@@ -167,6 +172,8 @@ class ProgressView:
         rows: list[RenderableType] = ["", self._bar(ledger), self._figures(now, ledger)]
         if said := held_up(ledger, now):
             rows.append(Text(f" {said}", "yellow", no_wrap=True, overflow="ellipsis"))
+        for text in self._doing:
+            rows.append(Text(f" {words.visible(text)}", no_wrap=True, overflow="ellipsis"))
         rows.append("")
         room = max(1, self._console.height - len(rows) - 2)
         rows += self._rows(ledger, room, now)

@@ -9,7 +9,7 @@ may stop a run that works: what cannot be encoded is escaped, and a stream that 
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 from gpulaunch.core.facts import Fact
@@ -29,8 +29,8 @@ class View(Protocol):
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
 
-    def tick(self, now: Instant, ledger: Ledger) -> None:
-        """Show what has changed, if it is time to."""
+    def tick(self, now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
+        """Show what has changed, if it is time to. `doing`: what the run is at, beside its jobs."""
 
     def next_tick(self, now: Instant) -> float | None:
         """Return the monotonic time from which `tick` has something to do; None for nothing."""
@@ -43,7 +43,7 @@ class SilentView:
     """Shows nothing: standard output belongs to `--json`."""
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
-    def tick(self, now: Instant, ledger: Ledger) -> None: ...
+    def tick(self, now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None: ...
 
     def next_tick(self, now: Instant) -> float | None:
         return None

@@ -18,7 +18,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import AttemptEnded, AttemptQueued, AttemptStarted, Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Gpu, ImageSource, Instant, Interrupted
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
 from gpulaunch.engines.protocol import Post
@@ -42,6 +42,7 @@ class FakeEngine:
         self.seen: list[Instruction] = []
         self.kept_ends: list[AttemptId] = []
         self.foreseen: list[Launch] = []
+        self.pulling: dict[ImageSource, str] = {}
 
     def carry_out(self, instruction: Instruction) -> None:
         self.seen.append(instruction)
@@ -73,6 +74,9 @@ class FakeEngine:
 
     def why(self, attempt: AttemptId) -> str:
         return ""
+
+    def pulls(self) -> Mapping[ImageSource, str]:
+        return self.pulling
 
     def close(self) -> None:
         return None
@@ -158,7 +162,7 @@ class FakeView:
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
         self.seen.append(fact)
 
-    def tick(self, now: Instant, ledger: Ledger) -> None:
+    def tick(self, now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
         return None
 
     def next_tick(self, now: Instant) -> float | None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Ended, StopAttempt, StopReason
+from gpulaunch.core.events import Ended, ImageFailed, PullImage, StopAttempt, StopReason
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
     Exited,
+    ImageSource,
     Interrupted,
     Job,
     Ladder,
@@ -83,6 +84,13 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     assert bench.run.log(attempt).read_text() == f"{gpu.index}\n"
     bench.loop.turn(block=False)
     assert not bench.events
+
+
+def test_an_image_that_is_asked_for_is_answered_for_once(bench: Bench) -> None:
+    source = ImageSource("/no/such/image.sif", "apptainer", "never")
+    bench.engine.carry_out(PullImage(source, ""))
+    assert bench.expect(ImageFailed).source == source
+    assert bench.engine.pulls() == {}
 
 
 def test_a_launch_at_a_step_of_its_ladder_has_its_values(bench: Bench) -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 import gpulaunch.app.supervisor
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.core.causes import Because, Quoted
-from gpulaunch.core.events import Asked, Launch, Stop, Submitted, TakeBack
+from gpulaunch.core.events import (
+    Asked,
+    ImageFailed,
+    ImageReady,
+    Launch,
+    PullImage,
+    Stop,
+    Submitted,
+    TakeBack,
+)
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
@@ -21,7 +30,16 @@ from gpulaunch.core.facts import (
     RunOpened,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job
+from gpulaunch.core.model import (
+    AttemptId,
+    Container,
+    Demand,
+    Gpu,
+    ImageSource,
+    Instant,
+    Interrupted,
+    Job,
+)
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.journal.codec import now
@@ -290,3 +308,42 @@ def test_of_a_job_in_the_queue_ahead_of_its_needs_it_is_said_which_they_are() ->
     supervisor.serve(engine, Submitted((Job("a", "true"), Job("b", "true", needs=("a",)))))
     loop.close()
     assert told == ["needs a, which is in the queue; in Slurm's queue as 2 (Dependency)"]
+
+
+def test_of_a_job_that_waits_for_its_image_the_engine_says_how_far_that_is(world: World) -> None:
+    source = ImageSource("img", "docker")
+    told: list[str] = []
+    look = world.supervisor.why_waiting
+
+    def pull() -> None:
+        told.append(job_reason(look("a")))
+        world.engine.pulling[source] = "1.2 of 3.4 GB"
+        told.append(job_reason(look("a")))
+        world.supervisor.post(ImageReady(source, "sha256:1", "", True))
+
+    world.loop.call_after("test", 0.0, pull)
+    job = Job("a", "true", container=Container("img", "docker"))
+    world.supervisor.serve(world.engine, Submitted((job,)))
+    assert world.engine.seen[0] == PullImage(source, "")
+    assert told == [
+        "waits for its image img, which is being looked up",
+        "waits for its image img, which is being pulled: 1.2 of 3.4 GB",
+    ]
+    assert world.supervisor.ledger.state == "succeeded"
+
+
+def test_the_view_hears_what_is_pulled(world: World) -> None:
+    source = ImageSource("img", "docker")
+    world.view.next_tick = lambda now: now.mono  # type: ignore[method-assign, assignment]
+
+    def seen(now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
+        if not doing:
+            world.engine.pulling[source] = "1.2 of 3.4 GB"
+            return
+        assert doing == ["pulling img with docker: 1.2 of 3.4 GB"]
+        world.supervisor.post(ImageFailed(source, "no such image"))
+
+    world.view.tick = seen  # type: ignore[method-assign]
+    job = Job("a", "true", container=Container("img", "docker"))
+    world.supervisor.serve(world.engine, Submitted((job,)))
+    assert world.supervisor.ledger.state == "failed"

@@ -11,11 +11,13 @@ from gpulaunch.core.model import (
     End,
     Exited,
     Failure,
+    ImageSource,
     Interrupted,
     LadderStep,
     Lost,
     NotStarted,
 )
+from gpulaunch.core.reasons import ImageUnavailable
 from gpulaunch.views.lines import LineView
 from tests.views.history import History
 from tests.views.screen import Tty
@@ -311,3 +313,27 @@ def test_a_reader_that_goes_away_does_not_stop_the_run() -> None:
     closed = io.StringIO()
     closed.close()
     History(1, view=LineView(closed)).open()
+
+
+def test_a_pull_is_told_with_what_came_of_it() -> None:
+    digest = "sha256:0123456789abcdef0123456789abcdef"
+    pulled, there = ImageSource("registry/af3:1", "docker"), ImageSource("/a/b.sif", "apptainer")
+    run, stream = watched()
+    run.open().jobs("a").add(f.PullBegun(pulled)).pass_(200)
+    run.add(f.ImageKnown(pulled, digest, digest, pulled=True))
+    run.add(f.ImageKnown(there, "/a/b.sif", ""))
+    assert text(run, stream)[2:] == [
+        "pulling               registry/af3:1  with docker",
+        "pulled          3:20  registry/af3:1  docker, sha256:0123456789ab",
+        "found                 /a/b.sif  apptainer",
+    ]
+
+
+def test_jobs_whose_image_cannot_be_had_say_so_in_one_line() -> None:
+    run, stream = watched()
+    run.open().jobs(*"abcde")
+    for name in "abcde":
+        run.add(f.JobSettled(name, "failed", ImageUnavailable("img", "no such image")))
+    assert text(run, stream)[2:] == [
+        "failed                5 jobs  never started: its image img cannot be had: no such image"
+    ]

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import Exited
+from gpulaunch.core.model import Exited, ImageSource
 from gpulaunch.views.progress import ProgressView
 from gpulaunch.views.terminal import SafeStream, console_for
 from tests.views.history import History
@@ -34,12 +34,12 @@ class Watched:
         self.run = History(cards, simulated, self.view)
         self._read = 0
 
-    def tick(self) -> list[str]:
-        """The screen after a tick that was due."""
+    def tick(self, *doing: str) -> list[str]:
+        """The screen after a tick that was due, while the run is at that."""
         due = self.view.next_tick(self.run.now)
         if due is not None and due > self.run.mono:
             self.run.pass_(due - self.run.mono)
-        self.view.tick(self.run.now, self.run.ledger)
+        self.view.tick(self.run.now, self.run.ledger, doing)
         return self.lines
 
     def close(self) -> list[str]:
@@ -52,6 +52,25 @@ class Watched:
         self.screen.feed(text[self._read :])
         self._read = len(text)
         return self.screen.lines
+
+
+def test_what_is_pulled_stands_below_with_how_far_it_is_and_then_above() -> None:
+    source = ImageSource("img", "docker")
+    w = Watched(1)
+    w.run.open().jobs("a").add(f.PullBegun(source))
+    w.tick("pulling img with docker: 1.2 of 3.4 GB")
+    assert w.tick("pulling img with docker: 3.3 of 3.4 GB")[-4:-2] == [
+        " 0 done · 0 running · 1 left · 0:01",
+        " pulling img with docker: 3.3 of 3.4 GB",
+    ]
+    w.run.pass_(60).add(f.ImageKnown(source, "sha256:1", "sha256:1", pulled=True))
+    lines = w.tick()
+    assert lines[:2] == [
+        " ·           nanobodies  run 20261120-074215-a1b2c3 on box, 1 card",
+        " ·           pulling: img  with docker",
+    ]
+    assert lines[2].split() == ["·", "1:01", "img", "pulled:", "docker,", "sha256:1"]
+    assert not any("GB" in line for line in lines)
 
 
 def test_finished_jobs_stand_above_what_runs_below() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -16,12 +16,14 @@ from gpulaunch.core.events import (
     Event,
     Instruction,
     Launch,
+    PullImage,
     StopAttempt,
     TakeBack,
 )
-from gpulaunch.core.model import AttemptId, End, Job, Lost
+from gpulaunch.core.model import AttemptId, End, ImageSource, Job, Lost
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.images import Images
 from gpulaunch.engines.local.attempts import LocalAttempts
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.local.containers import LeftContainers
@@ -54,6 +56,7 @@ class Local(LeaseUser):
         )
         self._metering = Metering(context, pool.gpus)
         self._left = LeftContainers(context)
+        self._images = Images(context)
         heard = replace(context, post=self._posted)
         self._slots = EndSlots(context.run.ends)
         self._attempts = LocalAttempts(
@@ -77,6 +80,8 @@ class Local(LeaseUser):
                 self._attempts.take_back(instruction)
             case EndWorker():
                 self._attempts.end_worker(instruction)
+            case PullImage():
+                self._images.pull(instruction)
             case _:
                 self._cards.carry_out(instruction)
         if isinstance(instruction, Acquire):
@@ -157,7 +162,11 @@ class Local(LeaseUser):
         """Return nothing: on this machine what is launched starts at once."""
         return ""
 
+    def pulls(self) -> Mapping[ImageSource, str]:
+        return self._images.pulls()
+
     def close(self) -> None:
+        self._images.close()
         for waiter in self._keepers.values():
             self._context.loop.unwatch(waiter.fileno())
             waiter.close()

@@ -12,14 +12,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from gpulaunch.core.events import HoldQueue, Instruction, Launch, StopAttempt
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.events import HoldQueue, Instruction, Launch, PullImage, StopAttempt
+from gpulaunch.core.model import AttemptId, ImageSource
 from gpulaunch.engines.context import SCARCE, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.images import Images
 from gpulaunch.engines.prepare import OutputDirs
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
@@ -53,6 +54,7 @@ class SlurmEngine:
         self._environ = script.environment(context.base)
         self._records = DiskRecords(run)
         self._diagnosis = EndDiagnosis(context.run, context.warn)
+        self._images = Images(context)
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
         self._recorded: Sequence[AttemptId] = ()
@@ -72,9 +74,13 @@ class SlurmEngine:
         )
 
     def carry_out(self, instruction: Instruction) -> None:
-        if not isinstance(instruction, Launch | StopAttempt | HoldQueue):
-            raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
-        self._tell(instruction)
+        match instruction:
+            case PullImage():
+                self._images.pull(instruction)
+            case Launch() | StopAttempt() | HoldQueue():
+                self._tell(instruction)
+            case _:
+                raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
 
     def foresee(self, launches: Sequence[Launch]) -> None:
         """Do nothing: what comes next is in the queue long before."""
@@ -100,8 +106,12 @@ class SlurmEngine:
     def why(self, attempt: AttemptId) -> str:
         return why(self._state, attempt)
 
+    def pulls(self) -> Mapping[ImageSource, str]:
+        return self._images.pulls()
+
     def close(self) -> None:
-        """Close descriptors and running calls. Attempts stay in Slurm's hands."""
+        """Close descriptors, pulls and running calls. Attempts stay in Slurm's hands."""
+        self._images.close()
         for held, _ in self._state.trailing.values():
             script.forget_silence(self._run, held.id)
         if unneeded := probe.unneeded(self._state):

@@ -1,0 +1,129 @@
+"""Pulls the images of jobs' containers, each in a process of its own, several at once.
+
+    PullImage ─▶ gpulaunch.containers.pulling ─┬ progress ─▶ PullBegun, once, and `pulls`
+                                               ├ ready ────▶ ImageReady
+                                               └ failed ───▶ ImageFailed, as for one that dies
+
+What an image is called on a command line is known from `ImageReady` on (`id_of`). This module knows
+no container engine.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from gpulaunch.core.events import ImageFailed, ImageReady, PullImage
+from gpulaunch.core.facts import PullBegun
+from gpulaunch.core.model import ImageSource
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.pool import cache_directory
+from gpulaunch.helper_process import Helper, command
+
+PULLING = "gpulaunch.containers.pulling"
+"""The module whose `main` pulls one image, and says how that goes."""
+
+
+class _Progress(Struct, frozen=True, tag_field="said", tag="progress"):
+    text: str
+
+
+class _Ready(Struct, frozen=True, tag_field="said", tag="ready"):
+    id: str
+    digest: str
+    pulled: bool
+
+
+class _Failed(Struct, frozen=True, tag_field="said", tag="failed"):
+    why: str
+
+
+_Said: TypeAlias = _Progress | _Ready | _Failed
+_DECODER: msgspec.json.Decoder[_Said] = msgspec.json.Decoder(_Said)
+
+
+class Images:
+    """Owns the processes that pull. `module`: what each of them runs."""
+
+    def __init__(self, context: RunContext, module: str = PULLING) -> None:
+        self._context = context
+        self._module = module
+        self._helpers: dict[ImageSource, Helper] = {}
+        self._progress: dict[ImageSource, str] = {}  # of those that are not answered yet
+        self._ids: dict[ImageSource, str] = {}
+
+    def pull(self, instruction: PullImage) -> None:
+        """Begin to see to it that the image is there. Answered through `post`; never blocks."""
+        source = instruction.source
+        if (before := self._helpers.get(source)) is not None:
+            before.close()  # it has said that it failed, and is on its way out
+        helper = self._helpers[source] = Helper(
+            self._context.loop, partial(self._said, source), partial(self._ended, source)
+        )
+        self._progress[source] = ""
+        try:
+            helper.start(self._command(instruction), self._context.base)
+        except OSError as error:  # processes, memory or descriptors are scarce
+            self._answer(ImageFailed(source, f"no process to pull it: {error.strerror}"))
+
+    def id_of(self, source: ImageSource) -> str:
+        """Return what command lines name the image. Raises KeyError before it is there."""
+        return self._ids[source]
+
+    def pulls(self) -> dict[ImageSource, str]:
+        """Return the images that are being pulled, each with how far that is, in words."""
+        return {source: text for source, text in self._progress.items() if text}
+
+    def close(self) -> None:
+        """End all pulls."""
+        for helper in self._helpers.values():
+            helper.close()
+        self._helpers.clear()
+
+    def _command(self, instruction: PullImage) -> list[str]:
+        source = instruction.source
+        asked = {
+            "engine": source.engine,
+            "image": source.image,
+            "pull": source.pull,
+            "known": instruction.known,
+            "cache": os.path.join(cache_directory(self._context.base), "images"),
+        }
+        return command(self._module, msgspec.json.encode(asked).decode(), title="pulling")
+
+    def _said(self, source: ImageSource, line: bytes) -> None:
+        if source not in self._progress:
+            return
+        with suppress(msgspec.DecodeError):  # a program's own words, which lead to no answer
+            match _DECODER.decode(line):
+                case _Progress(text):
+                    if not self._progress[source]:
+                        self._context.post(PullBegun(source))
+                    self._progress[source] = text
+                case _Ready(id, digest, pulled):
+                    self._ids[source] = id
+                    self._answer(ImageReady(source, id, digest, pulled))
+                case _Failed(why):
+                    self._answer(ImageFailed(source, why))
+
+    def _ended(self, source: ImageSource, status: int | None) -> None:
+        """Forget a helper that is gone; answer for it where it did not."""
+        del self._helpers[source]
+        if source not in self._progress:
+            return
+        if status is None:
+            how = "does not end"
+        elif status < 0:
+            how = f"was killed by signal {-status}"
+        else:
+            how = f"ended with status {status}"
+        self._answer(ImageFailed(source, f"what was to pull it {how}, and did not say why"))
+
+    def _answer(self, event: ImageReady | ImageFailed) -> None:
+        del self._progress[event.source]
+        self._context.post(event)
