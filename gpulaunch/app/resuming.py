@@ -180,7 +180,7 @@ def _go_on(
         replace_file(run.next_jobs_file(), plan.text)
         epoch = manifests.this_epoch(ledger.opening.epoch + 1, iso(now().utc), sys.argv)
         kept = replace(
-            manifest.again(epoch),
+            manifest.again(epoch).with_images(ledger.images.values()),
             engine=pool.engine,
             slurm=options.slurm,
             choices=options.choices,

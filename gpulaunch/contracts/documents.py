@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypedDict
 
-from gpulaunch.core.model import AttemptState, GpuState, JobState, RunState
+from gpulaunch.core.model import AttemptState, ContainerEngine, GpuState, JobState, RunState
 from gpulaunch.metrics.model import PinState
 
 Version = Annotated[Literal[1], "the version of this document"]
@@ -24,6 +24,15 @@ class SecondsLeft(TypedDict):
     high: Annotated[int, "at most, in seconds"]
 
 
+class RunImage(TypedDict):
+    """An image of the containers that the run's jobs run in."""
+
+    image: Annotated[str, "as the job file names it; a file by its absolute path"]
+    engine: Annotated[ContainerEngine, "what runs its containers"]
+    id: Annotated[str, "what was run: a digest, or a file's path"]
+    digest: Annotated[str, "of its content; empty where the engine tells none"]
+
+
 class RunHeader(TypedDict):
     """The run as a whole."""
 
@@ -39,6 +48,9 @@ class RunHeader(TypedDict):
     counts: Annotated[dict[JobState, int], "how many jobs there are in each state"]
     vanished: Annotated[int, "how many jobs are no longer in the job file, and are not run"]
     archived: Annotated[int, "how many of these are archived, and in `jobs` with --all only"]
+    images: Annotated[
+        list[RunImage], "the images of its jobs' containers, as far as they are known"
+    ]
     seconds_left: Annotated[SecondsLeft | None, "of a live run"]
     next_command: Annotated[str | None, "the command that goes on with it"]
 

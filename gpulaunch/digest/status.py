@@ -128,6 +128,15 @@ def status_json(run: Standing) -> StatusDocument:
             "counts": {name: ledger.counts[name] for name in STATES},
             "vanished": ledger.vanished,
             "archived": ledger.archived.total(),
+            "images": [
+                {
+                    "image": source.image,
+                    "engine": source.engine,
+                    "id": known.id,
+                    "digest": known.digest,
+                }
+                for source, known in ledger.images.items()
+            ],
             "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
             "next_command": run.next_command,
         },

@@ -11,7 +11,7 @@ import pwd
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch import __version__
-from gpulaunch.core.model import Gpu
+from gpulaunch.core.facts import ImageKnown
+from gpulaunch.core.model import ContainerEngine, Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
@@ -51,12 +52,22 @@ class Epoch(Struct, frozen=True):
     command: tuple[str, ...]
 
 
+class Image(Struct, frozen=True):
+    """An image of the containers that jobs run in: as it was named, and what that was."""
+
+    image: str
+    engine: ContainerEngine
+    id: str
+    digest: str
+
+
 class Manifest(Struct, frozen=True):
     """What `manifest.json` holds. `epochs` are the run's supervisors, oldest first.
 
     `job_file` is absolute; empty for a run without one (`map`). `engine` is that of the newest
     supervisor; `slurm` are its options by `--slurm`, `choices` its other ones. `directory` is where
-    the run lay when this was written; empty where an older version wrote it.
+    the run lay when this was written; empty where an older version wrote it. `images` are added as
+    they become known.
     """
 
     run: str
@@ -80,6 +91,7 @@ class Manifest(Struct, frozen=True):
     slurm: tuple[str, ...] = ()
     choices: Choices = NOTHING_CHOSEN
     directory: str = ""
+    images: tuple[Image, ...] = ()
 
     @property
     def latest(self) -> Epoch | None:
@@ -89,6 +101,11 @@ class Manifest(Struct, frozen=True):
     def again(self, epoch: Epoch) -> Manifest:
         """Return the manifest with one more supervisor's turn."""
         return replace(self, epochs=(*self.epochs, epoch))
+
+    def with_images(self, known: Iterable[ImageKnown]) -> Manifest:
+        """Return the manifest with these images, and no others."""
+        images = (Image(one.source.image, one.source.engine, one.id, one.digest) for one in known)
+        return replace(self, images=tuple(dict.fromkeys(images)))
 
 
 def collect(

@@ -1,6 +1,7 @@
 """Keeps a run's directory true to its facts: the journal first, then what is derived from it.
 
-Derived are `results/JOB` links and `joblog.tsv`. Only the journal is the truth.
+Derived are `results/JOB` links, `joblog.tsv` and the images in `manifest.json`. Only the journal is
+the truth.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
     Fact,
+    ImageKnown,
     JobAdded,
     JobSettled,
 )
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.errors import UsageError
+from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.finding import make_latest
 from gpulaunch.journal.joblog import JobLog
@@ -44,6 +48,7 @@ class Recorder:
         self._recorded_ends: list[AttemptId] = []
         self._synced_ends: list[AttemptId] = []
         self._scarcity: OSError | None = None
+        self._new_images = False
         self._begun = any(job.attempts for job in ledger.jobs.values())
 
     @property
@@ -88,11 +93,20 @@ class Recorder:
                 link_result(self._run, self._ledger, self._succeeded.popleft())
 
     def derive(self) -> None:
-        """Link the results and write the joblog's rows of the recorded ends."""
+        """Link the results, write the joblog's rows of the recorded ends, and name the images."""
         self.link_results()
+        if self._new_images:
+            self._new_images = False
+            self._name_images()
         rows, self._rows = self._rows, []
         if rows:
             self._joblog.ended([self._ledger.attempt(ended) for ended in rows], self._ledger)
+
+    def _name_images(self) -> None:
+        """Write the images that are known into the manifest; a later supervisor makes up for it."""
+        with suppress(OSError, UsageError):
+            named = self._run.read_manifest().with_images(self._ledger.images.values())
+            manifest.write(self._run.manifest, named)
 
     def sync(self) -> bool:
         """Sync the journal to disk; return whether it holds all lines.
@@ -137,6 +151,8 @@ class Recorder:
                 self._rows.append(attempt)
             case JobSettled(name, "succeeded"):
                 self._succeeded.append(name)
+            case ImageKnown():
+                self._new_images = True
 
 
 def _puts_off(fact: AdmissionPaused | JobAdded) -> bool:
@@ -144,7 +160,7 @@ def _puts_off(fact: AdmissionPaused | JobAdded) -> bool:
     return fact.by == "hours" if isinstance(fact, AdmissionPaused) else fact.due is not None
 
 
-_DERIVED = (AttemptEnded, JobSettled)
+_DERIVED = (AttemptEnded, JobSettled, ImageKnown)
 
 
 def link_result(run: RunDir, ledger: Ledger, job: str) -> None:

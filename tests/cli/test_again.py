@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from gpulaunch.core.facts import ImageKnown
+from gpulaunch.core.model import ImageSource
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.manifest import Image
+from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
 
 FIRST = """
@@ -172,3 +178,18 @@ def test_a_retry_where_nothing_failed_says_what_runs_the_cancelled(launcher: Lau
     where = f"gpulaunch-runs/{launcher.run.name}"
     said = f"nothing to do; 1 cancelled, to be run with: gpulaunch resume {where}"
     assert said in result.err
+
+
+def test_a_resume_names_the_images_that_a_killed_launcher_had_only_in_the_journal(
+    launcher: Launcher,
+) -> None:
+    launcher.file("jobs.yaml", FIRST)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    run = RunDir(launcher.run)
+    with Journal.reopen(run) as journal:
+        image = ImageSource("img", "docker")
+        journal.append([(ImageKnown(image, "sha256:1", "sha256:a"), now())])
+    assert launcher("resume").status == 1
+    assert run.read_manifest().images == (Image("img", "docker", "sha256:1", "sha256:a"),)
+    (named,) = launcher.status()["run"]["images"]
+    assert named["digest"] == "sha256:a"

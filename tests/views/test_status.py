@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
+from gpulaunch.core.model import AttemptId, Exited, ImageSource, Interrupted, Signaled
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.standing import print_status
@@ -49,6 +49,7 @@ def test_json_has_the_documented_shape() -> None:
         },
         "vanished": 1,
         "archived": 0,
+        "images": [],
         "seconds_left": None,
         "next_command": None,
     }  # fmt: skip
@@ -285,3 +286,14 @@ def test_times_of_an_earlier_run_say_how_long_a_first_start_takes() -> None:
     assert left(before) == {"low": 1140, "high": 1140}
     run.open()
     assert left(before) is None, "one that was taken up again knows by its own past"
+
+
+def test_json_names_the_images_that_are_known_as_they_were_last() -> None:
+    run = busy()
+    source = ImageSource("img:latest", "docker")
+    run.add(f.ImageKnown(source, "sha256:1", "sha256:a")).add(f.PullBegun(source))
+    run.add(f.ImageKnown(source, "sha256:2", "sha256:b", pulled=True))
+    found = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))
+    assert found["run"]["images"] == [
+        {"image": "img:latest", "engine": "docker", "id": "sha256:2", "digest": "sha256:b"}
+    ]
