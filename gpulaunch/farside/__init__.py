@@ -9,9 +9,11 @@ on a cluster's file system.
     proc.py     processes, as /proc has them
     shared.py   files on a file system that machines share: claims
     ports.py    reserved TCP ports
+    ending.py   ends as another process did
     client.py   starts a spawner and its pairs, and talks to them
     keeper/     the processes between the supervisor and a job
     node/       the program in a job's place on a node of a cluster
     serve/      a worker's own side
+    contain/    the program in a job's place where docker or podman runs it in a container
     preload/    a spawner in the jobs' interpreter
 """

@@ -30,6 +30,8 @@ static long number_of(struct fields *f, const char *text) {
   return 0;
 }
 
+long next_number(struct fields *f) { return number_of(f, next_field(f)); }
+
 static double seconds_of(struct fields *f, const char *text) { /* below zero: it is empty */
   if (!*text) return -1;
   char *end;
@@ -46,7 +48,7 @@ static long limit_of(struct fields *f, const char *text) { /* below zero: it is 
 
 /* A list that ends with NULL; empty where it has not as many fields as it says. */
 const char **next_list(struct fields *f, size_t *count) {
-  *count = (size_t)number_of(f, next_field(f));
+  *count = (size_t)next_number(f);
   if (f->wrong || *count > (size_t)(f->end - f->at)) { /* each field has one byte at least */
     f->wrong = true;
     *count = 0;

@@ -10,6 +10,7 @@
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
  *   keeper node RUN BATCH        the program in a job's place on a cluster's node: see node.c
+ *   keeper inside SOCKET         the first process of a job's container: see inside.c
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
   if (argc >= 4 && !strcmp(argv[1], "node")) _exit(node(argc, argv));
+  if (argc == 3 && !strcmp(argv[1], "inside")) return inside(argv[2]);
   if (argc != 2) return UNKNOWN_PROTOCOL;
   become_spawner(atoi(argv[1]));
 }

@@ -71,6 +71,7 @@ struct fields { /* a message, taken field by field; what it points to lives as l
 };
 const char *next_field(struct fields *f);
 bool next_flag(struct fields *f);
+long next_number(struct fields *f);
 const char **next_list(struct fields *f, size_t *count);
 
 struct launch {
@@ -105,6 +106,13 @@ void say_fields(int fd, const char *bytes, size_t size, const int *fds, int coun
  * `items`: what a worker reads and answers to; NULL: the job is none. */
 __attribute__((noreturn)) void become_job(const struct launch *l, int pipe, int go,
                                           const int *items);
+/* This process's environment, with the job's changes. */
+const char **environment_of(const struct launch *l);
+/* Only what makes a program of the job: its directory, and its file, found in that PATH. */
+__attribute__((noreturn)) void become_program(const struct launch *l, const char **environment,
+                                              int pipe);
+#define NO_PROGRAM 127 /* the status, as a shell has it, where a program is not there */
+#define UNFIT_PROGRAM 126 /* and where it is, and cannot be executed; that of `refuse` */
 /* Tell, through the pipe, why this process cannot become the job, and exit. */
 __attribute__((format(printf, 2, 3), noreturn)) void refuse(int pipe, const char *format, ...);
 
@@ -204,5 +212,9 @@ void spawner(int control);
 
 __attribute__((noreturn)) void become_spawner(int control);
 int node(int argc, char **argv);
+
+/* ── inside.c: the first process of a container ────────────────────────────────────────────────── */
+
+int inside(const char *path);
 
 #endif

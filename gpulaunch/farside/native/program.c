@@ -18,7 +18,7 @@ void refuse(int pipe, const char *format, ...) {
   va_start(list, format);
   vdprintf(pipe, format, list);
   va_end(list);
-  _exit(127);
+  _exit(UNFIT_PROGRAM);
 }
 
 static size_t name_size(const char *entry) { return strcspn(entry, "="); }
@@ -36,8 +36,7 @@ static bool is_changed(const struct launch *l, const char *entry) {
   return false;
 }
 
-/* The spawner's own environment, with the job's changes. */
-static const char **environment_of(const struct launch *l) {
+const char **environment_of(const struct launch *l) {
   size_t count = 0, n = 0;
   while (environ[count]) count++;
   const char **all = must(calloc(count + l->nset + 1, sizeof *all));
@@ -126,8 +125,10 @@ __attribute__((noreturn)) static void execute(int pipe, const char **argv, const
     from = strchr(from, ':');
     if (from) from++;
   }
-  if (!worst && direct) refuse(pipe, "there is no program %s", name);
-  if (!worst) refuse(pipe, "%s: not found in the job's PATH", name);
+  if (!worst) {
+    dprintf(pipe, direct ? "there is no program %s" : "%s: not found in the job's PATH", name);
+    _exit(NO_PROGRAM);
+  }
   struct stat seen;
   if (!stat(worst, &seen) && S_ISDIR(seen.st_mode))
     refuse(pipe, "%s is a directory, not a program", worst);
@@ -170,6 +171,11 @@ static int connect_worker(const int *items, int pipe) {
   return high;
 }
 
+void become_program(const struct launch *l, const char **environment, int pipe) {
+  enter(l->cwd, pipe);
+  execute(pipe, l->argv, environment);
+}
+
 void become_job(const struct launch *l, int pipe, int go, const int *items) {
   char byte;
   settle_in(station.self);
@@ -179,6 +185,5 @@ void become_job(const struct launch *l, int pipe, int go, const int *items) {
   open_log(l->log, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);
-  enter(l->cwd, pipe);
-  execute(pipe, l->argv, environment);
+  become_program(l, environment, pipe);
 }

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 
+from ..ending import die_by
 from .pipes import ANSWERS, LOADED, ItemPipes, open_log
 
 TYPE_CHECKING = False
@@ -195,16 +196,7 @@ class Lines:
         self.pump()
         self.listen()
         if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            try:
-                import resource
-
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped its own
-            except (ImportError, OSError, ValueError):
-                pass
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            die_by(os.WTERMSIG(status))
         code = os.WEXITSTATUS(status)
         if self.item is not None and self.item >= 0 and code == 0:
             self.say("worker: the program ended, with status 0, before it answered")

@@ -1,0 +1,105 @@
+"""The engine's client, and what else is asked of an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from ..wire import own_environment
+from .children import Child, adopt_orphans, inherited, spawn
+from .log import say
+from .record import INSIDE, Record
+from .signals import Signals
+
+# Seconds.
+# A client that is killed amid a start may leave a container that never runs. It gets the time to
+# come to its own end, for nobody lets the container's first process in any more.
+ABANDON_TIMEOUT, TERM_TIMEOUT, REMOVE_TIMEOUT = 3.0, 1.0, 3.0
+# To remove a container takes an engine ten seconds where its file system is large and the disk
+# slow. Nothing of it runs by then. Whoever asked for the end does not wait as long.
+REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT = 30.0, 5.0
+
+
+class EngineClient:
+    """What is asked of the engine for one container.
+
+    `held`: the job's descriptors that the carrier has still open, which no child of it has.
+    `run`: what runs the container, from the first moment on.
+    """
+
+    def __init__(self, record: Record, signals: Signals) -> None:
+        self.record = record
+        self.signals = signals
+        self.held = inherited()
+        self.environ = own_environment()
+        if record.warn:
+            signals.hear(record.warn)
+        if record.engine == "podman":
+            adopt_orphans()
+        self.run = self.child(self.record.start)
+
+    def variables(self) -> list[bytes]:
+        """Return NAME=VALUE for each variable that is sent inside."""
+        names = map(os.fsencode, self.record.inside)
+        return [name + b"=" + self.environ[INSIDE + name] for name in names]
+
+    def child(self, argv: list[str], quiet: bool = False) -> Child:
+        outside = {k: v for k, v in self.environ.items() if not k.startswith(INSIDE)}
+        return spawn(argv, outside, self.held, quiet)
+
+    def await_end(self, child: Child, seconds: float, asked: float | None = None) -> bool:
+        """Wait for a child's end; `asked`: only so long if the carrier was sent TERM."""
+        since = time.monotonic()
+        while not child.ended():
+            limit = asked if asked is not None and self.signals.asked else seconds
+            if time.monotonic() >= since + limit:
+                return False
+            self.signals.wait(since + limit)
+            self.signals.take()
+        return True
+
+    def end(self, child: Child) -> None:
+        child.kill(signal.SIGTERM)
+        if not self.await_end(child, TERM_TIMEOUT):
+            child.kill(signal.SIGKILL)
+            self.await_end(child, TERM_TIMEOUT)
+
+    def remove(self, seconds: float) -> bool:
+        """Have the container removed; False if that is not certain."""
+        child = self.child(self.record.remove, quiet=True)
+        if not self.await_end(child, seconds):
+            child.kill(signal.SIGKILL)
+            self.await_end(child, TERM_TIMEOUT)
+        return child.status == 0
+
+    def abandon(self) -> None:
+        """End a start that is not wanted any more.
+
+        The record stays where a container may have been made all the same: for others to remove.
+        """
+        if self.await_end(self.run, ABANDON_TIMEOUT) and self.run.left():
+            self.record.delete()
+            return
+        say(f"{self.record.engine} does not answer; the container was not started")
+        self.end(self.run)
+        self.remove(REMOVE_TIMEOUT)
+
+    def clear_away(self, above: int) -> None:
+        """Wait until the container is removed, all of whose processes have ended.
+
+        `above`: the parent of its first process, which for podman is a child of the carrier by now,
+        and has to clear away too.
+        """
+        known = self.await_end(self.run, REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT)
+        if known and above and self.record.engine == "podman":
+            with contextlib.suppress(ChildProcessError):
+                known = self.await_end(Child(above), REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT)
+        if known and (self.run.left() or self.remove(REMOVAL_TIMEOUT)):
+            self.record.delete()
+            return
+        name = self.record.name
+        engine = self.record.engine
+        say(f"{engine} did not remove the container {name} in time; its processes are gone")
+        self.end(self.run)

@@ -1,0 +1,56 @@
+"""What the supervisor wrote for the carrier: which container, and how it is begun and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from ..wire import Any
+
+INSIDE = b"GPULAUNCH_INSIDE_"  # before the name of a variable that is for inside
+
+
+class Record:
+    """The record, and its directory, which is the carrier's to remove.
+
+    `start`: the client's command line; `remove`: the one that removes the container, whatever its
+    state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`: of
+    the program inside; `warn`: the number of the job's warning signal, 0 for none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.folder = os.path.dirname(path)
+        self.fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with open(path, encoding="utf-8") as file:
+            known: dict[str, Any] = json.load(file)
+        self.engine: str = known["engine"]
+        self.name: str = known["name"]
+        self.image: str = known["image"]
+        self.start: list[str] = known["start"]
+        self.remove: list[str] = known["remove"]
+        self.answers: list[str] = known["answers"]
+        self.cwd: str = known["cwd"]
+        self.inside: list[str] = known["inside"]
+        self.unset: list[str] = known["unset"]
+        self.warn: int = known["warn"] or 0
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file beside the record, whole or not at all."""
+        draft = f".{name}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        file = os.open(draft, flags, 0o600, dir_fd=self.fd)
+        os.write(file, text.encode())
+        os.close(file)
+        os.rename(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def unlink(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self.fd)
+
+    def delete(self) -> None:
+        """Remove what is the carrier's here: nothing is left of the container."""
+        for name in ("socket", "pid", "record.json"):
+            self.unlink(name)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
