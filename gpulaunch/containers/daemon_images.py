@@ -48,7 +48,8 @@ class _Images:
             missing = f"{self._engine} pull {name}"
             raise PullError(pull_failures.never(self._engine, name, missing))
         try:
-            self._calls.pull(name, "pull", name)
+            as_pulled = image_names.pulled_as(self._engine, self._calls.request.image)
+            self._calls.pull(name, "pull", as_pulled)
         except DiskFullError:
             raise PullError(pull_failures.disk_full(self._engine, name, self._root())) from None
         return self._brought(name)

@@ -30,6 +30,15 @@ def bare(image: str) -> str:
     return image
 
 
+def pulled_as(engine: str, image: str) -> str:
+    """Return the name as docker's or podman's `pull` takes it.
+
+    podman keeps `docker://`, which tells it the registry of a name without a host: without that it
+    knows only those that its administrator listed.
+    """
+    return image if engine == "podman" and image.startswith("docker://") else bare(image)
+
+
 def host(image: str) -> str:
     """Return the registry's host that the name begins with, port included; or "".
 

@@ -38,6 +38,8 @@ def cannot_pull(engine: str, image: str, output: str, machine: str, tries: int =
         "absent": f"there is no image {image}: its registry does not know that name or tag;"
         " check how it is spelled",
         "name": f"{image} is no image's name that {engine} takes: {quote}",
+        "short": f"{engine} does not know which registry {image} is of: name it, as in"
+        f" HOST/{image}, or docker://{image} for docker's own",
         "network": f"the registry of {image} cannot be reached ({quote}):"
         f" tried {tries} times; check the network, then `gpulaunch retry`",
     }

@@ -21,12 +21,13 @@ Trouble: TypeAlias = Literal[
     "denied",
     "absent",
     "name",
+    "short",
     "network",
     "other",
 ]
 """What keeps an image away: its disk is full, the daemon's socket is not for this user, no daemon
 answers, TLS, too many pulls, none for this machine, a login is wanted, no access, no such image or
-tag, no name of an image, no connection, anything else."""
+tag, no name of an image, a name without a registry, no connection, anything else."""
 
 # In this order: "pull access denied ..., repository does not exist" is said of images that may be
 # there, and what goes wrong on the way to a registry may name what was asked there.
@@ -63,8 +64,9 @@ _KNOWN: tuple[tuple[Trouble, str], ...] = (
     (
         "name",
         r"invalid reference format|invalid image name|invalid image reference|bad uri"
-        r"|unsupported transport|could not parse reference|did not resolve to an alias",
+        r"|unsupported transport|could not parse reference|must be lowercase",
     ),
+    ("short", r"did not resolve to an alias"),
     (
         "network",
         r"connection refused|no such host|could not resolve|name resolution|time-?out\b|timed out"

@@ -13,6 +13,7 @@ from gpulaunch.containers.image_names import (
     host,
     is_file,
     loaded,
+    pulled_as,
 )
 from gpulaunch.containers.progress import PERIOD, ProgressPace, PullProgress
 
@@ -30,6 +31,13 @@ A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 )
 def test_docker_and_podman_take_a_name_without_its_scheme(image: str, name: str) -> None:
     assert bare(image) == name
+
+
+def test_podman_alone_is_told_that_a_name_is_of_docker_s_registry() -> None:
+    assert pulled_as("podman", "docker://lab/tool") == "docker://lab/tool"
+    assert pulled_as("podman", "podman://lab/tool") == "lab/tool"
+    assert pulled_as("podman", "lab/tool") == "lab/tool"
+    assert pulled_as("docker", "docker://lab/tool") == "lab/tool"
 
 
 @pytest.mark.parametrize(

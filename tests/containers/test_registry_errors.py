@@ -74,7 +74,7 @@ MESSAGES: list[tuple[Trouble, str]] = [
     ("platform", APPTAINER + "no child with platform linux/amd64 in index"),
     ("name", DOCKER + "invalid reference format: repository name must be lowercase"),
     ("name", 'Error: Invalid image name "BAD/x", expected colon-separated transport:reference'),
-    ("name", 'Error: short-name "x" did not resolve to an alias and no unqualified-search'),
+    ("short", 'Error: short-name "x" did not resolve to an alias and no unqualified-search'),
     ("name", "[ERROR] Invalid image reference: docker://BAD"),
     ("network", DOCKER + GET + "dial tcp 10.0.0.1:443: connect: connection refused"),
     ("network", DOCKER + GET + "dial tcp: lookup registry.example: no such host"),
@@ -221,6 +221,12 @@ def line(engine: str, output: str, image: str = "registry.example/x", tries: int
             "podman",
             "Error: it is a strange day\n",
             "podman cannot pull registry.example/x: it is a strange day",
+        ),
+        (
+            "podman",
+            'Error: short-name "lab/x" did not resolve to an alias and no unqualified-search',
+            "podman does not know which registry registry.example/x is of: name it, as in"
+            " HOST/registry.example/x, or docker://registry.example/x for docker's own",
         ),
         ("docker", "", "docker cannot pull registry.example/x: it said nothing"),
     ],

@@ -118,6 +118,10 @@ def keep(name):
 
 
 def pull(name):
+    if name.startswith("docker://"):
+        if ENGINE == "docker":
+            end("invalid reference format", FAILED)
+        name = name[len("docker://") :]
     word = name.rpartition("/")[2].partition(":")[0]
     if ENGINE == "docker":
         print("Using default tag: latest")
