@@ -44,7 +44,7 @@ _OF_DAEMONS: Mapping[str, str] = {
 }
 """docker's and podman's."""
 _LONG = {"d": "--detach", "i": "--interactive", "t": "--tty", "u": "--user", "w": "--workdir"}
-_SWITCHES = "ditPq"
+SWITCHES = "ditPq"
 """docker's and podman's options of one letter that take no value, and may stand together: -it."""
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
 _CARD = re.compile(r"(?:nvidia\.com/|/dev/nvidia).*", re.DOTALL)
@@ -76,7 +76,7 @@ def _options(word: str, following: str, daemons: bool) -> Iterator[tuple[str, st
     for place, letter in enumerate(word[1:], 2):
         value = word[place:].removeprefix("=") or following
         yield ("--env" if letter == "e" else _LONG.get(letter, f"-{letter}")), value
-        if letter not in _SWITCHES:
+        if letter not in SWITCHES:
             return
 
 

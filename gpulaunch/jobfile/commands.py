@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gpulaunch.containers.lines import DAEMONS, image_in
 from gpulaunch.jobfile.shell import BLANK, outline
 
 _TOKEN = re.compile(
@@ -45,6 +46,7 @@ BUILTINS = frozenset({
 """The words that bash runs itself: builtins and keywords."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _PROGRAM = re.compile(r"[\w./+@%:-]+", re.ASCII)
+_EXPANDED = re.compile(r"[$`\\*?\[]|\{\{")
 _OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
 
 
@@ -164,8 +166,7 @@ _WORDS = {
     "later": "has a daemon start it later: it does not end with the job, nor have its cards",
     "systemd": "has systemd start it, not this job: it does not end with the job",
     "container": "has a daemon start it, not this job: it does not end with the job and does not"
-    " see the job's cards alone; use apptainer or podman, or give it"
-    " --gpus device=$GPULAUNCH_GPU_UUID and stop it yourself",
+    " see the job's cards alone",
 }
 """What each kind of daemon does, behind the name of the command that asks it."""
 
@@ -183,13 +184,25 @@ def warnings_of(command: ShellCommand, typed: Callable[[Word], str]) -> Iterator
     program = command.program
     kind, said = daemon_of(program, [word.text for word in command.arguments])
     if command.name and kind:
-        yield CommandWarning("daemon", command.name, f"{said} {_WORDS[kind]}")
+        words = [command.name.text, *(plain(typed(word)) for word in command.arguments)]
+        mend = f"; {use_container(image_in(words))}" if kind == "container" else ""
+        yield CommandWarning("daemon", command.name, f"{said} {_WORDS[kind]}{mend}")
     for word in (*command.assignments, *(command.arguments if program in SETTERS else ())):
         if _sets_mask(typed(word)):
             yield CommandWarning("mask", word)
     for word in command.arguments if program == "unset" else ():
         if word.text == MASK:
             yield CommandWarning("mask", word)
+
+
+def plain(typed: str) -> str | None:
+    """Return a word without its quotes; None where the shell, or an item, makes another of it."""
+    return None if _EXPANDED.search(typed) else typed.replace("'", "").replace('"', "")
+
+
+def use_container(image: str) -> str:
+    """Return what to write in place of a command that starts a container, in words."""
+    return f"write container: {image or 'IMAGE'} in the job file, and its command as run:"
 
 
 def _sets_mask(typed: str) -> bool:
@@ -204,7 +217,7 @@ def daemon_of(program: str, arguments: Sequence[str]) -> tuple[str, str]:
     """Return the kind of daemon that a command asks to start processes, which are then not the
     job's, and how the command is called; ("", "") where they are its own.
     """
-    if program in ("docker", "nerdctl", "docker-compose"):
+    if program in DAEMONS:
         verb = _verb(arguments)
         return ("container", f"{program} {verb}") if verb else ("", "")
     asks = {

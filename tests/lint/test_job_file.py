@@ -117,6 +117,11 @@ COMMANDS = {
     "podman run --device nvidia.com/gpu=all image": "all-gpus",
     "podman run --gpus all image": "all-gpus",
     "docker run image": "daemon",
+    "nvidia-docker run image python x.py": "daemon",
+    "docker compose up": "daemon",
+    "apptainer exec --nv --cleanenv a.sif python x.py": "all-gpus",
+    "singularity run -C --nv a.sif": "all-gpus",
+    "export A=1; apptainer exec --containall --nv docker://a x": "all-gpus",
     "python -c 'import torch; torch.cuda.set_device(1)'": "device-index",
     "docker run --gpus '\"device=0\"' image": "own-mask",
     "docker run --gpus 1 image": "own-mask",
@@ -146,6 +151,13 @@ QUIET = [
     "accelerate launch --gpu_ids all --num_processes 1 x.py",
     "deepspeed x.py --deepspeed ds.json",
     "docker run --gpus device=$GPULAUNCH_GPU_UUID image || true  # gpulaunch: ok daemon",
+    "podman run --rm image python x.py",
+    "apptainer exec --nv a.sif python x.py",
+    "apptainer exec --cleanenv a.sif python x.py",
+    "apptainer exec --nv --cleanenv --env CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES a.sif x",
+    "APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES apptainer exec --nv -C a.sif x",
+    "export SINGULARITYENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\n"
+    "singularity exec --nv -C a.sif x",
     "export MASTER_PORT=${MASTER_PORT:-29500}",
     ': "${MASTER_PORT:=29500}"',
     '[ -n "$MASTER_PORT" ] || export MASTER_PORT=29500',
@@ -242,3 +254,51 @@ def test_each_command_s_findings_are_its_own(tmp_path: Path) -> None:
 def test_a_container_with_all_cards_is_told_once(tmp_path: Path) -> None:
     (found,) = report_on(tmp_path, _file("docker run --gpus all x")).findings
     assert "does not end with the job" in found.why
+
+
+CONTAINERS = {
+    "docker run --rm -it -v $PWD:/work --gpus all lab/boltz:1 python x.py": "lab/boltz:1",
+    "docker run --shm-size=8g -e A=b lab/boltz:1": "lab/boltz:1",
+    "docker run $OPTIONS lab/boltz:1": "IMAGE",
+    'docker run --rm "$IMAGE" python x.py': "IMAGE",
+    "docker exec c x": "IMAGE",
+    "docker compose up": "IMAGE",
+    "podman run --gpus all boltz x": "boltz",
+    "apptainer -q exec --nv -C -B /a:/b boltz.sif x": "boltz.sif",
+}
+
+
+@pytest.mark.parametrize("command", CONTAINERS)
+def test_who_starts_a_container_is_told_of_the_field_for_it(tmp_path: Path, command: str) -> None:
+    (found,) = report_on(tmp_path, _file(command)).findings
+    mend = f"write container: {CONTAINERS[command]} in the job file, and its command as run:"
+    assert found.mend.startswith(mend)
+
+
+def test_a_mask_that_the_job_hands_on_to_apptainer_is_enough(tmp_path: Path) -> None:
+    job = "run: [apptainer, exec, --nv, -C, a.sif, x]"
+    (found,) = report_on(tmp_path, f"jobs: [{{{job}}}]").findings
+    assert found.rule == "all-gpus"
+    handed = f"{job}, env: {{APPTAINERENV_CUDA_VISIBLE_DEVICES: '{{{{gpu_index}}}}'}}"
+    assert told(report_on(tmp_path, f"jobs: [{{{handed}}}]"), tmp_path) == []
+    for none in ("gpus: 0", "isolation: strict"):
+        assert told(report_on(tmp_path, f"jobs: [{{{job}, {none}}}]"), tmp_path) == []
+
+
+def test_a_jobs_own_container_is_none_that_its_command_starts(tmp_path: Path) -> None:
+    container = "container: {image: a, args: [--label, docker run --gpus all x]}"
+    text = f"jobs: [{{run: python x.py --device cuda:0, {container}}}]"
+    assert told(report_on(tmp_path, text), tmp_path) == []
+
+
+def test_of_a_job_in_a_container_only_what_is_mounted_is_read(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    inside = tmp_path / "inside"
+    for directory in (outside, inside):
+        directory.mkdir()
+        (directory / "x.py").write_text("import torch\ntorch.cuda.set_device(1)\n")
+    command = f"run: 'python {outside}/x.py; python x.py'"
+    text = f"jobs: [{{{command}, cwd: inside, container: a}}]"
+    assert told(report_on(tmp_path, text), tmp_path) == ["inside/x.py:2 device-index"]
+    mounted = text.replace("container: a", "container: {image: a, mounts: [outside]}")
+    assert len(report_on(tmp_path, mounted).findings) == 2

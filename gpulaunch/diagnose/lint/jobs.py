@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import shown
-from gpulaunch.diagnose.lint import shell
+from gpulaunch.diagnose.lint import shell, wording
 from gpulaunch.diagnose.lint.finding import Given
 from gpulaunch.diagnose.lint.follow import CommandStart, suspects_in_python
 from gpulaunch.diagnose.lint.runs import ProgramRun
@@ -34,7 +34,7 @@ _MATTERS = (
 """Not compiled before it is used: that takes 4 ms."""
 
 _WORTH = re.compile(
-    r"cuda|gpu|device|port|visible|docker|podman|nerdctl|parallel|nproc|proc|deepspeed|accelerate|tp"
+    r"cuda|gpu|device|port|visible|docker|podman|nerdctl|apptainer|singularity|parallel|nproc|proc|deepspeed|accelerate|tp"
     r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
     re.IGNORECASE,
 )
@@ -73,23 +73,27 @@ def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
 def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellScan:
     """Return what is suspect in a job's command, and what it runs."""
     if isinstance(job.run, tuple):
-        return _list([shown(text) for text in job.run], indices)
+        return _list(job, [shown(text) for text in job.run], indices)
     kind = dialect(job.shell)
-    return _script(shown(job.run), kind, indices) if kind else shell.ShellScan()
+    return _script(job, shown(job.run), kind, indices) if kind else shell.ShellScan()
 
 
-def _script(text: str, kind: str, indices: frozenset[str]) -> shell.ShellScan:
-    return shell.look(text, kind, suspects_in_python, indices)
+def _script(job: Job, text: str, kind: str, indices: frozenset[str]) -> shell.ShellScan:
+    return shell.look(text, kind, suspects_in_python, indices, _masks(job))
 
 
-def _list(words: list[str], indices: frozenset[str]) -> shell.ShellScan:
-    scan = shell.look_words(words, suspects_in_python, indices)
+def _list(job: Job, words: list[str], indices: frozenset[str]) -> shell.ShellScan:
+    scan = shell.look_words(words, suspects_in_python, indices, _masks(job))
     which, kind = script_in(words)
     if not which:
         return scan
-    inner = _script(words[which], kind, indices)
+    inner = _script(job, words[which], kind, indices)
     found = (replace(one, number=which) for one in inner.found)
     return shell.ShellScan((*scan.found, *found), inner.runs)
+
+
+def _masks(job: Job) -> list[str]:
+    return [name for name in job.env if wording.hands_on(name)]
 
 
 def script_in(words: list[str]) -> tuple[int, str]:

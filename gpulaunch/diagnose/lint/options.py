@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+from gpulaunch.containers.lines import DAEMONS, OWN, image_in, takes_value
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.finding import Suspect, option_name
+from gpulaunch.diagnose.lint.wording import MASK
 
 # fmt: off
 _INDEX = frozenset({
@@ -34,7 +37,8 @@ _TEXTUAL = frozenset({
     "nvidia-smi", "pkill", "pgrep", "curl", "wget", "pip", "conda", "which", "tee", "read", "in",
 })
 _SWITCHES = frozenset({"mmseqs", "foldseek", "colabfold_search", "colabfold_batch", "hmmsearch"})
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_CONTAINERS = DAEMONS | {"podman"}
+_CLEANED = frozenset({"-e", "--cleanenv", "-C", "--containall"})
 _ASKED_OF_SLURM = frozenset({"gres", "tres_per_task", "tres_per_job"})  # gpu:2 is how many
 _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 # fmt: on
@@ -50,14 +54,21 @@ AMBIGUOUS = frozenset({"--gpu", "-gpu"})
 Words = Sequence["str | None"]
 
 
-def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple[int, Suspect]]:
-    """Yield (number of the word, suspect). `indices`: options known to take a card's number."""
+def check(
+    words: Words, indices: frozenset[str] = frozenset(), handed_on: bool = False
+) -> Iterator[tuple[int, Suspect]]:
+    """Yield (number of the word, suspect). `indices`: options known to take a card's number.
+
+    `handed_on`: the mask reaches apptainer's containers by its variable.
+    """
     program = (words[0] or "").rpartition("/")[2] if words else ""
     if program in _TEXTUAL:
         return
     if program in _CONTAINERS:
         yield from _container(words)
         return
+    if program in OWN and not handed_on:
+        yield from _without_the_mask(words)
     launcher = _launcher(words)
     for at, option, value in settings(words):
         if option in _ASKED_OF_SLURM:
@@ -179,17 +190,32 @@ def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> S
 
 def _container(words: Words) -> Iterator[tuple[int, Suspect]]:
     """`docker run --gpus all`, or `--gpus device=0`, by any of their spellings."""
+    image = image_in(words)
     for at, option, value in settings(words):
         plain = (value or "").strip("\"'")
         if option == "gpus" and plain == "all":
-            yield at, wording.all_cards("--gpus all")
+            yield at, wording.all_cards("--gpus all", image)
         elif option == "device" and plain == "nvidia.com/gpu=all":
-            yield at, wording.all_cards(f"--device {plain}")
+            yield at, wording.all_cards(f"--device {plain}", image)
         elif option in ("gpus", "device") and _MACHINE_CARD.fullmatch(plain):
-            yield at, wording.machine_cards(f"--{option} {plain}")
+            yield at, wording.machine_cards(f"--{option} {plain}", image)
         elif option in ("e", "env") and plain.startswith("NVIDIA_VISIBLE_DEVICES="):
             which = plain.partition("=")[2]
             if which == "all":
-                yield at, wording.all_cards(f"--env {value}")
+                yield at, wording.all_cards(f"--env {value}", image)
             elif _MACHINE_CARD.fullmatch(which):
-                yield at, wording.machine_cards(f"--env {value}")
+                yield at, wording.machine_cards(f"--env {value}", image)
+
+
+def _without_the_mask(words: Words) -> Iterator[tuple[int, Suspect]]:
+    """`apptainer exec --nv --cleanenv`: cards, and nothing that says which are the job's."""
+    image = image_in(words)
+    own = list(words[: words.index(image)]) if image else []
+    unsure = any(
+        word is None and (before == "--env" or not takes_value(before))
+        for before, word in pairwise(own)
+    )
+    cleaned = next((at for at, word in enumerate(own) if word in _CLEANED), 0)
+    if not cleaned or unsure or "--nv" not in own or any(MASK in (word or "") for word in own):
+        return
+    yield cleaned, wording.mask_left_behind(own[cleaned] or "", image)

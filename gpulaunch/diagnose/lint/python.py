@@ -28,7 +28,8 @@ _WORTH = (
 )
 # fmt: on
 _SPEAKS = re.compile(
-    r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|docker|podman|\.to\(|spawn|\.system\(", re.I
+    r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|docker|podman|apptainer|singularity|\.to\(|spawn|\.system\(",
+    re.I,
 )
 """A file without any of these has nothing to find, whatever its tree."""
 _STARTS = re.compile("subprocess|system|popen")

@@ -8,7 +8,7 @@ Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -76,10 +76,17 @@ class ShellScan(Struct, frozen=True):
 
 
 def look(
-    script: str, dialect: str, in_python: InPython, indices: frozenset[str] = frozenset()
+    script: str,
+    dialect: str,
+    in_python: InPython,
+    indices: frozenset[str] = frozenset(),
+    masks: Collection[str] = (),
 ) -> ShellScan:
-    """Everything in a script, in the order of its commands."""
-    reader = _ShellReader(script, indices, in_python)
+    """Everything in a script, in the order of its commands.
+
+    `masks`: variables of the job's that hand its cards' mask on.
+    """
+    reader = _ShellReader(script, indices, in_python, masks=masks)
     reader.read_all(dialect)
     return ShellScan(tuple(reader.found[:MAX_SUSPECTS]), tuple(reader.runs[:MAX_SUSPECTS]))
 
@@ -105,11 +112,14 @@ def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
 
 
 def look_words(
-    words: Sequence[str], in_python: InPython, indices: frozenset[str] = frozenset()
+    words: Sequence[str],
+    in_python: InPython,
+    indices: frozenset[str] = frozenset(),
+    masks: Collection[str] = (),
 ) -> ShellScan:
     """Return what is suspect in a command that no shell reads, and what it runs."""
     places = [Word(word, 0, 0) for word in words]
-    reader = _ShellReader("", indices, in_python, typed=True)
+    reader = _ShellReader("", indices, in_python, typed=True, masks=masks)
     reader.read(command_of(places))
     numbers = {id(place): number for number, place in enumerate(places)}
     found = tuple(replace(one, number=numbers[id(one.word)]) for one in reader.found)
@@ -129,6 +139,7 @@ class _ShellReader:
         in_python: InPython,
         typed: bool = False,
         depth: int = 0,
+        masks: Collection[str] = (),
     ) -> None:
         self.script = script
         self.indices = indices
@@ -140,7 +151,7 @@ class _ShellReader:
         self.found: list[SuspectWord] = []
         self.runs: list[ProgramRun] = []
         self.asked: str = ""
-        self.own: set[str] = set()
+        self.own = set(masks)
         self.spent = 0
 
     def read_all(self, dialect: str) -> None:
@@ -166,7 +177,8 @@ class _ShellReader:
         self._slots(command)
         self._inside(command)
         words, values = self.handed_on((command.name, *command.arguments))
-        for number, suspect in options.check(values, self.indices):
+        handed_on = any(map(wording.hands_on, (*self.own, *self.known)))
+        for number, suspect in options.check(values, self.indices, handed_on):
             # A port by a variable was found where that got its value.
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
                 self._add(words[number], suspect, command.name)
@@ -248,7 +260,7 @@ class _ShellReader:
         before = self.found[-1] if self.found else None
         if before and before.suspect.rule == "daemon" and before.word is name:
             self.found.pop()
-            suspect = wording.by_daemon(suspect)
+            suspect = wording.by_daemon(suspect, before.suspect.mend)
         self.found.append(SuspectWord(word, suspect))
 
     def _warned(self, command: ShellCommand) -> None:

@@ -12,6 +12,7 @@ import re
 from msgspec.structs import replace
 
 from gpulaunch.diagnose.lint.finding import Suspect
+from gpulaunch.jobfile.commands import use_container
 
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -203,29 +204,45 @@ def mask_as_index() -> Suspect:
     )
 
 
-def all_cards(shown: str) -> Suspect:
+def all_cards(shown: str, image: str) -> Suspect:
     return Suspect(
         "all-gpus",
         f"{shown} gives the container every card of the machine, those of other jobs too",
-        "name the job's own: $GPULAUNCH_GPU_UUID",
+        f"{use_container(image)}, or name the job's own card: $GPULAUNCH_GPU_UUID",
     )
 
 
-def machine_cards(shown: str) -> Suspect:
+def machine_cards(shown: str, image: str) -> Suspect:
     return Suspect(
         "own-mask",
         f"{shown} counts the machine's cards, not the job's: it may be another job's card",
-        "name the job's own: $GPULAUNCH_GPU_UUID",
+        f"{use_container(image)}, or name the job's own card: $GPULAUNCH_GPU_UUID",
     )
 
 
-def by_daemon(suspect: Suspect) -> Suspect:
+def by_daemon(suspect: Suspect, mend: str) -> Suspect:
     """Return the suspect in the words for a container that a daemon starts, as docker does."""
     return replace(
         suspect,
         why=f"{suspect.why}; and a daemon starts it, so that it does not end with the job",
-        mend="write --gpus device=$GPULAUNCH_GPU_UUID and stop it yourself, or use apptainer or"
-        " podman",
+        mend=mend,
+    )
+
+
+def hands_on(variable: str) -> bool:
+    """Tell whether apptainer, or singularity, makes the mask in its container of a variable."""
+    return variable.endswith(f"ENV_{MASK}")
+
+
+def mask_left_behind(shown: str, image: str) -> Suspect:
+    """For a container with cards and without the caller's variables."""
+    return Suspect(
+        "all-gpus",
+        f"with {shown} the container gets no {MASK}: it sees every card of the machine, those of"
+        " other jobs too",
+        f"{use_container(image)}, or hand it on: --env {MASK}=${MASK}",
+        least=1,
+        strict="",
     )
 
 
