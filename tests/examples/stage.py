@@ -51,6 +51,8 @@ FILES = {
     "all.fa": ">one\nMKV\n",
     "tell.sh": "#!/bin/sh\n",
     "torch.py": TORCH,
+    "boltz.sif": "",
+    "models/weights.bin": "",
     "run_all.sh": "CUDA_VISIBLE_DEVICES=0 python predict.py inputs/a.fasta &\nwait\n",
 }
 PROGRAMS = ("chai-lab", "torchrun", "igfold")

@@ -15,6 +15,7 @@ RECIPES = sorted(CONFIGS.glob("*.yaml"))
 INPUTS = [
     *("inputs/a.fasta", "inputs/b.fasta", "inputs/a.yaml", "inputs/a.json"),
     *("sequences/a.fasta", "images/a.jpg", "texts/a.txt", "models/chat.gguf"),
+    *("databases/a.fasta", "huggingface/a", "cache/a", "boltz.sif", "colabfold.sif"),
 ]
 PROGRAMS = [
     *("run_alphafold.py", "embed.py", "merge.py", "score.py", "caption.py", "ask.py", "msa.py"),
@@ -39,7 +40,7 @@ def copied(recipe: Path, to: Path) -> Path:
 def test_there_is_a_recipe_for_each_system() -> None:
     assert {path.stem for path in RECIPES} == {
         *("alphafold3", "boltz", "chai-1", "colabfold", "embeddings", "evo2", "minicpm-v"),
-        *("petals", "privategpt", "slurm", "training-sweep"),
+        *("petals", "privategpt", "slurm", "training-sweep", "vllm"),
     }
 
 
@@ -66,6 +67,27 @@ def test_the_slurm_recipe_passes_check_for_slurm_as_well(beside_inputs: Path) ->
     assert done.returncode == 0, done.stderr
     assert "5 jobs on Slurm" in done.stdout
     assert "partition gpu, account lab, gres a100, --mem=64G, --constraint=nvme" in done.stdout
+
+
+@pytest.mark.parametrize("system", ["boltz", "colabfold"])
+def test_a_recipe_passes_check_with_its_container_taken_in(
+    system: str, beside_inputs: Path
+) -> None:
+    recipe = copied(CONFIGS / f"{system}.yaml", beside_inputs)
+    text = recipe.read_text().replace("# container: ", "container: ")
+    recipe.write_text(text.replace("/tmp/boltz-cache", f"{beside_inputs}/cache"))
+    plan = load(recipe, environ={})
+    assert {job.container.image for job in plan.jobs if job.container} == {
+        f"{beside_inputs}/{system}.sif"
+    }
+    assert all(job.container for job in plan.jobs)
+
+
+def test_alphafold3_and_vllm_run_in_their_own_images(beside_inputs: Path) -> None:
+    for system, image in (("alphafold3", "alphafold3"), ("vllm", "vllm/vllm-openai:latest")):
+        plan = load(copied(CONFIGS / f"{system}.yaml", beside_inputs), environ={})
+        images = [job.container and job.container.image for job in plan.jobs]
+        assert images == [image, image if system == "alphafold3" else None]
 
 
 def test_evo2_takes_one_card_for_7b_and_two_for_40b(beside_inputs: Path) -> None:
