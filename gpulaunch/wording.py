@@ -382,8 +382,8 @@ def card_reason(reason: r.CardReason | None) -> str:
 
 
 def pull(source: m.ImageSource, progress: str) -> str:
-    """Return what an engine is doing: `pulling img with docker: 1.2 of 3.4 GB`."""
-    return f"pulling {source.image} with {source.engine}: {progress}"
+    """Return what is being done: `pulling img: 1.2 of 3.4 GB`."""
+    return f"pulling {source.image}: {progress}"
 
 
 def run_reason(reason: r.RunReason | None) -> str:

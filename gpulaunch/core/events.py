@@ -21,7 +21,15 @@ from gpulaunch.core.facts import (
     PullBegun,
     ServiceReady,
 )
-from gpulaunch.core.model import AttemptId, End, Gpu, ImageSource, Job, LadderStep
+from gpulaunch.core.model import (
+    AttemptId,
+    ContainerEngine,
+    End,
+    Gpu,
+    ImageSource,
+    Job,
+    LadderStep,
+)
 from gpulaunch.core.reasons import PausedBy, RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
@@ -198,13 +206,14 @@ class WorkerEnded(Struct, frozen=True):
 class ImageReady(Struct, frozen=True):
     """The answer to PullImage: the image is there, pulled just now (`pulled`) or before.
 
-    `id` is what command lines name: a digest, or a file's path. `digest` is for people, and may be
-    empty.
+    `id` is what command lines of `engine` name: a digest, or a file's path. `digest` is for people,
+    and may be empty.
     """
 
     source: ImageSource
     id: str
     digest: str
+    engine: ContainerEngine
     pulled: bool
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from gpulaunch.core.model import (
     AttemptId,
+    ContainerEngine,
     DueTime,
     End,
     Gpu,
@@ -273,20 +274,22 @@ class GpuDrained(Struct, frozen=True):
 
 
 class PullBegun(Struct, frozen=True):
-    """The image of jobs' containers is not there, and is being pulled."""
+    """The image of jobs' containers is not there, and is being pulled, by this engine."""
 
     source: ImageSource
+    engine: ContainerEngine
 
 
 class ImageKnown(Struct, frozen=True):
     """The image of jobs' containers is there, as this; `pulled`: it came just now.
 
-    `id` is what command lines name, `digest` what people compare; it may be empty.
+    `id` is what command lines of `engine` name, `digest` what people compare; it may be empty.
     """
 
     source: ImageSource
     id: str
     digest: str
+    engine: ContainerEngine
     pulled: Sparse[bool] = False
 
 

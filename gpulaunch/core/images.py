@@ -46,7 +46,8 @@ def ready(state: State, event: ImageReady) -> None:
     images.ready.add(source)
     known = state.ledger.images.get(source)
     if event.pulled or known is None or (known.id, known.digest) != (event.id, event.digest):
-        state.effects.fact(ImageKnown(source, event.id, event.digest, event.pulled))
+        fact = ImageKnown(source, event.id, event.digest, event.engine, event.pulled)
+        state.effects.fact(fact)
     for node in images.who_waits(source):
         graph.move_on(state, node)
     for node in state.jobs if state.config.ahead else ():

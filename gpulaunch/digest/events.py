@@ -187,9 +187,9 @@ class LineFormatter:
             case f.GpuDrained(gpu, on):
                 what = "given back: no new starts there" if on else "used again"
                 return _line(at, "warn", "drain", _card(gpu, ledger), what)
-            case f.PullBegun(source):
+            case f.PullBegun(source, engine):
                 self._pulls[source] = at.mono
-                return _line(at, "calm", "pulling", source.image, f"with {source.engine}")
+                return _line(at, "calm", "pulling", source.image, f"with {engine}")
             case f.ImageKnown():
                 return self._image(fact, at)
         return _about_run(fact, at, ledger)

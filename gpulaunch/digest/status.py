@@ -131,7 +131,7 @@ def status_json(run: Standing) -> StatusDocument:
             "images": [
                 {
                     "image": source.image,
-                    "engine": source.engine,
+                    "engine": known.engine,
                     "id": known.id,
                     "digest": known.digest,
                 }

@@ -4,8 +4,7 @@
                                                ├ ready ────▶ ImageReady
                                                └ failed ───▶ ImageFailed, as for one that dies
 
-What an image is called on a command line is known from `ImageReady` on (`id_of`). This module knows
-no container engine.
+From `ImageReady` on the run's context says which engine has the image, and what that calls it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
+from gpulaunch.containers.engine_calls import PullRequest
 from gpulaunch.core.events import ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
-from gpulaunch.core.model import ImageSource
-from gpulaunch.engines.context import RunContext
+from gpulaunch.core.model import ContainerEngine, ImageSource
+from gpulaunch.engines.context import ImageHere, RunContext
 from gpulaunch.engines.pool import cache_directory
 from gpulaunch.helper_process import Helper, command
 
@@ -48,32 +49,38 @@ _DECODER: msgspec.json.Decoder[_Said] = msgspec.json.Decoder(_Said)
 
 
 class Images:
-    """Owns the processes that pull. `module`: what each of them runs."""
+    """Owns the processes that pull, each by an engine that fits its image.
 
-    def __init__(self, context: RunContext, module: str = PULLING) -> None:
+    `cluster`: jobs run on a cluster's nodes. `module`: what each process runs.
+    """
+
+    def __init__(self, context: RunContext, cluster: bool, module: str = PULLING) -> None:
         self._context = context
+        self._cluster = cluster
         self._module = module
         self._helpers: dict[ImageSource, Helper] = {}
         self._progress: dict[ImageSource, str] = {}  # of those that are not answered yet
-        self._ids: dict[ImageSource, str] = {}
+        self._installed = InstalledEngines(context.base)
 
     def pull(self, instruction: PullImage) -> None:
         """Begin to see to it that the image is there. Answered through `post`; never blocks."""
         source = instruction.source
+        try:
+            engine = self._installed.engine_for(source, self._cluster)
+        except NoEngineError as error:
+            self._progress[source] = ""
+            self._answer(ImageFailed(source, str(error)))
+            return
         if (before := self._helpers.get(source)) is not None:
             before.close()  # it has said that it failed, and is on its way out
         helper = self._helpers[source] = Helper(
-            self._context.loop, partial(self._said, source), partial(self._ended, source)
+            self._context.loop, partial(self._said, source, engine), partial(self._ended, source)
         )
         self._progress[source] = ""
         try:
-            helper.start(self._command(instruction), self._context.base)
+            helper.start(self._command(instruction, engine), self._context.base)
         except OSError as error:  # processes, memory or descriptors are scarce
             self._answer(ImageFailed(source, f"no process to pull it: {error.strerror}"))
-
-    def id_of(self, source: ImageSource) -> str:
-        """Return what command lines name the image. Raises KeyError before it is there."""
-        return self._ids[source]
 
     def pulls(self) -> dict[ImageSource, str]:
         """Return the images that are being pulled, each with how far that is, in words."""
@@ -85,29 +92,24 @@ class Images:
             helper.close()
         self._helpers.clear()
 
-    def _command(self, instruction: PullImage) -> list[str]:
+    def _command(self, instruction: PullImage, engine: ContainerEngine) -> list[str]:
         source = instruction.source
-        asked = {
-            "engine": source.engine,
-            "image": source.image,
-            "pull": source.pull,
-            "known": instruction.known,
-            "cache": os.path.join(cache_directory(self._context.base), "images"),
-        }
+        cache = os.path.join(cache_directory(self._context.base), "images")
+        asked = PullRequest(engine, source.image, source.pull, instruction.known, cache)
         return command(self._module, msgspec.json.encode(asked).decode(), title="pulling")
 
-    def _said(self, source: ImageSource, line: bytes) -> None:
+    def _said(self, source: ImageSource, engine: ContainerEngine, line: bytes) -> None:
         if source not in self._progress:
             return
         with suppress(msgspec.DecodeError):  # a program's own words, which lead to no answer
             match _DECODER.decode(line):
                 case _Progress(text):
                     if not self._progress[source]:
-                        self._context.post(PullBegun(source))
+                        self._context.post(PullBegun(source, engine))
                     self._progress[source] = text
                 case _Ready(id, digest, pulled):
-                    self._ids[source] = id
-                    self._answer(ImageReady(source, id, digest, pulled))
+                    self._context.images[source] = ImageHere(engine, id)
+                    self._answer(ImageReady(source, id, digest, engine, pulled))
                 case _Failed(why):
                     self._answer(ImageFailed(source, why))
 

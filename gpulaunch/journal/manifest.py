@@ -104,7 +104,7 @@ class Manifest(Struct, frozen=True):
 
     def with_images(self, known: Iterable[ImageKnown]) -> Manifest:
         """Return the manifest with these images, and no others."""
-        images = (Image(one.source.image, one.source.engine, one.id, one.digest) for one in known)
+        images = (Image(one.source.image, one.engine, one.id, one.digest) for one in known)
         return replace(self, images=tuple(dict.fromkeys(images)))
 
 

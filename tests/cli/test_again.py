@@ -188,7 +188,7 @@ def test_a_resume_names_the_images_that_a_killed_launcher_had_only_in_the_journa
     run = RunDir(launcher.run)
     with Journal.reopen(run) as journal:
         image = ImageSource("img", "docker")
-        journal.append([(ImageKnown(image, "sha256:1", "sha256:a"), now())])
+        journal.append([(ImageKnown(image, "sha256:1", "sha256:a", "docker"), now())])
     assert launcher("resume").status == 1
     assert run.read_manifest().images == (Image("img", "docker", "sha256:1", "sha256:a"),)
     (named,) = launcher.status()["run"]["images"]

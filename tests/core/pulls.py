@@ -49,11 +49,11 @@ class Pulls:
     def answer(self, source: ImageSource, rng: random.Random, calm: bool) -> list[Event]:
         """What the run is to be told of an image that it asked for."""
         self.answers += 1
-        begun: list[Event] = [PullBegun(source)] * rng.choice([0, 1, 1, 2])
+        begun: list[Event] = [PullBegun(source, "docker")] * rng.choice([0, 1, 1, 2])
         if not calm and rng.random() < 0.3:
             return [*begun, ImageFailed(source, "no such image")]
         id = rng.choice([self.ids.get(source, "id"), f"id{self.answers}"])
-        return [*begun, ImageReady(source, id, rng.choice(["", "digest"]), bool(begun))]
+        return [*begun, ImageReady(source, id, rng.choice(["", "digest"]), "docker", bool(begun))]
 
     def hear(self, event: Event, run: Run) -> None:
         """Note what the run is told just now."""
@@ -90,8 +90,8 @@ class Pulls:
             event
             for source in unasked
             for event in (
-                PullBegun(source),
-                ImageReady(source, "nonsense", "", True),
+                PullBegun(source, "docker"),
+                ImageReady(source, "nonsense", "", "docker", True),
                 ImageFailed(source, "nobody asked"),
             )
         ]

@@ -30,7 +30,7 @@ def source(container: Container = IMG) -> ImageSource:
 
 
 def ready(container: Container = IMG, id: str = "sha256:1", pulled: bool = False) -> ImageReady:
-    return ImageReady(source(container), id, f"{id}0", pulled)
+    return ImageReady(source(container), id, f"{id}0", "docker", pulled)
 
 
 def failed(container: Container = IMG) -> ImageFailed:
@@ -71,9 +71,10 @@ def test_each_image_is_asked_for_by_itself() -> None:
     assert table.on(ready(OTHER)) == ["launch 1.1 on none"]
 
 
-def test_a_container_whose_engine_is_not_chosen_waits_for_nothing() -> None:
+def test_an_image_whose_engine_the_file_leaves_open_is_waited_for_as_well() -> None:
     table = Table(0)
-    assert table.submit(job("a", gpus=0, container=Container("img"))) == ["launch a.1 on none"]
+    assert table.submit(job("a", gpus=0, container=Container("img"))) == ["pull img with None"]
+    assert table.on(ready(Container("img"))) == ["launch a.1 on none"]
 
 
 def test_an_image_that_cannot_be_had_fails_who_waits_for_it_and_skips_who_needs_them() -> None:
@@ -114,9 +115,9 @@ def test_an_attempt_that_is_tried_again_finds_the_image_there() -> None:
 def test_what_an_image_is_goes_on_record_where_it_is_news() -> None:
     table = Table(0)
     table.submit(job("a", gpus=0, container=IMG))
-    table.on(PullBegun(source()), PullBegun(source()), ready(pulled=True))
-    assert table.facts.count(PullBegun(source())) == 1
-    assert known(table) == [ImageKnown(source(), "sha256:1", "sha256:10", True)]
+    table.on(PullBegun(source(), "docker"), PullBegun(source(), "docker"), ready(pulled=True))
+    assert table.facts.count(PullBegun(source(), "docker")) == 1
+    assert known(table) == [ImageKnown(source(), "sha256:1", "sha256:10", "docker", True)]
     assert table.run.ledger.images == {source(): known(table)[0]}
 
 
@@ -135,16 +136,16 @@ def test_a_later_supervisor_tells_what_is_known_of_the_image_and_records_only_ne
     assert [fact.id for fact in known(third)] == ["sha256:2"]
     fourth = Table(0, ledger=third.run.ledger)
     fourth.submit(job("d", gpus=0, container=IMG))
-    fourth.on(PullBegun(source()), ready(id="sha256:2", pulled=True))
+    fourth.on(PullBegun(source(), "docker"), ready(id="sha256:2", pulled=True))
     assert [fact.pulled for fact in known(fourth)] == [True], "that its pull is over is news"
 
 
 def test_answers_that_nobody_asked_for_change_nothing() -> None:
     table = Table(0)
     table.submit(job("a", gpus=0, container=IMG))
-    assert table.on(ready(OTHER), failed(OTHER), PullBegun(source(OTHER))) == []
+    assert table.on(ready(OTHER), failed(OTHER), PullBegun(source(OTHER), "docker")) == []
     assert table.on(ready()) == ["launch a.1 on none"]
-    assert table.on(failed(), PullBegun(source()), ready(id="sha256:2")) == []
+    assert table.on(failed(), PullBegun(source(), "docker"), ready(id="sha256:2")) == []
     assert [fact.id for fact in known(table)] == ["sha256:1"]
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from gpulaunch.core.events import Event, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
-from gpulaunch.core.model import ImageSource
+from gpulaunch.core.model import ContainerEngine, ImageSource
+from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.images import Images
 from gpulaunch.loop import Loop
 from tests.engines.fakes import lone_context
 
-ENVIRON = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": "/caches"}
+ENVIRON = {"XDG_CACHE_HOME": "/caches", "DOCKER_HOST": "unix:///docker.sock"}
 
 
 class Bench:
@@ -25,12 +26,16 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        context = lone_context(path, self.loop, ENVIRON)
-        context.post = self.events.append
-        self.images = Images(context, "tests.engines.standin")
+        (path / "bin").mkdir()
+        (path / "bin" / "docker").touch(0o755)
+        self.context = lone_context(path, self.loop, {**ENVIRON, "PATH": str(path / "bin")})
+        self.context.post = self.events.append
+        self.images = Images(self.context, False, "tests.engines.standin")
 
-    def pull(self, image: str, known: str = "") -> ImageSource:
-        source = ImageSource(image, "docker")
+    def pull(
+        self, image: str, known: str = "", engine: ContainerEngine | None = "docker"
+    ) -> ImageSource:
+        source = ImageSource(image, engine)
         self.images.pull(PullImage(source, known))
         return source
 
@@ -66,14 +71,26 @@ def _command(process: psutil.Process) -> list[str]:
 
 def test_an_image_that_is_there_is_ready_and_its_id_is_known(bench: Bench) -> None:
     source = bench.pull("here")
-    assert bench.until(1) == [ImageReady(source, "sha256:1", "sha256:10", False)]
-    assert bench.images.id_of(source) == "sha256:1"
+    assert bench.until(1) == [ImageReady(source, "sha256:1", "sha256:10", "docker", False)]
+    assert bench.context.images == {source: ImageHere("docker", "sha256:1")}
+
+
+def test_an_engine_that_is_left_open_is_one_that_is_here(bench: Bench) -> None:
+    source = bench.pull("here", engine=None)
+    assert bench.until(1) == [ImageReady(source, "sha256:1", "sha256:10", "docker", False)]
+    assert bench.context.images == {source: ImageHere("docker", "sha256:1")}
+
+
+def test_without_an_engine_for_it_the_image_is_not_to_be_had(bench: Bench) -> None:
+    source = bench.pull("here", engine="podman")
+    why = "no program in PATH runs this image: install podman"
+    assert bench.until(1) == [ImageFailed(source, why)]
 
 
 def test_what_pulls_is_told_all_that_is_known_of_the_image(bench: Bench) -> None:
     source = bench.pull("echo", known="sha256:9")
     bench.until(1)
-    assert json.loads(bench.images.id_of(source)) == {
+    assert json.loads(bench.context.images[source].id) == {
         "engine": "docker",
         "image": "echo",
         "pull": "missing",
@@ -87,11 +104,10 @@ def test_a_pull_is_told_once_and_how_far_it_is_can_be_asked(bench: Bench) -> Non
     assert bench.images.pulls() == {}
     while bench.images.pulls() != {source: "3.3 of 3.4 GB"}:
         bench.loop.turn()
-    assert bench.events == [PullBegun(source)]
-    with pytest.raises(KeyError):
-        bench.images.id_of(source)
+    assert bench.events == [PullBegun(source, "docker")]
+    assert source not in bench.context.images
     _let_it_end(bench, source)
-    assert bench.until(2)[1:] == [ImageReady(source, "sha256:3", "sha256:30", True)]
+    assert bench.until(2)[1:] == [ImageReady(source, "sha256:3", "sha256:30", "docker", True)]
     assert bench.images.pulls() == {}
 
 
@@ -103,13 +119,13 @@ def _let_it_end(bench: Bench, source: ImageSource) -> None:
 
 def test_one_pull_does_not_wait_for_another(bench: Bench) -> None:
     slow, here = bench.pull("slow"), bench.pull("here")
-    ready = ImageReady(here, "sha256:1", "sha256:10", False)
+    ready = ImageReady(here, "sha256:1", "sha256:10", "docker", False)
     while ready not in bench.events:
         bench.loop.turn()
     _let_it_end(bench, slow)
     while len(bench.events) < 3:
         bench.loop.turn()
-    assert bench.images.id_of(slow) == "sha256:3"
+    assert bench.context.images[slow].id == "sha256:3"
 
 
 def test_an_image_that_cannot_be_had_is_failed_and_may_be_asked_for_again(bench: Bench) -> None:
@@ -133,7 +149,7 @@ def test_what_dies_without_a_word_is_a_failure_that_says_how(
 
 def test_words_that_are_no_answer_are_passed_over(bench: Bench) -> None:
     source = bench.pull("noise")
-    assert bench.until(1) == [ImageReady(source, "sha256:2", "", True)]
+    assert bench.until(1) == [ImageReady(source, "sha256:2", "", "docker", True)]
 
 
 def test_a_process_that_cannot_be_started_is_a_failure(

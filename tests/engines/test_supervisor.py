@@ -319,7 +319,7 @@ def test_of_a_job_that_waits_for_its_image_the_engine_says_how_far_that_is(world
         told.append(job_reason(look("a")))
         world.engine.pulling[source] = "1.2 of 3.4 GB"
         told.append(job_reason(look("a")))
-        world.supervisor.post(ImageReady(source, "sha256:1", "", True))
+        world.supervisor.post(ImageReady(source, "sha256:1", "", "docker", True))
 
     world.loop.call_after("test", 0.0, pull)
     job = Job("a", "true", container=Container("img", "docker"))

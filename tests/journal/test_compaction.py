@@ -192,7 +192,7 @@ def test_any_history_of_a_core_is_compacted_without_a_loss(tmp_path: Path, seed:
     "lost",
     [
         JobSet("j7", {"priority": "5"}),
-        ImageKnown(ImageSource("img", "docker"), "sha256:1", "sha256:1"),
+        ImageKnown(ImageSource("img", "docker"), "sha256:1", "sha256:1", "docker"),
     ],
 )
 def test_what_a_compaction_would_lose_is_refused(

@@ -58,10 +58,13 @@ def begin(run: RunDir) -> None:
 
 def test_the_manifest_names_images_as_they_become_known(recorded: Recorded) -> None:
     begin(recorded.run)
-    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a"))
+    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a", "docker"))
     sif = ImageSource("/data/b.sif", "apptainer")
     again = ImageSource("img:latest", "docker", "always")  # the same image, once more
-    recorded.add(ImageKnown(sif, "/data/b.sif", ""), ImageKnown(again, "sha256:1", "sha256:a"))
+    recorded.add(
+        ImageKnown(sif, "/data/b.sif", "", "apptainer"),
+        ImageKnown(again, "sha256:1", "sha256:a", "docker"),
+    )
     assert recorded.run.read_manifest().images == (
         Image("img:latest", "docker", "sha256:1", "sha256:a"),
         Image("/data/b.sif", "apptainer", "/data/b.sif", ""),
@@ -70,8 +73,8 @@ def test_the_manifest_names_images_as_they_become_known(recorded: Recorded) -> N
 
 def test_an_image_that_has_changed_is_named_as_it_is_now(recorded: Recorded) -> None:
     begin(recorded.run)
-    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a"))
-    recorded.add(ImageKnown(IMG, "sha256:2", "sha256:b", pulled=True))
+    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a", "docker"))
+    recorded.add(ImageKnown(IMG, "sha256:2", "sha256:b", "docker", pulled=True))
     assert recorded.run.read_manifest().images == (
         Image("img:latest", "docker", "sha256:2", "sha256:b"),
     )
@@ -84,5 +87,5 @@ def test_a_run_goes_on_without_a_manifest_that_can_be_read(
     path: Path = recorded.run.manifest
     if there is not None:
         path.write_text(there)
-    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a"))
+    recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a", "docker"))
     assert (path.read_text() if path.exists() else None) == there

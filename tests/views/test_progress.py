@@ -57,13 +57,13 @@ class Watched:
 def test_what_is_pulled_stands_below_with_how_far_it_is_and_then_above() -> None:
     source = ImageSource("img", "docker")
     w = Watched(1)
-    w.run.open().jobs("a").add(f.PullBegun(source))
+    w.run.open().jobs("a").add(f.PullBegun(source, "docker"))
     w.tick("pulling img with docker: 1.2 of 3.4 GB")
     assert w.tick("pulling img with docker: 3.3 of 3.4 GB")[-4:-2] == [
         " 0 done · 0 running · 1 left · 0:01",
         " pulling img with docker: 3.3 of 3.4 GB",
     ]
-    w.run.pass_(60).add(f.ImageKnown(source, "sha256:1", "sha256:1", pulled=True))
+    w.run.pass_(60).add(f.ImageKnown(source, "sha256:1", "sha256:1", "docker", pulled=True))
     lines = w.tick()
     assert lines[:2] == [
         " ·           nanobodies  run 20261120-074215-a1b2c3 on box, 1 card",

@@ -291,8 +291,10 @@ def test_times_of_an_earlier_run_say_how_long_a_first_start_takes() -> None:
 def test_json_names_the_images_that_are_known_as_they_were_last() -> None:
     run = busy()
     source = ImageSource("img:latest", "docker")
-    run.add(f.ImageKnown(source, "sha256:1", "sha256:a")).add(f.PullBegun(source))
-    run.add(f.ImageKnown(source, "sha256:2", "sha256:b", pulled=True))
+    run.add(f.ImageKnown(source, "sha256:1", "sha256:a", "docker")).add(
+        f.PullBegun(source, "docker")
+    )
+    run.add(f.ImageKnown(source, "sha256:2", "sha256:b", "docker", pulled=True))
     found = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))
     assert found["run"]["images"] == [
         {"image": "img:latest", "engine": "docker", "id": "sha256:2", "digest": "sha256:b"}

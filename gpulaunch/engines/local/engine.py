@@ -56,7 +56,7 @@ class Local(LeaseUser):
         )
         self._metering = Metering(context, pool.gpus)
         self._left = LeftContainers(context)
-        self._images = Images(context)
+        self._images = Images(context, cluster=False)
         heard = replace(context, post=self._posted)
         self._slots = EndSlots(context.run.ends)
         self._attempts = LocalAttempts(

@@ -54,7 +54,7 @@ class SlurmEngine:
         self._environ = script.environment(context.base)
         self._records = DiskRecords(run)
         self._diagnosis = EndDiagnosis(context.run, context.warn)
-        self._images = Images(context)
+        self._images = Images(context, cluster=True)
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
         self._recorded: Sequence[AttemptId] = ()
