@@ -337,6 +337,10 @@ LINES: tuple[Text, ...] = (
         "wrong_cpu", r"The TensorFlow library was compiled to use \w{1,10} instructions, but these"
     ),
     _line("host_oom", r"slurmstepd: error: Detected \d{1,6} oom[-_]kill event"),
+    _line(  # farside/contain
+        "host_oom",
+        r"gpulaunch: the kernel killed \d{1,6} process(?:es)? of the container for memory",
+    ),
     _line(
         "host_oom", r"[^\n]{0,120}: Task was killed due to the node running low on memory"
     ),  # Ray
@@ -385,6 +389,19 @@ STATUSES: tuple[tuple[frozenset[int], Text], ...] = (
     (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: (?:command )?not found$")),
     (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: No such file or directory$")),
     (frozenset({126}), _line("permission", r"[^\n]{1,300}: Permission denied$")),
+    # farside/contain, in a job's place: what docker and podman themselves say stands above it.
+    (
+        frozenset({125}),
+        _line("not_started", r"gpulaunch: \w{1,20} could not start the container \(status \d"),
+    ),
+    (
+        frozenset({125}),
+        _line(
+            "not_started", r"gpulaunch: \w{1,20} does not answer; the container was not started$"
+        ),
+    ),
+    (frozenset({127}), _line("not_started", r"gpulaunch: [^\n]{1,300} is not in the image ")),
+    (frozenset({126}), _line("not_started", r"gpulaunch: [^\n]{1,600} \(in the image ")),
     (frozenset({6, 7, 28, 35, 52, 56}), _line("network", r"curl: \(\d{1,2}\) ")),
     (frozenset({22}), _line("rate_limit", r"curl: \(22\) The requested URL returned error: 429")),
     (frozenset({22}), _line("access", r"curl: \(22\) The requested URL returned error: 40[13]")),
