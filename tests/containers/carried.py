@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ def with_files(files: Mapping[int, int]) -> Iterator[Callable[[], None]]:
 
     def begin() -> None:
         bind()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         for number, fd in high.items():
             os.dup2(fd, number)
 
@@ -98,7 +101,8 @@ def with_files(files: Mapping[int, int]) -> Iterator[Callable[[], None]]:
 class Carried:
     """A job's carrier. Every process of the job has `mark` in its environment, and `WORK`, the
     directory `work`, which is in the container at its own path. `files`: descriptors by their
-    numbers, beside the streams.
+    numbers, beside the streams. `start`: in the place of the client, with the record's directory
+    as its last argument. A terminal becomes its own.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class Carried:
         options: Sequence[str] = (),
         warn: int | None = None,
         limits: Sequence[Limit] = (),
+        start: Sequence[str] | None = None,
         answers: Sequence[str] | None = None,
         files: Mapping[int, int] | None = None,
         **popen: Any,
@@ -129,8 +134,8 @@ class Carried:
         record = self.record(image, options)
         record |= {"cwd": cwd, "unset": list(unset), "warn": warn}
         record |= {"inside": [os.fsdecode(name) for name in variables]}
-        if answers is not None:
-            record["answers"] = list(answers)
+        record |= {"start": [*start, str(self.folder)]} if start else {}
+        record |= {"answers": [*answers]} if answers else {}
         (self.folder / "record.json").write_text(json.dumps(record))
         for each in (self.folder, self.work):
             bench.engine.own(each)

@@ -68,13 +68,19 @@ ENGINES = ["bare", "docker", "podman_root", "podman_rootless"]
 
 
 @pytest.fixture(params=ENGINES)
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(request: pytest.FixtureRequest) -> Bench:
     """Carriers on each engine in turns, and on none: `inside` runs beside them then."""
     return request.getfixturevalue(f"{request.param}_bench")  # type: ignore[no-any-return]
 
 
+@pytest.fixture(params=ENGINES[1:])
+def contained(request: pytest.FixtureRequest) -> Bench:
+    """Carriers on each real engine in turns."""
+    return request.getfixturevalue(f"{request.param}_bench")  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="session")
-def keeper_program(request: pytest.FixtureRequest) -> Path:
+def keeper_program() -> Path:
     if not native.PROGRAM.exists():
         pytest.skip("the keepers' program was not built here (no C compiler)")
     return native.PROGRAM

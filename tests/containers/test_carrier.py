@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.farside.proc import is_stopped
+from gpulaunch.farside.proc import is_stopped, stat_fields
 from tests.containers.carried import Bench, Carried
 from tests.containers.daemons import PATIENCE
 from tests.helpers import wait_until
@@ -130,6 +130,11 @@ def test_it_leads_a_session_and_has_default_signals(bench: Bench) -> None:
 def test_files_made_inside_are_the_user_s(bench: Bench) -> None:
     job = bench.run("sh", "-c", "echo > $WORK/made")
     assert job.file("made").stat().st_uid == bench.engine.uid
+
+
+def test_the_program_writes_into_the_log_itself(bench: Bench) -> None:
+    job = bench.run("sh", "-c", "echo $(readlink /proc/$$/fd/1 /proc/$$/fd/2)")
+    assert job.text().split() == [str(job.log)] * 2
 
 
 def client_of(job: Carried) -> int:
@@ -247,10 +252,12 @@ def test_it_stops_and_goes_on_with_the_carrier(bench: Bench) -> None:
 
 
 def shells(job: Carried) -> list[int]:
-    """The shells that run FOREVER, by this machine's numbers."""
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked(job.mark, "environ")}
-    found = [pid for pid, line in lines.items() if line.startswith(b"sh\0")]
-    assert len(found) == 1
+    """The program, which leads a session, by this machine's number."""
+    found = []
+    for pid in marked(job.mark, "environ"):
+        with suppress(FileNotFoundError):  # it ended meanwhile
+            if int(stat_fields(pid)[3]) == pid != job.process.pid:
+                found.append(pid)
     return found
 
 

@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
   if (argc >= 4 && !strcmp(argv[1], "node")) _exit(node(argc, argv));
-  if (argc == 3 && !strcmp(argv[1], "inside")) return inside(argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
   if (argc != 2) return UNKNOWN_PROTOCOL;
   become_spawner(atoi(argv[1]));
 }

@@ -1,0 +1,137 @@
+"""A carrier whose client does as it likes: without an engine."""
+
+from __future__ import annotations
+
+import os
+import pty
+import pwd
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gpulaunch.farside.proc import is_stopped
+from tests.containers.carried import Bench, Carried, Limit
+from tests.containers.daemons import PATIENCE
+from tests.containers.test_carrier import FOREVER, shells, started
+from tests.helpers import wait_until
+from tests.process.support import children_of
+
+QUICK = [Limit("engine.ABANDON_TIMEOUT", 0.1), Limit("engine.REMOVE_TIMEOUT", 0.1)]
+
+
+def with_client(bench: Bench, script: str, **more: Any) -> Carried:
+    """A job whose client is a script."""
+    return bench.job("sh", "-c", "echo begun; exit 3", start=["sh", "-c", script], **more)
+
+
+def test_a_client_that_fails_is_told_with_its_status(bare_bench: Bench) -> None:
+    job = with_client(bare_bench, "echo no such image; exit 5")
+    words = "gpulaunch: bare could not start the container (status 5)"
+    assert (job.wait(), job.text()) == (125, f"no such image\n{words}\n")
+    assert job.cleared()
+
+
+def test_a_client_that_was_killed_may_have_left_a_container(bare_bench: Bench) -> None:
+    job = with_client(bare_bench, "kill -9 $$")
+    words = "gpulaunch: bare could not start the container (status 137)"
+    assert (job.wait(), job.lines()) == (125, [words])
+    assert (job.folder / "record.json").exists()
+
+
+def test_a_client_that_is_not_there_is_told(bare_bench: Bench) -> None:
+    job = bare_bench.run("true", start=["/no/docker"])
+    said = ["/no/docker: No such file or directory"]
+    said += ["bare could not start the container (status 127)"]
+    assert (job.wait(), job.lines()) == (125, [f"gpulaunch: {words}" for words in said])
+
+
+def test_a_term_before_the_start_ends_the_client(bare_bench: Bench) -> None:
+    job = with_client(bare_bench, "trap '' TERM; sleep 999; true", limits=QUICK)
+    wait_until(lambda: children_of(job.process.pid), PATIENCE)
+    job.kill(signal.SIGTERM)
+    words = "gpulaunch: bare does not answer; the container was not started"
+    assert (job.wait(), job.lines()) == (-signal.SIGTERM, [words])
+    assert not job.alive()
+
+
+def test_a_second_carrier_for_one_record_starts_nothing(bare_bench: Bench) -> None:
+    job = with_client(bare_bench, "exec sleep 999")
+    wait_until((job.folder / "socket").exists, PATIENCE)
+    argv = [*job.program(()), str(job.folder / "record.json"), "true"]
+    second = subprocess.run(argv, capture_output=True, text=True, check=False)
+    words = f"gpulaunch: cannot listen in {job.folder}: Address already in use\n"
+    assert (second.returncode, second.stderr) == (125, words)
+    job.kill(signal.SIGTERM)
+    job.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as another user")
+def test_another_user_s_connection_is_refused(bare_bench: Bench) -> None:
+    job = with_client(bare_bench, "exec sleep 999")
+    path = job.folder / "socket"
+    wait_until(path.exists, PATIENCE)
+    job.folder.chmod(0o755)
+    path.chmod(0o777)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    script = (
+        "import os, socket, sys; os.setuid(int(sys.argv[2]));"
+        "link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        "link.connect(sys.argv[1]); print(link.recv(99))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path, str(nobody)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "b''\n"
+    assert job.lines() == [f"gpulaunch: user {nobody} connected to {path}, and was refused"]
+    job.kill(signal.SIGTERM)
+    job.wait()
+
+
+def test_an_end_that_nobody_tells_is_a_kill_from_outside(bare_bench: Bench) -> None:
+    job = started(bare_bench, f"up; {FOREVER}")
+    (inside,) = children_of(job.process.pid)
+    os.kill(inside, signal.SIGKILL)
+    words = f"gpulaunch: the container {job.name} was ended from outside"
+    assert (job.wait(), job.lines()) == (-signal.SIGKILL, [words])
+
+
+def test_a_removal_that_takes_too_long_is_told_and_left(bare_bench: Bench) -> None:
+    script = f"{bare_bench.keeper} inside $0/socket; sleep 999; true"
+    limits = [Limit("engine.REMOVAL_TIMEOUT", 0.1)]
+    job = with_client(bare_bench, script, limits=limits)
+    words = f"bare did not remove the container {job.name} in time; its processes are gone"
+    assert (job.wait(), job.text()) == (3, f"begun\ngpulaunch: {words}\n")
+    assert (job.folder / "record.json").exists()
+    assert not job.alive()
+
+
+# ── At a terminal ───────────────────────────────────────────────────────────────────────────────
+
+
+def at_terminal(bench: Bench, script: str) -> tuple[Carried, int]:
+    ours, theirs = pty.openpty()
+    job = started(bench, script, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    return job, ours
+
+
+def test_the_terminal_is_the_program_s_and_its_keys_reach_it(bench: Bench) -> None:
+    script = f"trap 'echo int; exit 6' INT; [ -t 0 ] && [ -t 1 ] && echo tty; up; {FOREVER}"
+    job, ours = at_terminal(bench, script)
+    pids = [job.process.pid, *shells(job)]
+    os.write(ours, b"\x1a")
+    wait_until(lambda: all(map(is_stopped, pids)), PATIENCE, "Ctrl-Z stops both")
+    job.kill(signal.SIGCONT)
+    wait_until(lambda: not any(map(is_stopped, pids)), PATIENCE, "both go on")
+    os.write(ours, b"\x03")
+    assert job.wait() == 6
+    said = os.read(ours, 4096)
+    assert said.split()[0] == b"tty"
+    assert b"int" in said
+    os.close(ours)
