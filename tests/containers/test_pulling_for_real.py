@@ -191,6 +191,8 @@ def test_a_helper_that_is_killed_pulls_no_further(bench: RealBench, registry: Re
         helper.process.kill()
         wait_until(lambda: not any(map(alive, clients)))
     registry.open.set()
+    # Had a daemon gone on with the small image, it would be here by the time the large one is.
+    assert bench.answer(bench.engine, f"{registry.address}/lab/large")["said"] == "ready"
     assert not bench.has(name)
 
 
