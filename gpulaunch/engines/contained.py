@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -166,7 +167,7 @@ def _by_carrier(
     called = _called(made)
     user = InstalledEngines(os.environ).user_inside(engine, made.container.user)
     if user.user and not user.user.startswith("0:"):
-        handed = {"HOME": "/tmp", **handed}  # else /, where such a user may write nothing
+        handed = {**_who(), **handed}
     start = client_line(engine, made.line(), called, user, keeper, made.folder)
     record = {
         "engine": engine,
@@ -179,6 +180,7 @@ def _by_carrier(
         "inside": list(handed),
         "unset": [name for name in (*made.removed, MASK, ORDER) if name not in handed],
         "warn": made.job.warn.signal if made.job.warn else None,
+        "anyone": bool(made.container.user),
     }
     _fresh(made.folder)
     path = os.path.join(made.folder, "record.json")
@@ -187,6 +189,18 @@ def _by_carrier(
     line = (*farside(sys.executable, "contain"), path, *argv)
     variables = {INSIDE + name: value for name, value in handed.items()}
     return line, Delta({**variables, **_marks(handed)}, frozenset())
+
+
+def _who() -> dict[str, str]:
+    """Return what says who an ordinary user is: an image does not know the user's number.
+
+    Without HOME that would be /, where such a user may write nothing.
+    """
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = str(os.geteuid())
+    return {"HOME": "/tmp", "USER": name, "LOGNAME": name}
 
 
 def _fresh(folder: str) -> None:

@@ -115,6 +115,7 @@ class Carried:
         cwd: str = "/",
         options: Sequence[str] = (),
         warn: int | None = None,
+        anyone: bool = False,
         limits: Sequence[Limit] = (),
         start: Sequence[str] | None = None,
         answers: Sequence[str] | None = None,
@@ -132,7 +133,7 @@ class Carried:
         variables = {os.fsencode(k): os.fsencode(v) for k, v in (env or {}).items()}
         variables |= {b"MARK": os.fsencode(self.mark), b"WORK": os.fsencode(self.work)}
         record = self.record(image, options)
-        record |= {"cwd": cwd, "unset": list(unset), "warn": warn}
+        record |= {"cwd": cwd, "unset": list(unset), "warn": warn, "anyone": anyone}
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}
         record |= {"answers": [*answers]} if answers else {}

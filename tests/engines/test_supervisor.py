@@ -340,7 +340,7 @@ def test_the_view_hears_what_is_pulled(world: World) -> None:
         if not doing:
             world.engine.pulling[source] = "1.2 of 3.4 GB"
             return
-        assert doing == ["pulling img with docker: 1.2 of 3.4 GB"]
+        assert doing == ["pulling img: 1.2 of 3.4 GB"]
         world.supervisor.post(ImageFailed(source, "no such image"))
 
     world.view.tick = seen  # type: ignore[method-assign]

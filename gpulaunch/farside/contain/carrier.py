@@ -38,7 +38,7 @@ class Carrier:
         start = Start(self.door, self.engine)
         link = start.connection()
         pid, began, above = identity(link)
-        self.record.write("pid", f"{pid} {began}\n")
+        self.record.tell_of(pid, began)
         self.hand_over(link)
         for number in start.early:
             tell(link, number)

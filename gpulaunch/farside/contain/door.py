@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from .record import Record
@@ -19,6 +20,9 @@ class Door:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A socket's path has 107 bytes at most, and a run's directory may be deep.
         self.socket.bind(f"/proc/self/fd/{record.fd}/{NAME}")
+        if record.anyone:
+            os.chmod(f"/proc/self/fd/{record.fd}/{NAME}", 0o666)
+            os.chmod(record.folder, 0o711)
         self.socket.listen(1)
         self.socket.setblocking(False)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 
-from ..wire import Any
+from ..wire import Any, read_whole
 
 INSIDE = b"GPULAUNCH_INSIDE_"  # before the name of a variable that is for inside
 
@@ -16,14 +17,19 @@ class Record:
 
     `start`: the client's command line; `remove`: the one that removes the container, whatever its
     state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`: of
-    the program inside; `warn`: the number of the job's warning signal, 0 for none.
+    the program inside; `warn`: the number of the job's warning signal, 0 for none; `anyone`: the
+    program is not the caller inside, so that the container may connect as whoever it is.
+
+    While the carrier lives it holds a lock on the record: a container without one is nobody's.
     """
 
     def __init__(self, path: str) -> None:
         self.folder = os.path.dirname(path)
         self.fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with open(path, encoding="utf-8") as file:
-            known: dict[str, Any] = json.load(file)
+        self.held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self.held, fcntl.LOCK_EX)
+        known: dict[str, Any] = json.loads(read_whole(self.held))
         self.engine: str = known["engine"]
         self.name: str = known["name"]
         self.image: str = known["image"]
@@ -34,15 +40,21 @@ class Record:
         self.inside: list[str] = known["inside"]
         self.unset: list[str] = known["unset"]
         self.warn: int = known["warn"] or 0
+        self.anyone: bool = known["anyone"]
+        self.tell_of(0, 0)
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file beside the record, whole or not at all."""
-        draft = f".{name}"
+    def tell_of(self, pid: int, start: int) -> None:
+        """Write the file `pid` beside the record: which process is the container's first.
+
+        `start`: in clock ticks since boot. Both are 0 before there is one, and where its number is
+        not known here.
+        """
+        draft = ".pid"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         file = os.open(draft, flags, 0o600, dir_fd=self.fd)
-        os.write(file, text.encode())
+        os.write(file, f"{pid} {start}\n".encode())
         os.close(file)
-        os.rename(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        os.rename(draft, "pid", src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def unlink(self, name: str) -> None:
         with contextlib.suppress(OSError):
