@@ -127,7 +127,7 @@ def is_held(folder: str) -> bool:
     """Tell whether a carrier lives that stands for the container of this folder."""
     try:
         with open(os.path.join(folder, RECORD), "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except FileNotFoundError:

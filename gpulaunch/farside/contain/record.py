@@ -28,7 +28,7 @@ class Record:
         self.fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self.held, fcntl.LOCK_EX)
+            fcntl.flock(self.held, fcntl.LOCK_SH)
         known: dict[str, Any] = json.loads(read_whole(self.held))
         self.engine: str = known["engine"]
         self.name: str = known["name"]
