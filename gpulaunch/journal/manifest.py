@@ -52,7 +52,7 @@ class Epoch(Struct, frozen=True):
     command: tuple[str, ...]
 
 
-class Image(Struct, frozen=True):
+class NamedImage(Struct, frozen=True):
     """An image of the containers that jobs run in: as it was named, and what that was."""
 
     image: str
@@ -91,7 +91,7 @@ class Manifest(Struct, frozen=True):
     slurm: tuple[str, ...] = ()
     choices: Choices = NOTHING_CHOSEN
     directory: str = ""
-    images: tuple[Image, ...] = ()
+    images: tuple[NamedImage, ...] = ()
 
     @property
     def latest(self) -> Epoch | None:
@@ -104,7 +104,7 @@ class Manifest(Struct, frozen=True):
 
     def with_images(self, known: Iterable[ImageKnown]) -> Manifest:
         """Return the manifest with these images, and no others."""
-        images = (Image(one.source.image, one.engine, one.id, one.digest) for one in known)
+        images = (NamedImage(one.source.image, one.engine, one.id, one.digest) for one in known)
         return replace(self, images=tuple(dict.fromkeys(images)))
 
 

@@ -98,11 +98,12 @@ def with_files(files: Mapping[int, int]) -> Iterator[Callable[[], None]]:
         os.close(fd)
 
 
-class Carried:
-    """A job's carrier. Every process of the job has `mark` in its environment, and `WORK`, the
-    directory `work`, which is in the container at its own path. `files`: descriptors by their
-    numbers, beside the streams. `start`: in the place of the client, with the record's directory
-    as its last argument. A terminal becomes its own.
+class Contained:
+    """A job's record, and all that shows of the job: not yet its carrier.
+
+    Every process of the job has `mark` in its environment, and `WORK`, the directory `work`, which
+    is in the container at its own path. `start`: in the place of the client, with the record's
+    directory as its last argument. `argv`, `environ`: the carrier's.
     """
 
     def __init__(
@@ -118,17 +119,14 @@ class Carried:
         anyone: bool = False,
         limits: Sequence[Limit] = (),
         start: Sequence[str] | None = None,
-        answers: Sequence[str] | None = None,
-        files: Mapping[int, int] | None = None,
-        **popen: Any,
     ) -> None:
         self.bench = bench
         self.mark = token()
         self.name = f"gl-{os.getpid()}-{next(bench.numbers)}"
         self.folder = bench.engine.folder / self.name
-        self.folder.mkdir(mode=0o700)
         self.work = bench.engine.folder / f"{self.name}-work"
-        self.work.mkdir(mode=0o700)
+        for each in (self.folder, self.work):
+            each.mkdir(mode=0o700)
         self.log = self.work / "log"
         variables = {os.fsencode(k): os.fsencode(v) for k, v in (env or {}).items()}
         variables |= {b"MARK": os.fsencode(self.mark), b"WORK": os.fsencode(self.work)}
@@ -136,20 +134,11 @@ class Carried:
         record |= {"cwd": cwd, "unset": list(unset), "warn": warn, "anyone": anyone}
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}
-        record |= {"answers": [*answers]} if answers else {}
         (self.folder / "record.json").write_text(json.dumps(record))
         for each in (self.folder, self.work):
             bench.engine.own(each)
-        with self.log.open("ab") as log, with_files(files or {}) as begin:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            self.process = bench.engine.popen(
-                [*self.program(limits), str(self.folder / "record.json"), *argv],
-                env={b"GPULAUNCH_INSIDE_" + k: v for k, v in variables.items()},
-                start_new_session=True,
-                close_fds=False,
-                preexec_fn=begin,
-                **{**streams, **popen},
-            )
+        self.argv = [*self.program(limits), str(self.folder / "record.json"), *argv]
+        self.environ = {b"GPULAUNCH_INSIDE_" + k: v for k, v in variables.items()}
 
     def record(self, image: str, options: Sequence[str]) -> dict[str, Any]:
         engine = self.bench.engine
@@ -177,12 +166,6 @@ class Carried:
         hurried.chmod(0o644)
         told = [f"{limit.name}={limit.seconds}" for limit in limits]
         return [self.bench.python, "-I", "-S", str(hurried), *told, main, "contain"]
-
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE)
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
 
     def text(self) -> str:
         return self.log.read_bytes().decode("utf-8", "backslashreplace")
@@ -214,3 +197,37 @@ class Carried:
     def cleared(self) -> bool:
         """Whether the record is gone too, with its directory."""
         return self.gone() and not self.folder.exists()
+
+
+class Carried(Contained):
+    """A job and its carrier. `files`: descriptors by their numbers, beside the streams; a terminal
+    becomes the carrier's own.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        argv: Sequence[str | bytes],
+        files: Mapping[int, int] | None = None,
+        streams: int | None = None,
+        stdin: int = subprocess.DEVNULL,
+        **more: Any,
+    ) -> None:
+        super().__init__(bench, argv, **more)
+        with self.log.open("ab") as log, with_files(files or {}) as begin:
+            self.process = bench.engine.popen(
+                self.argv,
+                env=self.environ,
+                start_new_session=True,
+                close_fds=False,
+                preexec_fn=begin,
+                stdin=stdin,
+                stdout=streams or log,
+                stderr=streams or log,
+            )
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import pwd
+import select
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -13,11 +16,12 @@ from typing import Any
 import pytest
 
 from gpulaunch.farside.proc import is_stopped
-from tests.containers.carried import Bench, Carried, Limit
+from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
 from tests.containers.test_carrier import FOREVER, shells, started
 from tests.helpers import wait_until
 from tests.process.support import children_of
+from tests.process.test_pythons import VERSIONS, python
 
 QUICK = [Limit("engine.ABANDON_TIMEOUT", 0.1), Limit("engine.REMOVE_TIMEOUT", 0.1)]
 
@@ -111,12 +115,58 @@ def test_a_removal_that_takes_too_long_is_told_and_left(bare_bench: Bench) -> No
     assert not job.alive()
 
 
+def test_a_carrier_without_streams_runs_its_job(bare_bench: Bench) -> None:
+    job = Contained(bare_bench, ["sh", "-c", "exit 3"])
+    argv = ["sh", "-c", 'exec <&- >&-; exec "$@"', "sh", *map(os.fsdecode, job.argv)]
+    environ = {**bare_bench.engine.environ, **job.environ}
+    done = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_carrier_runs_on(version: str, bare_bench: Bench) -> None:
+    job = Contained(bare_bench, ["sh", "-c", "kill -6 $$"])
+    argv = [python(version), *map(os.fsdecode, job.argv[1:])]
+    environ = {**bare_bench.engine.environ, **job.environ}
+    done = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGABRT, b"")
+    assert job.cleared()
+
+
+def test_the_client_has_none_of_the_job_s_files_but_the_log(bare_bench: Bench) -> None:
+    with open(os.devnull) as lease:
+        job = with_client(
+            bare_bench, "ls /proc/self/fd; readlink /proc/$$/fd/1", files={100: lease.fileno()}
+        )
+        job.wait()
+    *numbers, log, _ = job.text().split("\n")[:-1]
+    assert numbers == ["0", "1", "2", "3"], "the last is the listing itself"
+    assert log == str(job.log)
+
+
+def test_an_end_is_heard_though_a_signal_was_not(bare_bench: Bench) -> None:
+    """Whoever leaves words unread leaves an error, which comes before its own last words."""
+    limits = [Limit("engine.REMOVAL_TIMEOUT", 0.0)]
+    job = with_client(bare_bench, "exec sleep 999", limits=limits)
+    wait_until((job.folder / "socket").exists, PATIENCE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as inside:
+        inside.connect(str(job.folder / "socket"))
+        assert inside.recv(65536).startswith(b"run\0")
+        job.kill(signal.SIGUSR1)
+        poller = select.poll()
+        poller.register(inside, select.POLLIN)
+        assert poller.poll(PATIENCE * 1000), "and is not read"
+        end = {"is": "ended", "status": 4 << 8, "leftovers": 0, "oom_kills": 0, "refused": None}
+        inside.send(json.dumps(end).encode())
+    assert job.wait() == 4
+
+
 # ── At a terminal ───────────────────────────────────────────────────────────────────────────────
 
 
 def at_terminal(bench: Bench, script: str) -> tuple[Carried, int]:
     ours, theirs = pty.openpty()
-    job = started(bench, script, stdin=theirs, stdout=theirs, stderr=theirs)
+    job = started(bench, script, stdin=theirs, streams=theirs)
     os.close(theirs)
     return job, ours
 

@@ -14,7 +14,7 @@ from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.joblog import JobLog
-from gpulaunch.journal.manifest import Image
+from gpulaunch.journal.manifest import NamedImage
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
 from tests.journal.facts import opened
@@ -66,8 +66,8 @@ def test_the_manifest_names_images_as_they_become_known(recorded: Recorded) -> N
         ImageKnown(again, "sha256:1", "sha256:a", "docker"),
     )
     assert recorded.run.read_manifest().images == (
-        Image("img:latest", "docker", "sha256:1", "sha256:a"),
-        Image("/data/b.sif", "apptainer", "/data/b.sif", ""),
+        NamedImage("img:latest", "docker", "sha256:1", "sha256:a"),
+        NamedImage("/data/b.sif", "apptainer", "/data/b.sif", ""),
     )
 
 
@@ -76,7 +76,7 @@ def test_an_image_that_has_changed_is_named_as_it_is_now(recorded: Recorded) -> 
     recorded.add(ImageKnown(IMG, "sha256:1", "sha256:a", "docker"))
     recorded.add(ImageKnown(IMG, "sha256:2", "sha256:b", "docker", pulled=True))
     assert recorded.run.read_manifest().images == (
-        Image("img:latest", "docker", "sha256:2", "sha256:b"),
+        NamedImage("img:latest", "docker", "sha256:2", "sha256:b"),
     )
 
 

@@ -30,18 +30,20 @@ that runs as another user inside.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .carrier import Carrier
 from .door import Door
 from .engine import EngineClient
-from .log import say
+from .log import LOG, say
 from .record import Record
 from .signals import Signals
 from .starting import NOT_STARTED
 
 
 def main() -> None:
+    fill_streams()
     signals = Signals()
     record = Record(sys.argv[1])
     try:
@@ -50,3 +52,11 @@ def main() -> None:
         say(f"cannot listen in {record.folder}: {error.strerror}")
         sys.exit(NOT_STARTED)
     Carrier(door, EngineClient(record, signals), sys.argv[2:]).run()
+
+
+def fill_streams() -> None:
+    """Have something at the descriptors 0, 1 and 2, so that nothing else gets these numbers."""
+    fd = 0
+    while fd <= LOG:
+        fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.close(fd)

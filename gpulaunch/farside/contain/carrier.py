@@ -64,7 +64,8 @@ class Carrier:
             str(leases_from),
             [str(fd) for fd in held],
         )
-        send_fields(link, message, held)
+        with contextlib.suppress(ConnectionError):  # it is gone already: that shows next
+            send_fields(link, message, held)
         for fd in [fd for fd in held if fd < leases_from and fd != LOG]:
             os.close(fd)
             held.remove(fd)

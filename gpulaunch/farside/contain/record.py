@@ -51,10 +51,13 @@ class Record:
         """
         draft = ".pid"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        file = os.open(draft, flags, 0o600, dir_fd=self.fd)
-        os.write(file, f"{pid} {start}\n".encode())
-        os.close(file)
-        os.rename(draft, "pid", src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        with contextlib.suppress(OSError):  # a full disk: others then do without it
+            file = os.open(draft, flags, 0o600, dir_fd=self.fd)
+            try:
+                os.write(file, f"{pid} {start}\n".encode())
+                os.rename(draft, "pid", src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            finally:
+                os.close(file)
 
     def unlink(self, name: str) -> None:
         with contextlib.suppress(OSError):

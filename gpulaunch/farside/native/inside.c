@@ -23,6 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define MAX_NUMBER (1 << 20) /* of a descriptor: the kernel's own limit, fs.nr_open, as it comes */
+
 static struct {
   int link, signals, words_pipe; /* the last below zero: closed */
   struct launch l;
@@ -71,13 +73,20 @@ static bool parse_run(struct fields f) {
   l->argv = next_list(p, &l->nargv);
   l->cwd = next_field(p);
   l->set = next_list(p, &l->nset);
+  for (size_t i = 0; i < l->nset; i++) p->wrong = p->wrong || !strchr(l->set[i], '=');
   l->unset = next_list(p, &l->nunset);
-  l->warn_signal = (int)next_number(p);
+  long warn_signal = next_number(p);
+  p->wrong = p->wrong || warn_signal > MAX_SIGNAL;
+  l->warn_signal = p->wrong ? 0 : (int)warn_signal;
   in.leases_from = next_number(p);
   long count = next_number(p);
-  bool equal = count == in.nfds;
-  for (long i = 0; i < count && equal; i++) in.numbers[i] = (int)next_number(p);
-  return run && equal && l->nargv && !p->wrong && p->at == p->end;
+  if (run && !p->wrong && count > in.nfds) die("not all of the job's descriptors came in");
+  for (long i = 0; i < in.nfds; i++) {
+    long number = next_number(p);
+    p->wrong = p->wrong || number > MAX_NUMBER;
+    in.numbers[i] = p->wrong ? 0 : (int)number;
+  }
+  return run && l->nargv && !p->wrong && p->at == p->end;
 }
 
 static long count_in(const char *path) {
@@ -236,11 +245,11 @@ static void run_to_the_end(void) {
   bool sweeping = false;
   while (!reap()) {
     if (in.asked) tell_others();
-    if (in.over && !in.asked) {
-      if (!sweeping) sweep_begin(&sweep, in.link, NULL);
+    if (in.over && !in.asked && !sweeping) {
+      sweep_begin(&sweep, in.link, NULL);
       sweeping = true;
-      sweep_kill(&sweep);
     }
+    if (sweeping) sweep_kill(&sweep);
     struct pollfd all[] = {
         {in.link, POLLIN, 0}, {in.signals, POLLIN, 0}, {in.words_pipe, POLLIN, 0}};
     poll(all, 3, sweeping ? (int)(sweep.nap * 1000) + 1 : -1);
