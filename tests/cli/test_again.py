@@ -6,7 +6,7 @@ from gpulaunch.core.facts import ImageKnown
 from gpulaunch.core.model import ImageSource
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
-from gpulaunch.journal.manifest import Image
+from gpulaunch.journal.manifest import NamedImage
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
 
@@ -190,6 +190,6 @@ def test_a_resume_names_the_images_that_a_killed_launcher_had_only_in_the_journa
         image = ImageSource("img", "docker")
         journal.append([(ImageKnown(image, "sha256:1", "sha256:a", "docker"), now())])
     assert launcher("resume").status == 1
-    assert run.read_manifest().images == (Image("img", "docker", "sha256:1", "sha256:a"),)
+    assert run.read_manifest().images == (NamedImage("img", "docker", "sha256:1", "sha256:a"),)
     (named,) = launcher.status()["run"]["images"]
     assert named["digest"] == "sha256:a"
