@@ -192,15 +192,26 @@ def enroot_line(line: ContainerLine, names: Iterable[str], rc: str) -> list[str]
 def _fstab(mount: Mount) -> str:
     """Return the mount as enroot reads it: the fields of fstab(5), with colons between them."""
     options = "x-create=auto,rbind" + (",ro" if mount.read_only else "")
-    return f"{mount.source}:{mount.target}:none:{options}"
+    return f"{mount.source}:{mount.target}:none:{options}".replace(" ", r"\040")
 
 
 def why_not_mounted(engine: ContainerEngine, mount: Mount) -> str:
     """Return why this engine cannot be told of the mount, in words; else ""."""
-    odd = set(":\n\t \\") & {*mount.source, *mount.target}
+    odd = set(":\n\t\\") & {*mount.source, *mount.target}
     if engine == "enroot" and odd:
         return (
-            f"enroot cannot mount {mount.source}: it takes no path with a colon, a space or a"
-            " backslash; use another name, or apptainer"
+            f"enroot cannot mount {mount.source}: it takes no path with a colon, a backslash, a tab"
+            " or a line feed; use another name, or apptainer"
+        )
+    return ""
+
+
+def why_not_handed_on(name: str, value: str) -> str:
+    """Return why enroot, which writes variables into a file of lines, cannot hand this one on."""
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    if "\n" in value or quoted or value != value.lstrip():
+        return (
+            f"enroot cannot hand {name} on as it is: it takes no value with a line feed, in quotes"
+            " or with blanks before it; put it into a file, or use apptainer"
         )
     return ""

@@ -85,4 +85,6 @@ def _of_value(option: str, value: str) -> str:
     variable = value.partition("=")[0]
     if option == "--env" and variable in _VARIABLES:
         return f"{variable} names the job's cards, and gpulaunch sets it"
+    if option == "--pid" and value:
+        return "what runs in the container would not end with its first process; leave it out"
     return _OWN_CARDS if option == "--device" and _CARD.fullmatch(value) else ""

@@ -34,6 +34,7 @@ from gpulaunch.containers.command_lines import (
     client_line,
     enroot_line,
     remove_line,
+    why_not_handed_on,
     why_not_mounted,
 )
 from gpulaunch.containers.mounts import own_paths
@@ -149,6 +150,9 @@ def _by_enroot(
     if not os.path.exists(rc):
         replace_file(Path(rc), ENROOT_RC.encode())
     handed = {**handed, "GPULAUNCH_CWD": made.job.cwd}
+    for name, value in handed.items():
+        if why := why_not_handed_on(name, value):
+            raise NotContainedError(why)
     named = [f"{name}={value}" if name in _ENROOTS_OWN else name for name, value in handed.items()]
     variables = {name: value for name, value in handed.items() if name not in _ENROOTS_OWN}
     line = enroot_line(made.line(), named, rc)

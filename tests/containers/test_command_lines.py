@@ -14,6 +14,7 @@ from gpulaunch.containers.command_lines import (
     apptainer_line,
     client_line,
     enroot_line,
+    why_not_handed_on,
     why_not_mounted,
 )
 from gpulaunch.core.model import Mount
@@ -123,7 +124,18 @@ def test_enroot_runs_the_program_instead_of_the_images_entry_point() -> None:
     ]
 
 
+def test_a_blank_in_a_path_is_told_to_enroot_as_in_an_fstab() -> None:
+    line = enroot_line(ContainerLine("/i/a.sqsh", (Mount("/a b", "/a b"),)), [], "/r")
+    assert r"/a\040b:/a\040b:none:x-create=auto,rbind" in line
+
+
+@pytest.mark.parametrize("value", ["a\nb", "'a'", '"a b"', " a"])
+def test_a_value_that_would_not_arrive_by_enroot_is_refused(value: str) -> None:
+    assert why_not_handed_on("NAME", value).startswith("enroot cannot hand NAME on")
+    assert why_not_handed_on("NAME", "plain 'words'") == ""
+
+
 def test_a_path_that_enroot_cannot_be_told_of_is_refused() -> None:
-    assert "enroot cannot mount /a b" in why_not_mounted("enroot", Mount("/a b", "/c"))
-    assert why_not_mounted("enroot", Mount("/a-b", "/c")) == ""
+    assert "enroot cannot mount /a:b" in why_not_mounted("enroot", Mount("/a:b", "/c"))
+    assert why_not_mounted("enroot", Mount("/a b", "/c")) == ""
     assert why_not_mounted("docker", Mount(ODD, ODD)) == ""

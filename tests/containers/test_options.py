@@ -42,6 +42,7 @@ KEPT = {
     "-eNVIDIA_VISIBLE_DEVICES=all": "--env",
     "--env=NVIDIA_VISIBLE_DEVICES": "--env",
     "--nv": "--nv",
+    "--pid=host": "--pid",
 }
 LEFT = [
     "--ipc=host --shm-size 8g",

@@ -154,8 +154,8 @@ def test_the_jobs_directories_appear_at_their_own_paths(wrap: Any, tmp_path: Pat
 
 
 def test_what_an_engine_cannot_mount_is_told(wrap: Any) -> None:
-    with pytest.raises(NotContainedError, match="enroot cannot mount /a b"):
-        wrap("enroot", container={"mounts": (Mount("/a b", "/x"),)})
+    with pytest.raises(NotContainedError, match="enroot cannot mount /a:b"):
+        wrap("enroot", container={"mounts": (Mount("/a:b", "/x"),)})
 
 
 def test_on_a_cluster_the_node_fills_in_its_mask(wrap: Any) -> None:

@@ -20,8 +20,9 @@ What it does, and where that is from:
   SINGULARITY_*, LD_LIBRARY_PATH and PATH; with it TERM and the proxies' alone. Then APPTAINERENV_*
   and SINGULARITYENV_*, the first of these wins, and --env. HOME cannot be set so. The image's own
   variables give way to all these (conveyorPacker_oci.go);
-- without --no-eval a shell evaluates what APPTAINERENV_* and --env set (process_linux.go): a value
-  with a dollar sign or a backquote is refused here, for it would not arrive;
+- without --no-eval, or its variable APPTAINER_NO_EVAL (action_flags.go), a shell evaluates what
+  APPTAINERENV_* and --env set (process_linux.go): a value with a dollar sign or a backquote is
+  refused here, for it would not arrive;
 - home and the working directory are mounted unless --no-home or --contain says no; /tmp is not,
   as on machines where the administrator took it out (`mount tmp = no`);
 - descriptors are inherited (starter.c closes only its own); the engine stays as the parent, passes
@@ -211,15 +212,16 @@ def environment(found, of_image):
     environ["PATH"] = PATH
     for name, value in of_image.items():
         environ.setdefault(name, value)
+    engine = os.path.basename(sys.argv[0]).upper()
+    kept = "--no-eval" in flags or os.environ.get(f"{engine}_NO_EVAL") == "1"
     for name, value in given(found).items():
         if name == "HOME":
             print(f"WARNING: Overriding {name} environment variable is not permitted",
                   file=sys.stderr)  # fmt: skip
             continue
-        if "--no-eval" not in flags and ("$" in value or "`" in value):
+        if not kept and ("$" in value or "`" in value):
             refuse(f"a shell would evaluate the value of {name}: --no-eval")
         environ[name] = value
-    engine = os.path.basename(sys.argv[0]).upper()
     return {**environ, f"{engine}_CONTAINER": "pretend.sif"}
 
 

@@ -6,6 +6,7 @@ Command lines, from enroot.in and doc/cmd/{import,start}.md; everything else end
     enroot start OPTION... IMAGE COMMAND [ARGUMENT...]
 
     --rw|-w  --root|-r  --mount|-m SOURCE:TARGET[:FSTYPE[:OPTIONS]]  --env|-e NAME[=VALUE]
+    --rc FILE
 
 What it does, and where that is from:
 
@@ -16,8 +17,9 @@ What it does, and where that is from:
   of the environment's file, quotes around a value and blanks before it go, ENROOT_* are dropped
   (`common::envfmt`): what would not arrive is refused here. A login sets HOME, SHELL, USER,
   LOGNAME, TERM and PATH where they are not set;
-- a login changes to HOME, and the image's /etc/rc to the image's directory: `/` here. A test that
-  wants another directory has to say so in its command;
+- a login changes to HOME, and the image's /etc/rc to the image's directory: `/` here; --rc puts
+  another file in the place of that (`runtime::_do_rc`), which a shell reads with the command as its
+  arguments;
 - descriptors above 2 are closed (enroot-switchroot.c), and a shell executes the command, a process
   that takes the engine's place: there is no parent;
 - URIs: `docker://[USER@][REGISTRY#]IMAGE[:TAG]`; a host without its `#`, which only new versions
@@ -34,7 +36,7 @@ import sys
 from fake_engine import MARKER, become, end, enter_mounts, image_at, is_held, record, refuse
 
 URI = re.compile(r"docker://(?:[^@#]+@)?(?:([^#/@]+)#)?([a-z0-9/._-]+)(?::[A-Za-z0-9._-]+)?")
-NAMED = {"--mount": "--mount", "-m": "--mount", "--env": "--env", "-e": "--env"}
+NAMED = {"--mount": "--mount", "-m": "--mount", "--env": "--env", "-e": "--env", "--rc": "--rc"}
 FLAGS = {"--rw": "--rw", "-w": "--rw", "--root": "--root", "-r": "--root"}
 CODES = {"missing": "404 Not Found", "denied": "403 Forbidden", "login": "401 Unauthorized"}
 
@@ -116,6 +118,9 @@ def start(found, image, command):
     enter_mounts([mount_of(value) for name, value in found if name == "--mount"])
     os.chdir("/")
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for name, value in found:
+        if name == "--rc":
+            become(["/bin/sh", value, *command], environ)
     become(command, environ)
     end(f"/bin/sh: 1: exec: {command[0]}: not found", 127)
 
