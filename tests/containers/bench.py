@@ -43,7 +43,7 @@ def image(path: Path, **of_it: Any) -> Path:
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or read
         return False
     return state != "Z"
 
