@@ -41,14 +41,14 @@ class _Images:
 
     def by_name(self, name: str) -> ReadyImage:
         policy = self._calls.request.pull
+        as_pulled = image_names.pulled_as(self._engine, self._calls.request.image)
         here = self.find(name)  # before `always`, too: see the module
         if here is not None and policy != "always":
             return here
         if policy == "never":
-            missing = f"{self._engine} pull {name}"
+            missing = f"{self._engine} pull {as_pulled}"
             raise PullError(pull_failures.never(self._engine, name, missing))
         try:
-            as_pulled = image_names.pulled_as(self._engine, self._calls.request.image)
             self._calls.pull(name, "pull", as_pulled)
         except DiskFullError:
             raise PullError(pull_failures.disk_full(self._engine, name, self._root())) from None

@@ -73,14 +73,27 @@ class EngineCalls:
             self._progress(text)
 
     def ask(self, *arguments: str, seconds: float) -> client.ClientEnd:
-        """Ask the engine something that it answers at once. Raises ClientSilentError."""
-        return client.run([self.request.engine, *arguments], seconds=seconds)
+        """Ask the engine something that it answers at once.
+
+        Raises ClientSilentError, and PullError as `bring` does.
+        """
+        return self._run(arguments, client.nobody_hears, seconds)
 
     def bring(self, *arguments: str) -> client.ClientEnd:
-        """Run what takes its time, telling how far it is."""
+        """Run what takes its time, telling how far it is. Raises PullError: it cannot be run."""
         progress = PullProgress()
-        line = [self.request.engine, *arguments]
-        return client.run(line, lambda line: self.tell(progress.heard(line)))
+        return self._run(arguments, lambda line: self.tell(progress.heard(line)), None)
+
+    def _run(
+        self, arguments: tuple[str, ...], heard: Callable[[str], object], seconds: float | None
+    ) -> client.ClientEnd:
+        engine = self.request.engine
+        try:
+            return client.run([engine, *arguments], heard, seconds)
+        except OSError as error:  # no room for another process, or for its descriptors
+            raise PullError(
+                pull_failures.cannot_start(engine, error.strerror or str(error))
+            ) from None
 
     def pull(self, image: str, *arguments: str) -> None:
         """Pull, again where the network failed. Raises PullError, or DiskFullError."""

@@ -106,6 +106,11 @@ def not_installed(engine: str) -> str:
     return f"{engine} is not installed here: there is no program `{engine}` in PATH"
 
 
+def cannot_start(engine: str, reason: str) -> str:
+    """Return the line for a machine that has no room for the engine's client."""
+    return f"{engine} cannot be started: {reason}; `gpulaunch retry` once this machine has room"
+
+
 def cannot_load(engine: str, path: str, output: str) -> str:
     """Return why an archive could not be loaded."""
     if (general := _of_engine(trouble_of(output), engine, output)) is not None:

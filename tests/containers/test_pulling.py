@@ -19,6 +19,7 @@ from gpulaunch.containers import daemon_images, pulling
 from gpulaunch.containers.engine_calls import PAUSES, EngineCalls, PullRequest
 from gpulaunch.containers.pull_failures import PullError
 from tests.containers.bench import Bench, image
+from tests.helpers import descriptors_left
 
 DAEMONS = ("docker", "podman")
 FILES = ("apptainer", "singularity", "enroot")
@@ -236,6 +237,13 @@ def test_a_file_that_is_absent_is_said(maker: tuple[str, Bench]) -> None:
     assert bench.why(engine, "/nowhere/tool.sif") == "there is no file /nowhere/tool.sif"
 
 
+@pytest.mark.skipif(not os.geteuid(), reason="root may read everything")
+def test_a_file_that_one_may_not_read_is_said(tmp_path: Path) -> None:
+    path = image(tmp_path / "tool.sif")
+    path.chmod(0)
+    assert Bench(tmp_path, "apptainer").why("apptainer", str(path)) == f"you may not read {path}"
+
+
 @pytest.mark.parametrize(
     ("engine", "name", "uri"),
     [
@@ -389,6 +397,18 @@ def test_a_network_that_is_back_is_used(tmp_path: Path, monkeypatch: pytest.Monk
 
     ours = calls(bench, monkeypatch, "docker", "registry.example/network", pause=back)
     assert pulling.have(ours).id == "sha256:1"
+
+
+@pytest.mark.parametrize("engine", ["docker", "apptainer"])
+def test_a_machine_without_room_for_another_process_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    bench = Bench(tmp_path, engine)
+    ours = calls(bench, monkeypatch, engine, "lab/tool", pause=time.sleep)
+    why = f"{engine} cannot be started: Too many open files; `gpulaunch retry` once"
+    with descriptors_left(1), pytest.raises(PullError, match=why):  # apptainer: the lock's
+        pulling.have(ours)
+    assert bench.calls == []
 
 
 @pytest.mark.parametrize("policy", ["missing", "always", "never"])
