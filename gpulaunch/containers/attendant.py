@@ -4,9 +4,11 @@
 
 Standard input is a socket whose other end the helper alone holds, and never writes to: its end is
 the helper's, by whatever death. The client is interrupted then, as by Ctrl-C, at which apptainer
-and enroot remove what they have unpacked; after GRACE it is killed, with all below it. An orphan
-of the client's comes to the attendant, a subreaper, and ends with the client. Where the attendant
-itself is killed, the kernel kills the client (PR_SET_PDEATHSIG), and its orphans are left.
+and enroot remove what they have unpacked; after GRACE it is killed, with all below it, and so is
+what a client leaves that something else has killed: its orphans come to the attendant, a subreaper.
+One that exits leaves what it means to leave: podman its pause process, which holds the namespaces
+of all containers of a user. Where the attendant itself is killed, the kernel kills the client
+(PR_SET_PDEATHSIG), and its orphans are left.
 
 Exits as the client did: with its status, or with 128 and the number of its signal.
 """
@@ -42,9 +44,11 @@ def main() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     waker = Waker()
     client = _started(line)
-    os.close(1)  # the helper reads until the client and all that it left are gone
-    os.close(2)
-    if not _ended_before_the_helper(client, waker):
+    if _ended_before_the_helper(client, waker):
+        end = os.waitid(os.P_PID, client, os.WEXITED | os.WNOWAIT)
+        if end is not None and end.si_code == os.CLD_EXITED:
+            os._exit(end.si_status)
+    else:
         _interrupt(client, waker)
     os._exit(_status_after_sweep(client))
 

@@ -69,7 +69,8 @@ def run(
         assert attendant.stderr is not None
         undo.enter_context(attendant.stdout)
         undo.enter_context(attendant.stderr)
-        _take_all({attendant.stdout.fileno(): out, attendant.stderr.fileno(): err}, seconds)
+        outputs = {attendant.stdout.fileno(): out, attendant.stderr.fileno(): err}
+        _take_all(outputs, held.fileno(), seconds)
         return ClientEnd(attendant.wait(), out.text(), err.text())
 
 
@@ -90,21 +91,29 @@ def _reap(attendant: subprocess.Popen[bytes], held: socket.socket) -> None:
         attendant.wait(GRACE + REAP_SECONDS)
 
 
-def _take_all(outputs: dict[int, _Output], seconds: float | None) -> None:
-    """Take what comes until both outputs have ended."""
+def _take_all(outputs: dict[int, _Output], attendant: int, seconds: float | None) -> None:
+    """Take what comes until the attendant's end of the socket is closed, and what is there then.
+
+    The outputs' own ends may never come: what a client leaves may hold them.
+    """
     end = None if seconds is None else time.monotonic() + seconds
+    ended = False
     with selectors.DefaultSelector() as selector:
-        for fd in outputs:
+        for fd in (*outputs, attendant):
             selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
+        while True:
             left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
+            if left is not None and left <= 0 and not ended:
                 raise ClientSilentError
-            for key, _ in selector.select(left):
-                if data := os.read(key.fd, 1 << 16):
-                    outputs[key.fd].take(data)
+            ready = [key.fd for key, _ in selector.select(0 if ended else left)]
+            if ended and not ready:
+                return
+            for fd in ready:
+                if fd != attendant and (data := os.read(fd, 1 << 16)):
+                    outputs[fd].take(data)
                 else:
-                    selector.unregister(key.fd)
+                    selector.unregister(fd)
+                    ended = ended or fd == attendant
 
 
 class _Output:

@@ -41,10 +41,27 @@ def test_lines_come_as_they_are_written_and_as_a_terminal_shows_them() -> None:
     assert end.words == "end"
 
 
-def test_what_a_client_leaves_behind_ends_with_it() -> None:
-    end = sh("(trap '' INT TERM HUP; setsid sleep 600 & echo $!) ; exit 4")
-    assert end.status == 4
+BEHIND = "(trap '' INT TERM HUP; setsid sleep 600 & echo $!)"
+
+
+@pytest.mark.parametrize("status", [0, 4])
+def test_a_client_that_exits_may_leave_something_and_is_not_waited_for(status: int) -> None:
+    end = sh(f"{BEHIND}; exit {status}")
+    assert end.status == status
+    left = int(end.out)
+    assert alive(left)
+    os.kill(left, signal.SIGKILL)
+
+
+def test_what_a_client_leaves_that_is_killed_ends_with_it() -> None:
+    end = sh(f"{BEHIND}; kill -9 $$")
+    assert end.status == 128 + 9
     assert not alive(int(end.out))
+
+
+def test_all_that_a_client_writes_is_taken() -> None:
+    end = sh("head -c 3000000 /dev/zero | tr '\\0' x; echo end >&2")
+    assert (len(end.out), end.err) == (3_000_000, "end")
 
 
 def test_a_client_that_takes_too_long_is_interrupted_and_may_clean_up(tmp_path: Path) -> None:
