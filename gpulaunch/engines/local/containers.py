@@ -16,12 +16,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import CARRIED
 from gpulaunch.containers.removing import PID, Removal, is_held, remove_strays
-from gpulaunch.core.events import Ended, Event, Launch, WorkerEnded
+from gpulaunch.core.events import Ended, Event, ImageReady, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.helper_process import Helper, command
 from gpulaunch.text import listing
+
+LAST_LIMIT = 5.0
+"""Seconds that an engine has to remove what is left when the run closes."""
 
 
 class LeftContainers:
@@ -51,6 +54,9 @@ class LeftContainers:
                 folders = [folder for folder in left if folder]
             case WorkerEnded(worker):
                 folders = [folder] if (folder := self._left_of(worker)) else []
+            case ImageReady(engine=engine):
+                self._look_for_strays(engine)
+                folders = []
             case _:
                 folders = []
         if folders:
@@ -86,7 +92,7 @@ class LeftContainers:
         if left := [folder for folder in found if not is_held(folder)]:
             self._remove({"folders": left})
 
-    def look_for_strays(self, engine: ContainerEngine) -> None:
+    def _look_for_strays(self, engine: ContainerEngine) -> None:
         """Remove this engine's containers that killed runs of this user have left, once a run."""
         if engine in CARRIED and engine not in self._looked:
             self._looked.add(engine)
@@ -123,8 +129,9 @@ class LeftContainers:
             self._context.warn(None, f"what is left of the container {name} is not removed: {why}")
 
     def close(self) -> None:
+        """Let the processes that remove end by themselves, for a while."""
         for helper in self._helpers:
-            helper.close()
+            helper.finish(LAST_LIMIT)
         self._helpers.clear()
 
 

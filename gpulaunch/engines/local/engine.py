@@ -56,8 +56,8 @@ class Local(LeaseUser):
         )
         self._metering = Metering(context, pool.gpus)
         self._left = LeftContainers(context)
-        self._images = Images(context, cluster=False)
         heard = replace(context, post=self._posted)
+        self._images = Images(heard, cluster=False)
         self._slots = EndSlots(context.run.ends)
         self._attempts = LocalAttempts(
             heard, self._cards, self._diagnosis, self._metering, self._slots
