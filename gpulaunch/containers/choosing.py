@@ -74,8 +74,8 @@ class InstalledEngines:
         able = [engine for engine in fitting if not cluster or engine in ON_NODES]
         if not able:
             raise NoEngineError(
-                f"{' and '.join(fitting)} start containers by a daemon of their own, which Slurm"
-                " neither limits nor ends: name an image of apptainer or enroot"
+                f"a container of {' or '.join(fitting)} is not a descendant of its job, and Slurm"
+                " neither limits nor ends it: name an image of apptainer or enroot"
             )
         usable = next((engine for engine in able if self.usable(engine)), None)
         if usable is None and not cluster:
