@@ -84,6 +84,23 @@ def test_a_crash_costs_one_item_which_is_retried_in_a_fresh_process(launcher: La
     assert any("loaded" in launcher.log(*one) for one in fresh)
 
 
+def test_workers_that_end_at_once_are_given_up_item_by_item(launcher: Launcher) -> None:
+    """The last item is behind one whose end leaves no job ready, so that its card goes back."""
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: w-{{item}}
+            foreach: {values: [1, 2, 3]}
+            worker: {run: [sh, -c, 'sleep 0.1; exit 3']}
+        """,
+    )
+    for number in range(5):
+        result = launcher("run", "jobs.yaml", "--simulate", "1", "--new", timeout=30)
+        assert result.status == 1, number
+    assert set(launcher.states().values()) == {"failed"}
+
+
 def test_one_item_that_hangs_is_timed_out_alone(launcher: Launcher) -> None:
     launcher.file("fold.py", FOLD)
     launcher.file("jobs.yaml", entry(4, env="{LONG: 1}", timeout="3s", grace="0.2"))

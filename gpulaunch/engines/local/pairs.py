@@ -74,9 +74,14 @@ class Pairs:
         return self._idle[kind].pop(0) if self._idle[kind] else None
 
     def keep(self, pair: Pair, kind: PairKind) -> None:
-        """Keep a pair whose attempt is over for the next one of its kind, or close it."""
+        """Keep a pair whose attempt is over for the next one of its kind, or close it.
+
+        A card may have been given back meanwhile, of a pair whose worker ended before the attempt
+        behind it began: with the pair's copy of the lease nobody could have it.
+        """
         enough = not kind.leases and len(self._idle[kind]) >= MAX_IDLE_WITHOUT_CARD
-        if enough or not self._still_forks(kind):
+        given_back = not all(map(self._cards.holds, kind.leases))
+        if enough or given_back or not self._still_forks(kind):
             self.dismiss(pair)
         else:
             self._idle[kind].append(pair)
