@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
@@ -34,9 +34,6 @@ LABELS = ("gpulaunch.run", "gpulaunch.attempt", "gpulaunch.folder", "gpulaunch.u
 caller's user id."""
 ENROOT_RC = 'cd "$GPULAUNCH_CWD" && exec "$@"\n'
 """What enroot runs instead of the image's entry point: the program, in the job's directory."""
-_SHARED = {"network": "host", "ipc": "host"}
-"""What a job shares with this machine, as it does without a container, unless `args:` says
-otherwise: ports and addresses, and /dev/shm, of which docker alone gives 64 MB."""
 
 
 class UserInside(Struct, frozen=True):
@@ -55,12 +52,14 @@ class ContainerLine(Struct, frozen=True):
     """What is the same for every engine: the image, its mounts, options of cards and of the user's.
 
     `image` is what the engine calls it: an id, a name or a file. `args` stand as they were given.
+    `shared_memory`: bytes that /dev/shm holds at most, for docker and podman, which give it anew.
     """
 
     image: str
     mounts: tuple[Mount, ...] = ()
     cards: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    shared_memory: int = 64 << 20
 
 
 class ContainerName(Struct, frozen=True):
@@ -83,6 +82,11 @@ def client_line(
     `keeper`: the keepers' program; `link`: the directory of the socket to which it connects.
     """
     ours = (Mount(keeper, KEEPER, True), Mount(link, LINK, True))
+    chosen = {arg.partition("=")[0] for arg in line.args}
+    # As without a container, unless `args:` says otherwise: the machine's addresses and ports, and
+    # as much room in /dev/shm, of which an engine gives 64 MB by itself.
+    network = [] if chosen & {"--network", "--net"} else ["--network=host"]
+    memory = [] if chosen & {"--shm-size", "--ipc"} else [f"--shm-size={line.shared_memory}"]
     return [
         engine,
         "run",
@@ -94,7 +98,8 @@ def client_line(
         "--sig-proxy=false",
         "--stop-signal=TERM",
         "--security-opt=label=disable",  # else SELinux forbids the mounts, and the socket
-        *(f"--{what}={how}" for what, how in _SHARED.items() if not _says(line.args, what)),
+        *network,
+        *memory,
         *_user_options(engine, user),
         *(f"--mount={_mount_field(mount)}" for mount in (*ours, *line.mounts)),
         *line.cards,
@@ -110,13 +115,6 @@ def remove_line(engine: str, name: str) -> list[str]:
     """Return the line that ends and removes a container of docker or podman."""
     at_once = ["--time=0"] if engine == "podman" else []
     return [engine, "rm", "--force", *at_once, name]
-
-
-def _says(args: Sequence[str], what: str) -> bool:
-    """Tell whether the user's options choose this themselves; `--shm-size` chooses `ipc`."""
-    names = {arg.partition("=")[0] for arg in args}
-    other = {"network": "--net", "ipc": "--shm-size"}[what]
-    return bool(names & {f"--{what}", other})
 
 
 def _user_options(engine: str, user: UserInside) -> list[str]:

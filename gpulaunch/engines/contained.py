@@ -94,7 +94,17 @@ class Containing(Struct, frozen=True):
         for mount in mounts:
             if why := why_not_mounted(self.engine, mount):
                 raise NotContainedError(why)
-        return ContainerLine(self.image, mounts, self.cards.options, self.container.args)
+        cards, args = self.cards.options, self.container.args
+        return ContainerLine(self.image, mounts, cards, args, _shared_memory())
+
+
+def _shared_memory() -> int:
+    """Return how many bytes this machine's /dev/shm may hold."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return 8 << 30
+    return found.f_blocks * found.f_frsize
 
 
 def caches_of(image: str, place: AttemptPlace, cache: str) -> str:

@@ -39,8 +39,8 @@ def test_options_stand_before_the_image_and_what_runs_in_it_behind() -> None:
     assert "--label=gpulaunch.run=r" in line
 
 
-def test_a_job_shares_the_machines_network_and_memory_as_without_a_container() -> None:
-    assert {"--network=host", "--ipc=host"} <= set(client())
+def test_a_job_has_the_machines_network_and_as_much_shared_memory() -> None:
+    assert {"--network=host", "--shm-size=123"} <= set(client(shared_memory=123))
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_job_shares_the_machines_network_and_memory_as_without_a_container() -
     [
         (("--network", "none"), "--network=host"),
         (("--net=mine",), "--network=host"),
-        (("--shm-size=8g",), "--ipc=host"),
-        (("--ipc=private",), "--ipc=host"),
+        (("--shm-size=8g",), "--shm-size=67108864"),
+        (("--ipc=host",), "--shm-size=67108864"),
     ],
 )
 def test_what_args_choose_is_not_chosen_for_them(args: tuple[str, ...], left_out: str) -> None:

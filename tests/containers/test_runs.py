@@ -46,6 +46,11 @@ class Kit:
     def run(self, *options: str) -> int:
         return self.launcher("run", "jobs.yaml", "--simulate", "2", *options).status
 
+    def owned(self) -> None:
+        """Give the files that a test made to the user of the engine."""
+        if self.engine:
+            self.engine.own(self.launcher.path)
+
     def containers(self) -> list[str]:
         return self.engine.containers() if self.engine else []
 
@@ -67,6 +72,26 @@ def real(engine: RealEngine, path: Path) -> Kit:
     return Kit(engine.name, BOX, Launcher(path, engine.environ, [*COMMAND]), engine)
 
 
+def rootless(engine: RealEngine, keeper: Path) -> Kit:
+    """gpulaunch as the engine's user, who may read everything: its Python may be below /root."""
+    account = engine.account
+    if account is None:
+        pytest.skip("the tests are not run as root: podman_root has their own podman")
+    if not keeper.stat().st_mode & 0o5 or not _open_to_all(keeper):
+        pytest.skip(f"{keeper} is not to be read by other users")
+    path = engine.folder / f'it\'s, a "lab" {os.urandom(2).hex()}'
+    path.mkdir()
+    engine.own(path)
+    rights = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    user = (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+    launcher = Launcher(path, engine.environ, ["setpriv", *user, *rights, *COMMAND])
+    return Kit(engine.name, BOX, launcher, engine)
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(folder.stat().st_mode & 0o1 for folder in path.parents)
+
+
 def pretend(name: str, suffix: str, path: Path) -> Kit:
     image = path / f"box{suffix}"
     image.write_bytes(b"gpulaunch fake image\n")
@@ -74,14 +99,15 @@ def pretend(name: str, suffix: str, path: Path) -> Kit:
     return Kit(name, f"box{suffix}", Launcher(path, environ, [*COMMAND]))
 
 
-@pytest.fixture(params=["docker", "podman_root", "apptainer", "enroot"])
+@pytest.fixture(params=["docker", "podman_root", "podman_rootless", "apptainer", "enroot"])
 def kit(request: pytest.FixtureRequest, path: Path) -> Iterator[Kit]:
     """Each engine in turns. No container is left of a test."""
     if request.param in ("apptainer", "enroot"):
         yield pretend(request.param, {"apptainer": ".sif", "enroot": ".sqsh"}[request.param], path)
         return
-    request.getfixturevalue("keeper_program")
-    made = real(request.getfixturevalue(request.param), path)
+    keeper = request.getfixturevalue("keeper_program")
+    engine = request.getfixturevalue(request.param)
+    made = rootless(engine, keeper) if "rootless" in request.param else real(engine, path)
     yield made
     assert made.containers() == []
 
@@ -99,6 +125,7 @@ def test_paths_and_files_are_those_of_outside(kit: Kit) -> None:
     (kit.launcher.path / "in").mkdir()
     for name in ("a", "b c", "d'e"):
         (kit.launcher.path / "in" / f"{name}.txt").write_text(name)
+    kit.owned()
     kit.jobs(
         "name: '{{stem}}', foreach: in/*.txt, outputs: ['{{out}}/o'],"
         " run: 'cat {{path}} > {{out}}/o; pwd > {{keep}}/pwd; echo $GPULAUNCH_JOB'"
@@ -108,7 +135,7 @@ def test_paths_and_files_are_those_of_outside(kit: Kit) -> None:
     for name in ("a", "b c", "d'e"):
         out = run / "results" / name / "o"
         assert out.read_text() == name
-        assert out.stat().st_uid == os.geteuid()
+        assert out.stat().st_uid == (kit.engine.uid if kit.engine else os.geteuid())
         assert (run / "keep" / name / "pwd").read_text() == f"{kit.launcher.path}\n"
         assert kit.launcher.log(name) == f"{name}\n"
     assert kit.left() == []
