@@ -147,7 +147,8 @@ class Contained:
         if self.bench.bare:
             inside = [str(self.bench.keeper), "inside", str(self.folder / "socket")]
             return record | {"start": inside, "remove": ["true"], "answers": ["true"]}
-        start = [*client, "run", "--rm", "--name", self.name, "--entrypoint", KEEPER]
+        start = [*client, "run", "--rm", "--sig-proxy=false", "--name", self.name]
+        start += ["--entrypoint", KEEPER]
         for source, place in ((self.bench.keeper, KEEPER), (self.folder, LINK)):
             start.append(f"--mount=type=bind,src={source},dst={place}")
         start.append(f"--mount=type=bind,src={self.work},dst={self.work}")

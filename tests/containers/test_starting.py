@@ -115,12 +115,14 @@ def test_a_removal_that_takes_too_long_is_told_and_left(bare_bench: Bench) -> No
     assert not job.alive()
 
 
-def test_a_carrier_without_streams_runs_its_job(bare_bench: Bench) -> None:
-    job = Contained(bare_bench, ["sh", "-c", "exit 3"])
+def test_a_carrier_without_streams_runs_its_job_and_passes_signals(bare_bench: Bench) -> None:
+    job = Contained(bare_bench, ["sh", "-c", f"trap 'exit 3' TERM; echo > $WORK/up; {FOREVER}"])
     argv = ["sh", "-c", 'exec <&- >&-; exec "$@"', "sh", *map(os.fsdecode, job.argv)]
     environ = {**bare_bench.engine.environ, **job.environ}
-    done = subprocess.run(argv, env=environ, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (3, b"")
+    carrier = subprocess.Popen(argv, env=environ)
+    job.await_file("up")
+    carrier.terminate()
+    assert carrier.wait(PATIENCE) == 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -156,9 +158,23 @@ def test_an_end_is_heard_though_a_signal_was_not(bare_bench: Bench) -> None:
         poller = select.poll()
         poller.register(inside, select.POLLIN)
         assert poller.poll(PATIENCE * 1000), "and is not read"
+        job.kill(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(job.process.pid), PATIENCE)
         end = {"is": "ended", "status": 4 << 8, "leftovers": 0, "oom_kills": 0, "refused": None}
         inside.send(json.dumps(end).encode())
+    job.kill(signal.SIGCONT)
     assert job.wait() == 4
+
+
+def test_who_asked_for_the_end_does_not_wait_as_long_for_the_removal(bare_bench: Bench) -> None:
+    script = f"{bare_bench.keeper} inside $0/socket; sleep 999; true"
+    limits = [Limit("engine.REMOVAL_TIMEOUT", 999), Limit("engine.ASKED_REMOVAL_TIMEOUT", 0.1)]
+    start = ["sh", "-c", script]
+    job = started(bare_bench, f"trap 'exit 3' TERM; up; {FOREVER}", start=start, limits=limits)
+    job.kill(signal.SIGTERM)
+    words = f"bare did not remove the container {job.name} in time; its processes are gone"
+    assert job.wait() == 3
+    assert job.lines() == [f"gpulaunch: {words}"]
 
 
 # ── At a terminal ───────────────────────────────────────────────────────────────────────────────

@@ -15,9 +15,10 @@ INSIDE = b"GPULAUNCH_INSIDE_"  # before the name of a variable that is for insid
 class Record:
     """The record, and its directory, which is the carrier's to remove.
 
-    `start`: the client's command line; `remove`: the one that removes the container, whatever its
-    state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`: of
-    the program inside; `warn`: the number of the job's warning signal, 0 for none; `anyone`: the
+    `start`: the client's command line, without passing signals on (`--sig-proxy=false`: podman's
+    client, killed, would still send TERM); `remove`: the one that removes the container, whatever
+    its state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`:
+    of the program inside; `warn`: the number of the job's warning signal, 0 for none; `anyone`: the
     program is not the caller inside, so that the container may connect as whoever it is.
 
     While the carrier lives it holds a lock on the record: a container without one is nobody's.
