@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define UNFIT_PROGRAM 126 /* the status, as a shell has it, where a program cannot be executed */
 #define MAX_NUMBER (1 << 20) /* of a descriptor: the kernel's own limit, fs.nr_open, as it comes */
 
 static struct {
@@ -130,6 +131,7 @@ static void start(void) {
   if (in.main < 0) die("fork");
   if (in.main == 0) {
     settle_in(me);
+    unfit_status = UNFIT_PROGRAM;
     for (int i = 0; i < in.nfds; i++)
       if (dup2(in.fds[i], in.numbers[i]) < 0) refuse(ends[1], "%s", strerror(errno));
     become_program(&in.l, environment_of(&in.l), ends[1]);

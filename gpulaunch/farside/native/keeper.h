@@ -112,7 +112,7 @@ const char **environment_of(const struct launch *l);
 __attribute__((noreturn)) void become_program(const struct launch *l, const char **environment,
                                               int pipe);
 #define NO_PROGRAM 127 /* the status, as a shell has it, where a program is not there */
-#define UNFIT_PROGRAM 126 /* and where it is, and cannot be executed; that of `refuse` */
+extern int unfit_status; /* with which `refuse` exits: the same, for keepers go by the words */
 /* Tell, through the pipe, why this process cannot become the job, and exit. */
 __attribute__((format(printf, 2, 3), noreturn)) void refuse(int pipe, const char *format, ...);
 

@@ -12,13 +12,14 @@
 #include <unistd.h>
 
 extern char **environ;
+int unfit_status = NO_PROGRAM;
 
 void refuse(int pipe, const char *format, ...) {
   va_list list;
   va_start(list, format);
   vdprintf(pipe, format, list);
   va_end(list);
-  _exit(UNFIT_PROGRAM);
+  _exit(unfit_status);
 }
 
 static size_t name_size(const char *entry) { return strcspn(entry, "="); }
