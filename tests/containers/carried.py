@@ -102,8 +102,8 @@ class Contained:
     """A job's record, and all that shows of the job: not yet its carrier.
 
     Every process of the job has `mark` in its environment, and `WORK`, the directory `work`, which
-    is in the container at its own path. `start`: in the place of the client, with the record's
-    directory as its last argument. `argv`, `environ`: the carrier's.
+    is in the container at its own path. `start`, `remove`: in the place of the engine's, with the
+    record's directory as their last argument. `argv`, `environ`: the carrier's.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class Contained:
         anyone: bool = False,
         limits: Sequence[Limit] = (),
         start: Sequence[str] | None = None,
+        remove: Sequence[str] | None = None,
     ) -> None:
         self.bench = bench
         self.mark = token()
@@ -134,6 +135,7 @@ class Contained:
         record |= {"cwd": cwd, "unset": list(unset), "warn": warn, "anyone": anyone}
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}
+        record |= {"remove": [*remove, str(self.folder)]} if remove else {}
         (self.folder / "record.json").write_text(json.dumps(record))
         for each in (self.folder, self.work):
             bench.engine.own(each)

@@ -166,6 +166,19 @@ def test_an_end_is_heard_though_a_signal_was_not(bare_bench: Bench) -> None:
     assert job.wait() == 4
 
 
+@pytest.mark.parametrize("can", [True, False], ids=["removed", "not removed"])
+def test_where_the_client_failed_the_container_is_removed_by_name(
+    bare_bench: Bench, can: bool
+) -> None:
+    """As where the daemon ended while the job went on."""
+    remove = ["sh", "-c", f"touch $0-work/asked; {str(can).lower()}"]
+    job = with_client(bare_bench, f"{bare_bench.keeper} inside $0/socket; exit 1", remove=remove)
+    assert job.wait() == 3
+    assert job.file("asked").exists()
+    assert job.folder.exists() != can
+    assert bool(job.lines()) != can
+
+
 def test_who_asked_for_the_end_does_not_wait_as_long_for_the_removal(bare_bench: Bench) -> None:
     script = f"{bare_bench.keeper} inside $0/socket; sleep 999; true"
     limits = [Limit("engine.REMOVAL_TIMEOUT", 999), Limit("engine.ASKED_REMOVAL_TIMEOUT", 0.1)]

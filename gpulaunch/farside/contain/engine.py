@@ -13,6 +13,8 @@ from .log import say
 from .record import INSIDE, Record
 from .signals import Signals
 
+KILLED_INSIDE = 128 + signal.SIGKILL  # the client's exit code where inside was killed
+
 # Seconds.
 # A client that is killed amid a start may leave a container that never runs. It gets the time to
 # come to its own end, for nobody lets the container's first process in any more.
@@ -63,15 +65,17 @@ class EngineClient:
     def end(self, child: Child) -> None:
         child.kill(signal.SIGTERM)
         if not self.await_end(child, TERM_TIMEOUT):
-            child.kill(signal.SIGKILL)
-            self.await_end(child, TERM_TIMEOUT)
+            self.kill(child)
+
+    def kill(self, child: Child) -> None:
+        child.kill(signal.SIGKILL)
+        self.await_end(child, TERM_TIMEOUT)
 
     def remove(self, seconds: float) -> bool:
         """Have the container removed; False if that is not certain."""
         child = self.child(self.record.remove, quiet=True)
         if not self.await_end(child, seconds):
-            child.kill(signal.SIGKILL)
-            self.await_end(child, TERM_TIMEOUT)
+            self.kill(child)
         return child.status == 0
 
     def abandon(self) -> None:
@@ -96,7 +100,9 @@ class EngineClient:
         if known and above and self.record.engine == "podman":
             with contextlib.suppress(ChildProcessError):
                 known = self.await_end(Child(above), REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT)
-        if known and (self.run.left() or self.remove(REMOVAL_TIMEOUT)):
+        # With another status, or a signal, it is the client that failed, or its engine.
+        removed = self.run.status in (0, KILLED_INSIDE << 8)
+        if known and (removed or self.remove(REMOVAL_TIMEOUT)):
             self.record.delete()
             return
         name = self.record.name

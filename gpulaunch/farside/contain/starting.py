@@ -90,8 +90,7 @@ class Start:
 
     def forget_look(self) -> None:
         if self.looking:
-            self.looking.kill(signal.SIGKILL)
-            self.engine.await_end(self.looking, NEXT_LOOK)
+            self.engine.kill(self.looking)
 
     def fail(self) -> NoReturn:
         """Exit: the client ended, and has said why in the log."""
