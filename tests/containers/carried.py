@@ -120,6 +120,7 @@ class Contained:
         limits: Sequence[Limit] = (),
         start: Sequence[str] | None = None,
         remove: Sequence[str] | None = None,
+        engine: str = "",
     ) -> None:
         self.bench = bench
         self.mark = token()
@@ -135,6 +136,7 @@ class Contained:
         record |= {"cwd": cwd, "unset": list(unset), "warn": warn, "anyone": anyone}
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}
+        record |= {"engine": engine} if engine else {}
         record |= {"remove": [*remove, str(self.folder)]} if remove else {}
         (self.folder / "record.json").write_text(json.dumps(record))
         for each in (self.folder, self.work):

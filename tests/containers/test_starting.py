@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import pwd
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.farside.contain.carrier import heard
 from gpulaunch.farside.proc import is_stopped
 from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
@@ -146,24 +145,35 @@ def test_the_client_has_none_of_the_job_s_files_but_the_log(bare_bench: Bench) -
     assert log == str(job.log)
 
 
-def test_an_end_is_heard_though_a_signal_was_not(bare_bench: Bench) -> None:
+def test_an_end_is_heard_though_a_signal_was_not() -> None:
     """Whoever leaves words unread leaves an error, which comes before its own last words."""
-    limits = [Limit("engine.REMOVAL_TIMEOUT", 0.0)]
-    job = with_client(bare_bench, "exec sleep 999", limits=limits)
-    wait_until((job.folder / "socket").exists, PATIENCE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as inside:
-        inside.connect(str(job.folder / "socket"))
-        assert inside.recv(65536).startswith(b"run\0")
-        job.kill(signal.SIGUSR1)
-        poller = select.poll()
-        poller.register(inside, select.POLLIN)
-        assert poller.poll(PATIENCE * 1000), "and is not read"
-        job.kill(signal.SIGSTOP)
-        wait_until(lambda: is_stopped(job.process.pid), PATIENCE)
-        end = {"is": "ended", "status": 4 << 8, "leftovers": 0, "oom_kills": 0, "refused": None}
-        inside.send(json.dumps(end).encode())
-    job.kill(signal.SIGCONT)
-    assert job.wait() == 4
+    ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        ours.send(b"a signal")
+        inside.send(b'{"is": "ended"}')
+        inside.close()
+        assert heard(ours) == {"is": "ended"}
+        assert heard(ours) is None
+
+
+def test_signals_that_the_engine_ignores_are_not_ignored_inside(bare_bench: Bench) -> None:
+    script = f"trap '' USR2 PIPE; exec {bare_bench.keeper} inside $0/socket"
+    job = bare_bench.run("grep", "SigIgn", "/proc/self/status", start=["sh", "-c", script])
+    assert job.text().split() == ["SigIgn:", "0" * 16]
+
+
+def test_podman_s_monitor_of_the_container_is_waited_for(bare_bench: Bench) -> None:
+    """It leaves its parent, and keepers would else kill it while it clears away."""
+    monitor = f"{bare_bench.keeper} inside $0/socket"
+    monitor += "; echo $$ > $0-work/pid; mv $0-work/pid $0-work/over"
+    monitor += "; until [ -e $0-work/go ]; do sleep 0.02; done"
+    client = f"(sh -c '{monitor}' $0 &); until [ -e $0-work/over ]; do sleep 0.02; done"
+    job = with_client(bare_bench, client, engine="podman")
+    pid = int(job.await_file("over"))
+    wait_until(lambda: children_of(job.process.pid) == [pid], PATIENCE, "it alone is waited for")
+    job.file("go").touch()
+    assert job.wait() == 3
+    assert job.cleared()
 
 
 @pytest.mark.parametrize("can", [True, False], ids=["removed", "not removed"])
