@@ -21,7 +21,7 @@ import msgspec
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.engine_calls import PullRequest
 from gpulaunch.core.model import Container, ImageSource, Job
-from gpulaunch.engines.contained import Containing, caches_of, contained
+from gpulaunch.engines.contained import contained
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, MachineLimits
 from gpulaunch.engines.pool import cache_directory
@@ -95,12 +95,8 @@ def made_contained(
 
     `own`: the variables that the job sets; None removes one. Raises OSError, NotContainedError.
     """
-    assert job.container is not None
-    caches = caches_of(here.id, place, machine.cache)
-    inside = EnvironmentMaker(machine, environ).inside(job, place, own, caches)
     # Made and removed by the carrier's side, where there is one.
     folder = os.path.join(tempfile.gettempdir(), f"gpulaunch-{os.getpid()}-{os.urandom(4).hex()}")
-    removed = tuple(name for name, value in own.items() if value is None)
-    made = Containing(job, job.container, place, here.engine, here.id, caches, folder, removed)
-    line, changes = contained(made, argv, inside)
+    environments = EnvironmentMaker(machine, environ)
+    line, changes = contained(job, here, place, environments, folder, argv, own)
     return line, changes.over(environ)

@@ -20,7 +20,7 @@ from hashlib import blake2s
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import (
@@ -40,7 +40,8 @@ from gpulaunch.containers.command_lines import (
 from gpulaunch.containers.mounts import own_paths
 from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Job
 from gpulaunch.diagnose import explain
-from gpulaunch.engines.environment import AttemptPlace, Delta
+from gpulaunch.engines.context import ImageHere
+from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import command as farside
 from gpulaunch.files import replace as replace_file
@@ -55,6 +56,8 @@ MARKS = ("GPULAUNCH_RUN_ID", "GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT")
 PREFIX = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 _ENROOTS_OWN = frozenset({"PATH", "HOME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
 """Variables that would change what enroot itself does, which is a script of the shell."""
+_PATH = "PYTHONPATH"
+"""By which `explain` is found; where the job does not set it, the image's own follows."""
 _NAME_PART = 40
 """Characters of a job's name that its container's name shows."""
 
@@ -64,21 +67,23 @@ class NotContainedError(GpulaunchError):
 
 
 class Containing(Struct, frozen=True):
-    """What a container is made for: an attempt of a job, its place, and what the run says of it.
+    """What a container is made for: an attempt of a job, its place, and where its image is.
 
-    `engine` runs it, and calls its image `image`. `caches`: the directory of compiler
-    caches. `folder` is the attempt's own, not there yet, for its record. `removed`: variables of
-    the image's that the program is not to have.
+    `caches`: the directory of compiler caches. `folder` is the attempt's own, not there yet, for
+    the record of a carrier. `own`: the variables that the job sets; None removes one.
     """
 
     job: Job
     container: Container
     place: AttemptPlace
-    engine: ContainerEngine
-    image: str
+    here: ImageHere
     caches: str
     folder: str
-    removed: tuple[str, ...] = ()
+    own: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> ContainerEngine:
+        return self.here.engine
 
     @property
     def cards(self) -> CardsInside:
@@ -95,7 +100,7 @@ class Containing(Struct, frozen=True):
             if why := why_not_mounted(self.engine, mount):
                 raise NotContainedError(why)
         cards, args = self.cards.options, self.container.args
-        return ContainerLine(self.image, mounts, cards, args, _shared_memory())
+        return ContainerLine(self.here.id, mounts, cards, args, _shared_memory())
 
 
 def _shared_memory() -> int:
@@ -118,14 +123,30 @@ def caches_of(image: str, place: AttemptPlace, cache: str) -> str:
 
 
 def contained(
+    job: Job,
+    here: ImageHere,
+    place: AttemptPlace,
+    environments: EnvironmentMaker,
+    folder: str,
+    argv: tuple[str, ...],
+    own: Mapping[str, str | None],
+) -> tuple[tuple[str, ...], Delta]:
+    """Return the line that runs `argv` in the job's container, and the changes that go with it.
+
+    `here`: the container's image; the rest as for Containing. Makes the directory of compiler
+    caches, and for a carrier the folder. Raises OSError, NotContainedError.
+    """
+    assert job.container is not None
+    caches = caches_of(here.id, place, environments.machine.cache)
+    made = Containing(job, job.container, place, here, caches, folder, own)
+    os.makedirs(caches, 0o700, exist_ok=True)
+    return wrapped(made, argv, environments.inside(job, place, own, caches))
+
+
+def wrapped(
     made: Containing, argv: tuple[str, ...], inside: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Delta]:
-    """Return the command line that runs `argv` in the container, and the changes that go with it.
-
-    `inside`: the variables that gpulaunch and the job set for the program. Makes the directory of
-    compiler caches, and for a carrier the attempt's folder. Raises OSError, NotContainedError.
-    """
-    os.makedirs(made.caches, 0o700, exist_ok=True)
+    """Return the line and the changes; `inside`: the variables that the program is to have."""
     unmasked = {name: value for name, value in inside.items() if name not in (MASK, ORDER)}
     handed = {**unmasked, **made.cards.inside}
     match made.engine:
@@ -182,6 +203,7 @@ def _by_carrier(
     user = InstalledEngines(os.environ).user_inside(engine, made.container.user)
     if user.user and not user.user.startswith("0:"):
         handed = {**_who(), **handed}
+    removed = [name for name, value in made.own.items() if value is None]
     start = client_line(engine, made.line(), called, user, keeper, made.folder)
     record = {
         "engine": engine,
@@ -192,7 +214,8 @@ def _by_carrier(
         "answers": [engine, "ps", "--quiet", "--last=1"],
         "cwd": made.job.cwd,
         "inside": list(handed),
-        "unset": [name for name in (*made.removed, MASK, ORDER) if name not in handed],
+        "unset": [name for name in (*removed, MASK, ORDER) if name not in handed],
+        "first": [_PATH] if made.job.explain and _PATH not in made.own else [],
         "warn": made.job.warn.signal if made.job.warn else None,
         "anyone": bool(made.container.user),
     }

@@ -20,7 +20,7 @@ from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Container, Job
 from gpulaunch.core.template import Template, render, slots
 from gpulaunch.engines import strict
-from gpulaunch.engines.contained import Containing, caches_of, contained
+from gpulaunch.engines.contained import contained
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import (
     AttemptPlace,
@@ -130,17 +130,12 @@ def _contained(
     values: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Delta]:
     """Return the command line that runs the job in its container, and its environment."""
-    here = context.images[container.source]
-    caches = caches_of(here.id, place, context.environments.machine.cache)
-    own = own_variables(job, values)
-    inside = context.environments.inside(job, place, own, caches)
-    removed = tuple(name for name, value in own.items() if value is None)
+    here, own = context.images[container.source], own_variables(job, values)
     folder = str(context.run.container(AttemptId(job.name, place.attempt)))
-    made = Containing(job, container, place, here.engine, here.id, caches, folder, removed)
-    if job.worker is None:
-        return contained(made, argv_of(job, values), inside)
-    line, changes = contained(made, job.worker.run, inside)
-    return (*command(sys.executable, "serve"), "lines", *line), changes
+    argv = argv_of(job, values) if job.worker is None else job.worker.run
+    line, changes = contained(job, here, place, context.environments, folder, argv, own)
+    served = () if job.worker is None else (*command(sys.executable, "serve"), "lines")
+    return (*served, *line), changes
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:

@@ -113,6 +113,7 @@ class Contained:
         image: str = BOX,
         env: Mapping[bytes | str, bytes | str] | None = None,
         unset: Sequence[str] = (),
+        first: Sequence[str] = (),
         cwd: str = "/",
         options: Sequence[str] = (),
         warn: int | None = None,
@@ -133,7 +134,13 @@ class Contained:
         variables = {os.fsencode(k): os.fsencode(v) for k, v in (env or {}).items()}
         variables |= {b"MARK": os.fsencode(self.mark), b"WORK": os.fsencode(self.work)}
         record = self.record(image, options)
-        record |= {"cwd": cwd, "unset": list(unset), "warn": warn, "anyone": anyone}
+        record |= {
+            "cwd": cwd,
+            "unset": list(unset),
+            "first": list(first),
+            "warn": warn,
+            "anyone": anyone,
+        }
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}
         record |= {"engine": engine} if engine else {}

@@ -137,6 +137,13 @@ def test_the_program_writes_into_the_log_itself(bench: Bench) -> None:
     assert job.text().split() == [str(job.log)] * 2
 
 
+def test_a_search_path_may_go_before_the_container_s_own(bench: Bench) -> None:
+    script = 'echo "$PATH"'
+    own = bench.run("/bin/sh", "-c", script).text().strip()
+    job = bench.run("/bin/sh", "-c", script, env={"PATH": "/first"}, first=["PATH"])
+    assert job.text() == f"/first:{own}\n"
+
+
 def client_of(job: Carried) -> int:
     run = f"{job.bench.engine.name}\0run\0".encode()
     pids = children_of(job.process.pid)

@@ -13,7 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Container, ContainerEngine, Demand, Gpu, Job, Mount, WarnPolicy
-from gpulaunch.engines.contained import Containing, NotContainedError, caches_of, contained
+from gpulaunch.engines.contained import Containing, NotContainedError, caches_of, wrapped
+from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta
 from gpulaunch.process.command import NodeSlots
 
@@ -35,6 +36,7 @@ def wrap(tmp_path: Path) -> Any:
     def make(
         engine: ContainerEngine, gpus: tuple[Gpu, ...] = (CARD,), **more: Any
     ) -> tuple[tuple[str, ...], Delta]:
+        (tmp_path / "cache").mkdir(exist_ok=True)
         job = Job("a b", ARGV, demand=Demand(gpus=len(gpus)), cwd="/work")
         container = Container("img", **more.pop("container", {}))
         run = str(tmp_path / "run")
@@ -43,13 +45,12 @@ def wrap(tmp_path: Path) -> Any:
             replace(job, **more.pop("job", {})),
             container,
             replace(place, **more.pop("place", {})),
-            engine,
-            "sha256:1234",
+            ImageHere(engine, "sha256:1234"),
             str(tmp_path / "cache"),
             f"{run}/containers/a b.2",
             **more,
         )
-        return contained(made, ARGV, INSIDE)
+        return wrapped(made, ARGV, INSIDE)
 
     return make
 
@@ -127,7 +128,14 @@ def test_without_cards_the_mask_is_empty(wrap: Any) -> None:
 
 
 def test_a_variable_that_env_removes_is_removed_from_the_images(wrap: Any) -> None:
-    assert "OLD" in record_of(wrap("docker", removed=("OLD",))[0])["unset"]
+    assert "OLD" in record_of(wrap("docker", own={"OLD": None})[0])["unset"]
+
+
+def test_what_explains_errors_goes_before_the_images_own_search_path(wrap: Any) -> None:
+    explained = {"job": {"explain": True}}
+    assert record_of(wrap("docker", **explained)[0])["first"] == ["PYTHONPATH"]
+    assert record_of(wrap("docker", own={"PYTHONPATH": "x"}, **explained)[0])["first"] == []
+    assert record_of(wrap("docker")[0])["first"] == []
 
 
 def test_home_is_where_an_ordinary_user_may_write(

@@ -60,6 +60,7 @@ class Carrier:
             *coded_all([self.record.cwd]),
             [variable.decode("latin-1") for variable in self.engine.variables()],
             coded_all(self.record.unset),
+            coded_all(self.record.first),
             str(self.record.warn),
             str(leases_from),
             [str(fd) for fd in held],

@@ -18,8 +18,9 @@ class Record:
     `start`: the client's command line, without passing signals on (`--sig-proxy=false`: podman's
     client, killed, would still send TERM); `remove`: the one that removes the container, whatever
     its state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`:
-    of the program inside; `warn`: the number of the job's warning signal, 0 for none; `anyone`: the
-    program is not the caller inside, so that the container may connect as whoever it is.
+    of the program inside; `first`: those of its variables that go before the image's own value;
+    `warn`: the number of the job's warning signal, 0 for none; `anyone`: the program is not the
+    caller inside, so that the container may connect as whoever it is.
 
     While the carrier lives it holds a lock on the record: a container without one is nobody's.
     """
@@ -40,6 +41,7 @@ class Record:
         self.cwd: str = known["cwd"]
         self.inside: list[str] = known["inside"]
         self.unset: list[str] = known["unset"]
+        self.first: list[str] = known["first"]
         self.warn: int = known["warn"] or 0
         self.anyone: bool = known["anyone"]
         self.tell_of(0, 0)

@@ -37,6 +37,8 @@ static struct {
   struct text words; /* why it could not become the job */
   struct pids told;  /* INVARIANT: not reaped yet */
   long oom_kills;    /* before it began */
+  const char **first; /* variables whose value goes before the container's own */
+  size_t nfirst;
 } in;
 
 /* ── The beginning ─────────────────────────────────────────────────────────────────────────────── */
@@ -76,6 +78,7 @@ static bool parse_run(struct fields f) {
   l->set = next_list(p, &l->nset);
   for (size_t i = 0; i < l->nset; i++) p->wrong = p->wrong || !strchr(l->set[i], '=');
   l->unset = next_list(p, &l->nunset);
+  in.first = next_list(p, &in.nfirst);
   long warn_signal = next_number(p);
   p->wrong = p->wrong || warn_signal > MAX_SIGNAL;
   l->warn_signal = p->wrong ? 0 : (int)warn_signal;
@@ -119,6 +122,20 @@ static void lift(int *fd, int top) {
   if (high < 0) die("the job's descriptors");
   close(*fd);
   *fd = high;
+}
+
+/* Put the container's own value behind a search path that is to go first. */
+static void keep_own_paths(void) {
+  for (size_t i = 0; i < in.l.nset; i++)
+    for (size_t k = 0; k < in.nfirst; k++) {
+      size_t size = strlen(in.first[k]);
+      const char *own = getenv(in.first[k]);
+      if (!own || !*own || strncmp(in.l.set[i], in.first[k], size) || in.l.set[i][size] != '=')
+        continue;
+      char *both;
+      if (asprintf(&both, "%s:%s", in.l.set[i], own) < 0) die("asprintf");
+      in.l.set[i] = both;
+    }
 }
 
 static void start(void) {
@@ -275,6 +292,7 @@ int inside(const char *path) {
   errno = EPROTO;
   if (!parse_run(f)) die("the carrier's message");
   in.oom_kills = oom_kills();
+  keep_own_paths();
   start();
   run_to_the_end();
   return 0;
