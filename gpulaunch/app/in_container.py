@@ -61,6 +61,7 @@ def pulled(
     Raises NoEngineError, NotPulledError, OSError.
     """
     engine = InstalledEngines(environ).engine_for(source)
+    say(f"in the container {source.image}, by {engine}")
     cache = os.path.join(cache_directory(environ), "images")
     request = PullRequest(engine, source.image, source.pull, "", cache)
     line = command("gpulaunch.containers.pulling", msgspec.json.encode(request).decode())

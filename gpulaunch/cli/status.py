@@ -116,7 +116,13 @@ def _commands(one: FoundRun, names: Sequence[str]) -> dict[str, str]:
     with suppress(GpulaunchError):
         if any(one.ledger.jobs[name].definition.given for name in names):
             found |= added_jobs(one.run, one.ledger, names)
-    return {name: command_line(what_runs(job)) for name, job in found.items()}
+    return {name: _in_words(job) for name, job in found.items()}
+
+
+def _in_words(job: Job) -> str:
+    """Return the job's command, and the image that it runs in."""
+    command = command_line(what_runs(job))
+    return command if job.container is None else f"{command} (in {job.container.image})"
 
 
 @click.command("report")

@@ -103,6 +103,7 @@ class EngineCalls:
                 return
             if pause is None or trouble_of(end.words) != "network":
                 break
+            self._progress(f"the network failed: again in {pause:g} s")
             self._pause(pause)
         if trouble_of(end.words) == "space":
             raise DiskFullError
