@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -350,6 +351,27 @@ def test_exec_job_runs_in_the_jobs_container(kit: Kit) -> None:
     done = kit.launcher("exec", "--job", "a", "-r", "jobs.yaml")
     assert (done.status, done.out) == (0, "in a\n"), done.err
     assert "echo in $GPULAUNCH_JOB" in done.err
+
+
+def test_device_errors_are_explained_inside(path: Path) -> None:
+    kit = pretend("apptainer", ".sif", path)
+    kit.launcher.file(
+        "job.py",
+        """
+        import torch
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices,"
+            " cuda:0 and cpu!"
+        )
+        """,
+    )
+    torch = Path(__file__).parent.parent / "explain" / "faketorch"
+    kit.jobs(
+        f"name: a, gpus: 0, explain: true, env: {{PYTHONPATH: '{torch}'}},"
+        f" run: [{sys.executable}, job.py]"
+    )
+    assert kit.run() == 1
+    assert "gpulaunch explain: end of the report" in kit.launcher.log("a")
 
 
 def test_map_runs_each_item_in_a_container(kit: Kit) -> None:

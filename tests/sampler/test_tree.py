@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
 from gpulaunch.farside.client import PROGRAM
+from gpulaunch.farside.proc import stat_fields
 from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.conftest import nasty, slot, spawner
 from tests.process.support import Slot, keepers_of, marked, token
 
@@ -61,6 +63,28 @@ def test_daemons_of_daemons_are_of_the_tree(slot: Slot, nasty: str, trees: Trees
 def daemonised(mark: str) -> set[int]:
     """The job and its three daemons, once they are what they are to be."""
     return wait_until(lambda: found if len(found := set(marked(mark))) == 4 else set())
+
+
+def test_what_runs_in_a_container_is_of_the_tree_and_a_number_used_anew_is_not(
+    slot: Slot, trees: Trees, tmp_path: Path
+) -> None:
+    """A container's first process is no descendant of the keeper: its carrier tells its number."""
+    _, keeper = begun(slot, "sleep", "60")
+    outside = subprocess.Popen(["sh", "-c", "sleep 60; true"], preexec_fn=goes_along())
+    told = tmp_path / "pid"
+    try:
+        first = wait_until(lambda: Process(outside.pid).children())[0].pid
+        start = stat_fields(outside.pid)[19].decode()
+        told.write_text(f"{outside.pid} {start}\n")
+        within = {keeper: str(told)}
+        assert {outside.pid, first} <= set(trees.look([keeper], within)[keeper].processes)
+        told.write_text(f"{outside.pid} {int(start) - 1}\n")
+        assert outside.pid not in trees.look([keeper], within)[keeper].processes
+        told.write_text("0 0\n")
+        assert outside.pid not in trees.look([keeper], within)[keeper].processes
+    finally:
+        Process(outside.pid).children()[0].kill()
+        outside.wait()
 
 
 def is_alive(pid: int) -> bool:

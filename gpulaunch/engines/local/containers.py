@@ -14,13 +14,14 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpulaunch.containers.choosing import InstalledEngines
-from gpulaunch.containers.command_lines import CARRIED
+from gpulaunch.containers.command_lines import CARRIED, NO_PROGRAM
 from gpulaunch.containers.removing import PID, Removal, is_held, remove_strays
 from gpulaunch.core.events import Ended, Event, ImageReady, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.helper_process import Helper, command
+from gpulaunch.process.native import program_inside
 from gpulaunch.text import listing
 
 LAST_LIMIT = 5.0
@@ -144,6 +145,9 @@ def finding(environ: Mapping[str, str]) -> DoctorFinding | None:
     engines = sorted(engine for engine in CARRIED if installed.usable(engine))
     if not engines:
         return None
+    if program_inside() is None:
+        what = f"no job can run in a container of {' or '.join(engines)}: {NO_PROGRAM}"
+        return DoctorFinding("warning", what)
     found = remove_strays(engines)
     names = " and ".join(engines)
     if found.left:
