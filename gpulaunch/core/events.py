@@ -217,6 +217,13 @@ class ImageReady(Struct, frozen=True):
     pulled: bool
 
 
+class ImageDigest(Struct, frozen=True):
+    """The digest of an image that is there: of a large file it is known a while later."""
+
+    source: ImageSource
+    digest: str
+
+
 class ImageFailed(Struct, frozen=True):
     """The answer to PullImage: the image cannot be had. `why`: what is wrong and what to do."""
 
@@ -320,7 +327,7 @@ class Archived(Struct, frozen=True):
 
 Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | PullBegun
 """What the engine saw of an attempt or an image: recorded as it is, where it is news."""
-ImageEvent: TypeAlias = ImageReady | ImageFailed
+ImageEvent: TypeAlias = ImageReady | ImageDigest | ImageFailed
 LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
 
 Event: TypeAlias = (

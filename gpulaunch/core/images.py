@@ -9,8 +9,10 @@ next job that waits for it asks anew as well. Nothing is asked for while no job 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gpulaunch.core import graph
-from gpulaunch.core.events import ImageFailed, ImageReady, PullImage
+from gpulaunch.core.events import ImageDigest, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import ImageKnown, PullBegun
 from gpulaunch.core.reasons import ImageUnavailable
 from gpulaunch.core.state import State
@@ -54,6 +56,13 @@ def ready(state: State, event: ImageReady) -> None:
         container = node.job.container
         if isinstance(node.state, Blocked) and container and container.source == source:
             graph.may_go_ahead(state, node)
+
+
+def digested(state: State, event: ImageDigest) -> None:
+    """Record the digest of an image that is there, where that is news."""
+    known = state.ledger.images.get(event.source)
+    if known is not None and known.digest != event.digest:
+        state.effects.fact(replace(known, digest=event.digest, pulled=False))
 
 
 def failed(state: State, event: ImageFailed) -> None:

@@ -189,6 +189,8 @@ def _on(state: State, event: ev.Event) -> None:
             images.begun(state, event)
         case ev.ImageReady():
             images.ready(state, event)
+        case ev.ImageDigest():
+            images.digested(state, event)
         case ev.ImageFailed():
             images.failed(state, event)
         case ev.Misplaced():

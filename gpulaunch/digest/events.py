@@ -217,7 +217,7 @@ class LineFormatter:
 
     def _image(self, fact: f.ImageKnown, at: Instant) -> EventLine:
         begun = self._pulls.pop(fact.source, None)
-        detail = ", ".join(filter(None, [fact.source.engine, words.short_digest(fact.digest)]))
+        detail = ", ".join(filter(None, [fact.engine, words.short_digest(fact.digest)]))
         seconds = None if begun is None else at.mono - begun
         verb = "pulled" if fact.pulled else "found"
         return _line(at, "calm", verb, fact.source.image, detail, seconds)

@@ -1,7 +1,7 @@
 """Pulls the images of jobs' containers, each in a process of its own, several at once.
 
     PullImage ─▶ gpulaunch.containers.pulling ─┬ progress ─▶ PullBegun, once, and `pulls`
-                                               ├ ready ────▶ ImageReady
+                                               ├ ready ────▶ ImageReady ─ digest ─▶ ImageDigest
                                                └ failed ───▶ ImageFailed, as for one that dies
 
 From `ImageReady` on the run's context says which engine has the image, and what that calls it.
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
 from gpulaunch.containers.engine_calls import PullRequest
-from gpulaunch.core.events import ImageFailed, ImageReady, PullImage
+from gpulaunch.core.events import ImageDigest, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
 from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.context import ImageHere, RunContext
@@ -40,11 +40,15 @@ class _Ready(Struct, frozen=True, tag_field="said", tag="ready"):
     pulled: bool
 
 
+class _Digest(Struct, frozen=True, tag_field="said", tag="digest"):
+    digest: str
+
+
 class _Failed(Struct, frozen=True, tag_field="said", tag="failed"):
     why: str
 
 
-_Said: TypeAlias = _Progress | _Ready | _Failed
+_Said: TypeAlias = _Progress | _Ready | _Digest | _Failed
 _DECODER: msgspec.json.Decoder[_Said] = msgspec.json.Decoder(_Said)
 
 
@@ -99,10 +103,12 @@ class Images:
         return command(self._module, msgspec.json.encode(asked).decode(), title="pulling")
 
     def _said(self, source: ImageSource, engine: ContainerEngine, line: bytes) -> None:
-        if source not in self._progress:
-            return
         with suppress(msgspec.DecodeError):  # a program's own words, which lead to no answer
             match _DECODER.decode(line):
+                case _Digest(digest):
+                    self._context.post(ImageDigest(source, digest))
+                case _ if source not in self._progress:
+                    pass  # it was answered for
                 case _Progress(text):
                     if not self._progress[source]:
                         self._context.post(PullBegun(source, engine))

@@ -10,6 +10,7 @@ from gpulaunch.core.events import (
     Archived,
     Asked,
     Cancel,
+    ImageDigest,
     ImageFailed,
     ImageReady,
     Pause,
@@ -75,6 +76,17 @@ def test_an_image_whose_engine_the_file_leaves_open_is_waited_for_as_well() -> N
     table = Table(0)
     assert table.submit(job("a", gpus=0, container=Container("img"))) == ["pull img with None"]
     assert table.on(ready(Container("img"))) == ["launch a.1 on none"]
+
+
+def test_a_digest_that_comes_later_is_recorded_once() -> None:
+    table = Table(0)
+    table.submit(job("a", gpus=0, container=IMG))
+    late = ImageDigest(source(), "sha256:late")
+    assert table.on(late) == []
+    assert known(table) == [], "of an image that nobody has"
+    table.on(ready())
+    table.on(late, late)
+    assert [fact.digest for fact in known(table)] == ["sha256:10", "sha256:late"]
 
 
 def test_an_image_that_cannot_be_had_fails_who_waits_for_it_and_skips_who_needs_them() -> None:

@@ -2,7 +2,7 @@
 
 `here`: it is there; `slow`: it is pulled once somebody writes to its standard input; `none`: there
 is no such image; `silent`: it ends without a word; `killed`: so does it, by SIGKILL; `noise`: its
-own words come between; `echo`: the id says what it was asked for.
+own words come between; `file`: its digest follows; `echo`: the id says what it was asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ def main() -> None:
             _say("ready", id="sha256:1", digest="sha256:10", pulled=False)
         case "echo":
             _say("ready", id=sys.argv[3], digest="", pulled=False)
+        case "file":
+            _say("ready", id="/a.sif", digest="", pulled=False)
+            _say("digest", digest="sha256:40")
         case "noise":
             print("Copying blob 5d2f... done", flush=True)
             print(json.dumps({"said": "nothing that is known"}), flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpulaunch.core.events import Event, ImageFailed, ImageReady, PullImage
+from gpulaunch.core.events import Event, ImageDigest, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
 from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.context import ImageHere
@@ -79,6 +79,14 @@ def test_an_engine_that_is_left_open_is_one_that_is_here(bench: Bench) -> None:
     source = bench.pull("here", engine=None)
     assert bench.until(1) == [ImageReady(source, "sha256:1", "sha256:10", "docker", False)]
     assert bench.context.images == {source: ImageHere("docker", "sha256:1")}
+
+
+def test_the_digest_of_a_file_follows(bench: Bench) -> None:
+    source = bench.pull("file")
+    assert bench.until(2) == [
+        ImageReady(source, "/a.sif", "", "docker", False),
+        ImageDigest(source, "sha256:40"),
+    ]
 
 
 def test_without_an_engine_for_it_the_image_is_not_to_be_had(bench: Bench) -> None:

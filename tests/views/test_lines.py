@@ -321,7 +321,7 @@ def test_a_pull_is_told_with_what_came_of_it() -> None:
     run, stream = watched()
     run.open().jobs("a").add(f.PullBegun(pulled, "docker")).pass_(200)
     run.add(f.ImageKnown(pulled, digest, digest, "docker", pulled=True))
-    run.add(f.ImageKnown(there, "/a/b.sif", "", "docker"))
+    run.add(f.ImageKnown(there, "/a/b.sif", "", "apptainer"))
     assert text(run, stream)[2:] == [
         "pulling               registry/af3:1  with docker",
         "pulled          3:20  registry/af3:1  docker, sha256:0123456789ab",
