@@ -60,9 +60,9 @@ Attempts in a queue
 Images
   `PullImage(source)` comes once for each source until it is answered: by `ImageReady`, which
   `ImageDigest` may follow, or by `ImageFailed`, after which it may come again. Where the image is
-  not there and is pulled, `PullBegun` may be posted before. Meanwhile `pulls` says how far that is. From `ImageReady` on
-  attempts of jobs with that source may be launched, and the image is there for them. A pull that no
-  job waits for any more goes on; it ends with the engine.
+  not there and is pulled, `PullBegun` may be posted before. Meanwhile `pulls` says how far that
+  is. From `ImageReady` on attempts of jobs with that source may be launched, and the image is
+  there for them. A pull that no job waits for any more goes on; it ends with the engine.
 
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `Ends` gives the same outcome

@@ -417,7 +417,7 @@ def _wait_for_an_image_beside_all_else(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_an_image_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(images, "ImageKnown", lambda source, *known: PullBegun(source))
+    patch.setattr(images, "ImageKnown", lambda source, *known: PullBegun(source, "docker"))
 
 
 def _hand_over_ahead_of_the_image(patch: pytest.MonkeyPatch) -> None:
