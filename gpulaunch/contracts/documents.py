@@ -185,6 +185,25 @@ class PlanWorker(TypedDict):
     load_timeout: Annotated[Seconds | None, "seconds until its first job may begin"]
 
 
+class PlanMount(TypedDict):
+    """A file or directory that appears in a job's container."""
+
+    source: Annotated[str, "where it is"]
+    target: Annotated[str, "where it appears"]
+    read_only: Annotated[bool, "whether it cannot be written inside"]
+
+
+class PlanContainer(TypedDict):
+    """The container that a job runs in."""
+
+    image: Annotated[str, "a name, or a file's absolute path"]
+    engine: Annotated[ContainerEngine | None, "null: one that fits and is there"]
+    mounts: Annotated[list[PlanMount], "beside the job's own directory and the run's"]
+    args: Annotated[list[str], "options of the engine's own"]
+    user: Annotated[str, "image, UID or UID:GID; empty: the caller"]
+    pull: Annotated[Literal["missing", "never", "always"], "when the engine pulls it"]
+
+
 class PlanWarning(TypedDict):
     """The signal that a job is sent before its timeout."""
 
@@ -200,6 +219,7 @@ class PlanJob(TypedDict):
     params: Annotated[dict[str, str], "the values that foreach and matrix gave it"]
     run: Annotated[str, "its command; what is known only at its start stands as {{out}}"]
     worker: Annotated[PlanWorker | None, "null: it has a process of its own"]
+    container: Annotated[PlanContainer | None, "null: it runs on the machine itself"]
     cwd: Annotated[str, "its working directory"]
     gpus: Annotated[int, "cards at once"]
     gpu_memory: Annotated[Bytes | None, "bytes that have to be free on each card"]

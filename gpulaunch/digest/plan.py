@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.contracts import SCHEMA
-from gpulaunch.core.model import Gpu, Job, Ladder, WarnPolicy, Worker
+from gpulaunch.core.model import Container, Gpu, Job, Ladder, WarnPolicy, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
 from gpulaunch.digest.words import iso
@@ -19,7 +19,13 @@ from gpulaunch.text import unescaped
 from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import PlanDocument, PlanJob, PlanWarning, PlanWorker
+    from gpulaunch.contracts.documents import (
+        PlanContainer,
+        PlanDocument,
+        PlanJob,
+        PlanWarning,
+        PlanWorker,
+    )
 
 
 def plan_json(
@@ -61,6 +67,7 @@ def _job_json(job: Job) -> PlanJob:
         "params": dict(job.params),
         "run": command(job.run),
         "worker": None if job.worker is None else _worker_json(job.worker, job.demand.worker),
+        "container": None if job.container is None else _container_json(job.container),
         "cwd": job.cwd,
         "gpus": job.demand.gpus,
         "gpu_memory": job.demand.gpu_memory or None,
@@ -97,6 +104,20 @@ def _ladder_json(ladder: Ladder | None) -> dict[str, list[str]]:
 
 def _warn_json(warn: WarnPolicy) -> PlanWarning:
     return {"signal": signal_name(warn.signal).removeprefix("SIG"), "before": warn.before}
+
+
+def _container_json(container: Container) -> PlanContainer:
+    return {
+        "image": container.image,
+        "engine": container.engine,
+        "mounts": [
+            {"source": mount.source, "target": mount.target, "read_only": mount.read_only}
+            for mount in container.mounts
+        ],
+        "args": list(container.args),
+        "user": container.user,
+        "pull": container.pull,
+    }
 
 
 def _worker_json(worker: Worker, key: str) -> PlanWorker:

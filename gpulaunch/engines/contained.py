@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
 from typing import Literal
@@ -92,7 +93,8 @@ class Containing(Struct, frozen=True):
 
     def line(self) -> ContainerLine:
         """Return what every engine is told. Raises NotContainedError for a mount that it cannot."""
-        paths = [self.job.cwd, self.place.run_dir, self.place.out, self.caches]
+        paths = [self.job.cwd, self.place.run_dir, self.place.out]
+        paths += [self.caches] if os.path.isdir(self.caches) else []
         paths += [os.path.dirname(path) for path in self.job.batch or ()]
         paths += [explain.HOME] if self.job.explain else []
         mounts = own_paths(filter(None, paths), self.container.mounts)  # exec has no run
@@ -139,7 +141,8 @@ def contained(
     assert job.container is not None
     caches = caches_of(here.id, place, environments.machine.cache)
     made = Containing(job, job.container, place, here, caches, folder, own)
-    os.makedirs(caches, 0o700, exist_ok=True)
+    with suppress(OSError):  # a home that is not to be written: there are no caches then
+        os.makedirs(caches, 0o700, exist_ok=True)
     return wrapped(made, argv, environments.inside(job, place, own, caches))
 
 

@@ -83,6 +83,14 @@ def _workers_of(group: Sequence[Job]) -> str:
     return "in a worker" if len(kinds) == 1 else f"in workers of {len(kinds)} kinds"
 
 
+def _images_of(group: Sequence[Job]) -> str:
+    """Return words about the images of the group's containers: which one, or how many."""
+    images = {job.container.image for job in group if job.container is not None}
+    if not images:
+        return ""
+    return f"in {images.pop()}" if len(images) == 1 else f"in {len(images)} images"
+
+
 def _one_line(text: str) -> str:
     """Return a script on one line, with its line ends shown; a long one is cut."""
     script = " ⏎ ".join(line.strip() for line in text.strip().splitlines())
@@ -100,6 +108,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
     return [
         _cards_needed(group) + each,
         _workers_of(group),
+        _images_of(group),
         _span(memories, size, "{} free on the card"),
         _span(shares, words.count, "{} share a card"),
         _span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import yaml
@@ -122,3 +123,47 @@ def test_a_warning_that_would_never_come_is_refused(launcher: Launcher) -> None:
     assert spare["spare"]
     assert last["warn"] == {"signal": "USR1", "before": 90.0}
     assert "spare: whom Slurm preempts is up to its partitions and QOS" in on_slurm.err
+
+
+def test_the_plan_says_in_which_image_a_job_runs_and_which_engine_has_it(
+    launcher: Launcher,
+) -> None:
+    fakes = Path(__file__).parent.parent / "containers" / "fakes"
+    launcher.environ["PATH"] = f"{fakes}:{launcher.environ['PATH']}"
+    launcher.file("box.sif", "")
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: a, container: {image: box.sif, mounts: ['.:/more:ro']}, run: 'true'}
+          - {name: b, run: 'true'}
+        """,
+    )
+    found = launcher("check", "jobs.yaml", "--simulate", "1")
+    box = launcher.path / "box.sif"
+    assert f"in {box}" in found.out
+    assert f"container {box}: apptainer runs it ({fakes / 'apptainer'})" in found.err
+    first, second = json.loads(launcher("check", "jobs.yaml", "--json").out)["jobs"]
+    assert second["container"] is None
+    assert first["container"] == {
+        "image": str(box),
+        "engine": None,
+        "mounts": [{"source": str(launcher.path), "target": "/more", "read_only": True}],
+        "args": [],
+        "user": "",
+        "pull": "missing",
+    }
+
+
+def test_an_image_that_no_engine_here_runs_is_told_by_check_and_refused_by_run(
+    launcher: Launcher,
+) -> None:
+    launcher.file("box.sqsh", "")
+    launcher.file("jobs.yaml", "jobs: [{name: a, container: box.sqsh, run: 'true'}]")
+    why = "no program in PATH runs this image: install enroot"
+    found = launcher("check", "jobs.yaml", "--simulate", "1")
+    assert found.status == 0
+    assert why in found.err
+    refused = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert refused.status == 2
+    assert f"jobs[0].container: {why}" in refused.err
