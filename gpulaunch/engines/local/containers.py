@@ -31,26 +31,27 @@ LAST_LIMIT = 5.0
 class LeftContainers:
     """Passes events on to the supervisor's `post`, ends of attempts once they left no container.
 
-    The container of a worker is that of the attempt with which it was started.
+    Each attempt in a container has an owner: the attempt with which its container was started,
+    another one where it runs in a worker.
     """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._post = context.post
-        self._workers: dict[AttemptId, AttemptId] = {}
+        self._owners: dict[AttemptId, AttemptId] = {}
         self._helpers: set[Helper] = set()
         self._looked: set[ContainerEngine] = set()
 
     def launched(self, launch: Launch) -> None:
-        """Learn in whose worker an attempt runs, if in another one's."""
-        if launch.worker is not None and launch.job.container is not None:
-            self._workers[launch.attempt] = launch.worker
+        """Learn which attempts run in containers."""
+        if launch.job.container is not None:
+            self._owners[launch.attempt] = launch.worker or launch.attempt
 
     def post(self, event: Event) -> None:
         """Post the event; an end whose container is still to be removed, after that."""
         match event:
-            case Ended(attempt=attempt, kept=kept):
-                owners = {attempt, self._workers.pop(attempt, attempt)}
+            case Ended(attempt=attempt, kept=kept) if attempt in self._owners:
+                owners = {attempt, self._owners.pop(attempt)}
                 left = [self._left_of(owner) for owner in owners if not kept or owner == attempt]
                 folders = [folder for folder in left if folder]
             case WorkerEnded(worker):
@@ -83,6 +84,7 @@ class LeftContainers:
 
         `spared`: attempts that may still run; their ends are posted here.
         """
+        self._owners.update({attempt: attempt for attempt in spared})
         kept = {os.path.basename(self._folder(attempt)) for attempt in spared}
         home = self._context.run.containers
         try:
