@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import msgspec
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.engine_calls import PullRequest
+from gpulaunch.containers.removing import PID, is_held
 from gpulaunch.core.model import Container, ImageSource, Job
 from gpulaunch.engines.contained import contained
 from gpulaunch.engines.context import ImageHere
@@ -96,8 +99,32 @@ def made_contained(
 
     `own`: the variables that the job sets; None removes one. Raises OSError, NotContainedError.
     """
-    # Made and removed by the carrier's side, where there is one.
-    folder = os.path.join(tempfile.gettempdir(), f"gpulaunch-{os.getpid()}-{os.urandom(4).hex()}")
+    folder = os.path.join(_records(environ), f"{os.getpid()}-{os.urandom(4).hex()}")
     environments = EnvironmentMaker(machine, environ)
     line, changes = contained(job, here, place, environments, folder, argv, own)
     return line, changes.over(environ)
+
+
+def _records(environ: Mapping[str, str]) -> str:
+    """Return the directory for records of containers, which is the caller's alone.
+
+    Removes what killed carriers left there. Raises OSError.
+    """
+    home = os.path.join(_room(environ), f"gpulaunch-{os.geteuid()}")
+    with suppress(FileExistsError):
+        os.mkdir(home, 0o700)
+    found = os.lstat(home)
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        return tempfile.mkdtemp(prefix="gpulaunch-")  # somebody else's, in a directory for all
+    for name in os.listdir(home):
+        folder = os.path.join(home, name)
+        # Without PID its carrier is about to begin.
+        if os.path.exists(os.path.join(folder, PID)) and not is_held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return home
+
+
+def _room(environ: Mapping[str, str]) -> str:
+    """Return a directory that nobody tidies by the age of its files, where there is one."""
+    own = environ.get("XDG_RUNTIME_DIR", "")
+    return own if own and os.access(own, os.W_OK | os.X_OK) else tempfile.gettempdir()

@@ -4,12 +4,12 @@ A container ends by itself when its carrier is gone (`farside/contain`): what is
 the engine remembers of it, and in the worst case processes that somebody else started in it. An
 attempt's folder holds the record of its container until that is removed. The carrier holds a lock
 on the record while it lives, and writes PID beside it: first of all with zeros, then with the
-number of the container's first process. A container without a record, or with one that is not
-locked, is nobody's.
+number of the container's first process. A container whose record is not locked is nobody's; one
+without a record, as far as is to be seen here, if it does not run: its carrier lives while it does.
 
 Runs as a helper process, as an engine may not answer: one JSON argument, {"folders": [...]} or
 {"engines": [...]}, for the containers of these folders, or for the caller's that are nobody's. It
-prints {"removed": [names], "left": {name: why}}.
+prints {"removed": [names], "left": {name: why}, "silent": {engine: why}}.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from gpulaunch.containers.command_lines import LABELS, remove_line
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import stat_fields
 
 RECORD, PID = "record.json", "pid"
@@ -44,17 +46,25 @@ _STARTED = 19
 
 
 class Removal(Struct):
-    """What came of it: the names of containers removed, and why others are left, by name."""
+    """What came of it: the names of containers removed, and why others are left, by name.
+
+    `silent`: by engine, why it is not known what it has.
+    """
 
     removed: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+class NoAnswerError(GpulaunchError):
+    """An engine does not say what it has; the text says how."""
 
 
 def main() -> None:
     asked = json.loads(sys.argv[3])
     nobodys = "engines" in asked
     found = remove_strays(asked["engines"]) if nobodys else remove_of(asked["folders"])
-    print(json.dumps({"removed": found.removed, "left": found.left}), flush=True)
+    print(msgspec.json.encode(found).decode(), flush=True)
 
 
 def remove_of(folders: Iterable[str]) -> Removal:
@@ -66,12 +76,7 @@ def remove_of(folders: Iterable[str]) -> Removal:
             shutil.rmtree(folder, ignore_errors=True)
             continue
         _end_processes(folder)
-        name = str(record["name"])
-        if why := _remove(record["engine"], name, record["remove"]):
-            done.left[name] = why
-        else:
-            done.removed.append(name)
-            shutil.rmtree(folder, ignore_errors=True)
+        _remove(done, str(record["name"]), folder, record["remove"])
     return done
 
 
@@ -79,39 +84,50 @@ def remove_strays(engines: Iterable[str]) -> Removal:
     """End and remove this user's containers that are nobody's."""
     done = Removal()
     for engine in engines:
-        for name, folder in strays(engine).items():
+        try:
+            found = strays(engine)
+        except NoAnswerError as error:
+            done.silent[engine] = str(error)
+            continue
+        for name, folder in found.items():
             _end_processes(folder)
-            if why := _remove(engine, name, remove_line(engine, name)):
-                done.left[name] = why
-            else:
-                done.removed.append(name)
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove(done, name, folder, remove_line(engine, name))
     return done
 
 
 def strays(engine: str) -> dict[str, str]:
     """Return the folders, by name, of this user's containers that no carrier stands for.
 
-    Those of an engine that does not answer are not known: then there are none.
+    Raises NoAnswerError.
     """
     mine = f"label={LABELS[3]}={os.geteuid()}"
-    names = _call([engine, "ps", "--all", "--filter", mine, "--format", "{{.Names}}"]).text.split()
+    listed = _call([engine, "ps", "--all", "--filter", mine, "--format", "{{.Names}}"])
+    if listed.why:
+        raise NoAnswerError(listed.why)
+    names = listed.text.split()
     if not names:
         return {}
+    # It fails where one of them has gone meanwhile, and tells of the others all the same.
+    told = _call([engine, "inspect", "--type=container", *names])
     try:
-        found = json.loads(_call([engine, "inspect", "--type=container", *names]).text or "[]")
+        found = json.loads(told.text)
     except ValueError:
-        return {}
-    folders = {_name(one): _labels(one).get(LABELS[2], "") for one in found}
-    return {name: folder for name, folder in folders.items() if folder and not is_held(folder)}
+        raise NoAnswerError(told.why or f"{engine} inspect: {told.text[:80]}") from None
+    folders = {_name(one): folder for one in found if (folder := _folder_of_stray(one))}
+    return {name: folder for name, folder in folders.items() if not is_held(folder)}
+
+
+def _folder_of_stray(container: Mapping[str, Any]) -> str:
+    """Return the attempt's folder; "" where the container runs, and its record is not seen here."""
+    labels = (container.get("Config") or {}).get("Labels") or {}
+    folder = str(labels.get(LABELS[2], ""))
+    state = container.get("State") or {}
+    runs = bool(state.get("Running") or state.get("Paused"))
+    return folder if not runs or os.path.exists(os.path.join(folder, RECORD)) else ""
 
 
 def _name(container: Mapping[str, Any]) -> str:
     return str(container.get("Name", "")).lstrip("/")
-
-
-def _labels(container: Mapping[str, Any]) -> dict[str, str]:
-    return (container.get("Config") or {}).get("Labels") or {}
 
 
 def _record(folder: str) -> dict[str, Any] | None:
@@ -126,7 +142,8 @@ def _record(folder: str) -> dict[str, Any] | None:
 def is_held(folder: str) -> bool:
     """Tell whether a carrier lives that stands for the container of this folder."""
     try:
-        with open(os.path.join(folder, RECORD), "rb") as file:
+        # To be written: NFS gives nobody else an exclusive lock.
+        with open(os.path.join(folder, RECORD), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -179,17 +196,18 @@ def _end_processes(folder: str) -> None:
 # ── Engines ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remove(engine: str, name: str, line: Sequence[str]) -> str:
-    """Remove the container; return why that was not possible, "" where it is gone."""
+def _remove(done: Removal, name: str, folder: str, line: Sequence[str]) -> None:
+    """Remove the container, and its folder once it is gone; add to `done` what came of it."""
     until = time.monotonic() + ANSWER_LIMIT
-    while True:
-        why = _call(line).why
-        if not why or "no such container" in why.lower():
-            return ""
-        # Removed at once where another removal of it, as that of `--rm`, is not under way.
-        if "in progress" not in why.lower() or time.monotonic() > until:
-            return why
+    # Another removal of it, as that of `--rm`, may be under way.
+    while "in progress" in (why := _call(line).why).lower() and time.monotonic() < until:
         time.sleep(PAUSE)
+    if not why:
+        done.removed.append(name)
+    elif "no such container" not in why.lower():
+        done.left[name] = why
+        return
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Answer(Struct, frozen=True):
@@ -213,7 +231,8 @@ def _call(line: Sequence[str]) -> _Answer:
         return _Answer(why=f"{line[0]} did not answer within {ANSWER_LIMIT:g} s")
     except OSError as error:
         return _Answer(why=f"{line[0]}: {error.strerror}")
+    text = done.stdout.decode("utf-8", "replace")
     if done.returncode == 0:
-        return _Answer(done.stdout.decode("utf-8", "replace"))
+        return _Answer(text)
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return _Answer(why=(said or [f"{line[0]} ended with status {done.returncode}"])[-1])
+    return _Answer(text, (said or [f"{line[0]} ended with status {done.returncode}"])[-1])

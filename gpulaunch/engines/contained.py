@@ -204,8 +204,9 @@ def _by_carrier(
         raise NotContainedError(f"{engine}: {NO_PROGRAM}")
     called = _called(made)
     user = InstalledEngines(os.environ).user_inside(engine, made.container.user)
-    if user.user and not user.user.startswith("0:"):
-        handed = {**_who(), **handed}
+    if user.user and user.user.partition(":")[0] != "0":
+        known = _who(made.container.user)
+        handed = {**{k: v for k, v in known.items() if k not in made.own}, **handed}
     removed = [name for name, value in made.own.items() if value is None]
     start = client_line(engine, made.line(), called, user, keeper, made.folder)
     record = {
@@ -231,16 +232,19 @@ def _by_carrier(
     return line, Delta({**variables, **_marks(handed)}, frozenset())
 
 
-def _who() -> dict[str, str]:
+def _who(user: str) -> dict[str, str]:
     """Return what says who an ordinary user is: an image does not know the user's number.
 
-    Without HOME that would be /, where such a user may write nothing.
+    Without HOME that would be /, where such a user may write nothing. `user`: as the job says it.
     """
+    home = {"HOME": "/tmp"}
+    if user:  # another one than the caller
+        return home
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         name = str(os.geteuid())
-    return {"HOME": "/tmp", "USER": name, "LOGNAME": name}
+    return {**home, "USER": name, "LOGNAME": name}
 
 
 def _fresh(folder: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -395,6 +396,75 @@ def test_what_a_killed_run_left_is_removed_by_what_comes_next(daemon: Kit) -> No
     told = daemon.launcher("doctor", "--json").out
     found = [one["what"] for one in json.loads(told)["findings"] if "stray-2" in one["what"]]
     assert found == ["removed containers that killed runs had left: stray-2"]
+
+
+def test_what_runs_and_has_a_record_that_is_not_seen_here_is_left_alone(daemon: Kit) -> None:
+    """Somebody tidied, or it is in another container: its carrier lives all the same."""
+    assert daemon.engine is not None
+    mine = [f"--label=gpulaunch.user={os.geteuid()}", "--label=gpulaunch.folder=/nowhere"]
+    daemon.engine.command("run", "--detach", "--name=unseen", "--network=none", *mine, BOX,
+                          "sh", "-c", "while true; do sleep 1; done")  # fmt: skip
+    try:
+        assert "unseen" not in daemon.launcher("doctor", "--json").out
+        assert daemon.containers() == ["unseen"]
+    finally:
+        daemon.engine.command("rm", "--force", "unseen")
+
+
+@pytest.fixture
+def altered(daemon: Kit, tmp_path: Path) -> Callable[[str], Launcher]:
+    """A launcher whose engine is a script around the real one, `$REAL`."""
+    found = shutil.which(daemon.name)
+
+    def made(script: str) -> Launcher:
+        program = tmp_path / "altered" / daemon.name
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\nREAL={found}\n{script}\n")
+        program.chmod(0o755)
+        path = f"{program.parent}:{daemon.launcher.environ['PATH']}"
+        return Launcher(daemon.launcher.path, {**daemon.launcher.environ, "PATH": path})
+
+    return made
+
+
+def test_what_goes_while_doctor_looks_hides_nothing_else(
+    daemon: Kit, altered: Callable[[str], Launcher]
+) -> None:
+    assert daemon.engine is not None
+    mine = [f"--label=gpulaunch.user={os.geteuid()}", "--label=gpulaunch.folder=/nowhere"]
+    daemon.engine.command("create", "--name", "stray", *mine, BOX, "true")
+    doctor = altered('$REAL "$@"; status=$?; [ "$1" = ps ] && echo gone; exit $status')
+    told = doctor("doctor", "--json").out
+    assert 'removed containers that killed runs had left: stray"' in told
+    assert daemon.containers() == []
+
+
+def test_an_engine_that_does_not_say_what_it_has_is_named_by_doctor(
+    daemon: Kit, altered: Callable[[str], Launcher]
+) -> None:
+    doctor = altered('[ "$1" = ps ] && { echo "no answer today" >&2; exit 1; }; exec $REAL "$@"')
+    told = json.loads(doctor("doctor", "--json").out)["findings"]
+    what = f"whether killed runs left containers is not known: {daemon.name}: no answer today"
+    assert [one["level"] for one in told if what in one["what"]] == ["warning"]
+
+
+def test_the_record_of_exec_is_in_a_directory_of_the_users_alone(
+    daemon: Kit, tmp_path: Path
+) -> None:
+    home = tmp_path / f"gpulaunch-{os.geteuid()}"
+    for name in ("killed", "begins"):
+        (home / name).mkdir(parents=True)
+        (home / name / "record.json").write_text("{}")
+    home.chmod(0o700)
+    (home / "killed" / "pid").write_text("0 0")
+    daemon.launcher.environ["XDG_RUNTIME_DIR"] = str(tmp_path)
+    image = {"docker": f"docker://{BOX}", "podman": f"podman://{BOX}"}[daemon.name]
+    done = daemon.launcher("exec", "--simulate=1", "--container", image, "--", "sh", "-c", "exit 4")
+    assert (done.status, os.listdir(home)) == (4, ["begins"]), done.err
+    home.chmod(0o755)
+    daemon.launcher.environ["TMPDIR"] = str(tmp_path)
+    done = daemon.launcher("exec", "--simulate=1", "--container", image, "--", "sh", "-c", "exit 4")
+    assert (done.status, os.listdir(home)) == (4, ["begins"]), done.err
 
 
 def test_containers_of_others_and_of_living_runs_are_left_alone(daemon: Kit) -> None:

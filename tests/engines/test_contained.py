@@ -144,7 +144,21 @@ def test_home_is_where_an_ordinary_user_may_write(
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     monkeypatch.setattr(os, "getegid", lambda: 1234)
     assert wrap("docker")[1].set["GPULAUNCH_INSIDE_HOME"] == "/tmp"
-    assert "GPULAUNCH_INSIDE_HOME" not in wrap("docker", container={"user": "image"})[1].set
+    for user in ("image", "0", "0:100"):
+        assert "GPULAUNCH_INSIDE_HOME" not in wrap("docker", container={"user": user})[1].set
+    other = wrap("docker", container={"user": "5000"})[1].set
+    assert other["GPULAUNCH_INSIDE_HOME"] == "/tmp"
+    assert "GPULAUNCH_INSIDE_USER" not in other  # the image may know that user's name
+
+
+def test_what_env_removes_is_not_set_for_an_ordinary_user(
+    wrap: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    line, changes = wrap("docker", own={"HOME": None, "USER": None})
+    assert not {"GPULAUNCH_INSIDE_HOME", "GPULAUNCH_INSIDE_USER"} & changes.set.keys()
+    assert {"HOME", "USER"} <= set(record_of(line)["unset"])
+    assert "GPULAUNCH_INSIDE_LOGNAME" in changes.set
 
 
 def test_a_launch_that_did_not_come_about_leaves_nothing_in_the_way(wrap: Any) -> None:

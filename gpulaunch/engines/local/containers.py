@@ -147,16 +147,19 @@ def finding(environ: Mapping[str, str]) -> DoctorFinding | None:
     engines = sorted(engine for engine in CARRIED if installed.usable(engine))
     if not engines:
         return None
+    found = remove_strays(engines)
+    if found.left:
+        why = "; ".join(f"{name}: {why}" for name, why in found.left.items())
+        return DoctorFinding("warning", f"containers that killed runs left: {why}")
+    if found.silent:
+        why = "; ".join(f"{engine}: {why}" for engine, why in found.silent.items())
+        return DoctorFinding("warning", f"whether killed runs left containers is not known: {why}")
     if program_inside() is None:
         what = f"no job can run in a container of {' or '.join(engines)}: {NO_PROGRAM}"
         return DoctorFinding("warning", what)
-    found = remove_strays(engines)
-    names = " and ".join(engines)
-    if found.left:
-        why = "; ".join(f"{name}: {why}" for name, why in found.left.items())
-        return DoctorFinding("warning", f"containers that killed runs left in {names}: {why}")
     if found.removed:
         return DoctorFinding(
             "note", f"removed containers that killed runs had left: {listing(found.removed)}"
         )
+    names = " and ".join(engines)
     return DoctorFinding("ok", f"no container is left of earlier runs in {names}")
