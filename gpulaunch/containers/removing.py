@@ -56,7 +56,7 @@ class Removal(Struct):
     silent: dict[str, str] = field(default_factory=dict)
 
 
-class NoAnswerError(GpulaunchError):
+class SilentEngineError(GpulaunchError):
     """An engine does not say what it has; the text says how."""
 
 
@@ -86,7 +86,7 @@ def remove_strays(engines: Iterable[str]) -> Removal:
     for engine in engines:
         try:
             found = strays(engine)
-        except NoAnswerError as error:
+        except SilentEngineError as error:
             done.silent[engine] = str(error)
             continue
         for name, folder in found.items():
@@ -98,12 +98,12 @@ def remove_strays(engines: Iterable[str]) -> Removal:
 def strays(engine: str) -> dict[str, str]:
     """Return the folders, by name, of this user's containers that no carrier stands for.
 
-    Raises NoAnswerError.
+    Raises SilentEngineError.
     """
     mine = f"label={LABELS[3]}={os.geteuid()}"
     listed = _call([engine, "ps", "--all", "--filter", mine, "--format", "{{.Names}}"])
     if listed.why:
-        raise NoAnswerError(listed.why)
+        raise SilentEngineError(listed.why)
     names = listed.text.split()
     if not names:
         return {}
@@ -112,7 +112,7 @@ def strays(engine: str) -> dict[str, str]:
     try:
         found = json.loads(told.text)
     except ValueError:
-        raise NoAnswerError(told.why or f"{engine} inspect: {told.text[:80]}") from None
+        raise SilentEngineError(told.why or f"{engine} inspect: {told.text[:80]}") from None
     folders = {_name(one): folder for one in found if (folder := _folder_of_stray(one))}
     return {name: folder for name, folder in folders.items() if not is_held(folder)}
 
