@@ -2,6 +2,7 @@
 
 docker://NAME, podman://NAME, NAME   an image of a registry
 library://, oras://, shub://         of registries that apptainer alone knows
+docker-daemon:NAME:TAG               one that docker has here; apptainer alone takes it from there
 /PATH                                a file, or a directory that apptainer takes for an image
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import re
 
 _OF_DAEMONS = ("docker://", "podman://")
+_FROM_DOCKER = "docker-daemon:"
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: (.+)$", re.MULTILINE)
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _SUFFIXES = {"enroot": ".sqsh"}
@@ -20,6 +22,11 @@ _NAME_LENGTH = 60
 def is_file(image: str) -> bool:
     """Tell whether a file or directory is named: a job file's are absolute by now."""
     return image.startswith("/")
+
+
+def is_from_docker(image: str) -> bool:
+    """Tell whether docker's daemon, and no registry, has the image for another engine."""
+    return image.startswith(_FROM_DOCKER)
 
 
 def bare(image: str) -> str:
@@ -44,13 +51,15 @@ def host(image: str) -> str:
 
     The rule is docker's: a first part with a dot or a colon, or `localhost`, is a host.
     """
+    if is_from_docker(image):
+        return ""
     first, slash, _ = image.rpartition("://")[2].partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else ""
 
 
 def apptainer_uri(image: str) -> str:
     """Return the address that `apptainer pull` takes; a name alone is one of `docker://`."""
-    return image if "://" in image else f"docker://{image}"
+    return image if "://" in image or is_from_docker(image) else f"docker://{image}"
 
 
 def enroot_uri(image: str) -> str:

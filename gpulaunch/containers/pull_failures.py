@@ -5,7 +5,7 @@ The lines are shown as they are, where a job that needs the image has failed.
 
 from __future__ import annotations
 
-from gpulaunch.containers.image_names import host
+from gpulaunch.containers.image_names import host, is_from_docker
 from gpulaunch.containers.registry_errors import Trouble, daemon_address, last_words, trouble_of
 from gpulaunch.text import clip
 
@@ -23,8 +23,11 @@ def cannot_pull(engine: str, image: str, output: str, machine: str, tries: int =
     """
     quote = clip(last_words(output), _LONGEST_QUOTE) or "it said nothing"
     trouble = trouble_of(output)
-    if (general := _of_engine(trouble, engine, output)) is not None:
+    from_docker = is_from_docker(image)
+    if (general := _of_engine(trouble, "docker" if from_docker else engine, output)) is not None:
         return general
+    if from_docker:  # no registry is asked: a login is no help
+        return f"{engine} cannot take {image} from docker: {quote}"
     login = how_to_log_in(engine, image)
     lines: dict[Trouble, str] = {
         "certificate": f"{engine} does not trust the registry of {image} ({quote}):"

@@ -49,6 +49,7 @@ def test_podman_alone_is_told_that_a_name_is_of_docker_s_registry() -> None:
         ("registry.example/lab/tool:2", "registry.example"),
         ("docker://registry.example:5000/tool", "registry.example:5000"),
         ("localhost/tool", "localhost"),
+        ("docker-daemon:lab/tool:2", ""),
     ],
 )
 def test_a_name_begins_with_a_host_where_it_looks_like_one(image: str, expected: str) -> None:
@@ -63,6 +64,8 @@ def test_a_name_begins_with_a_host_where_it_looks_like_one(image: str, expected:
         ("library://lab/tool", "library://lab/tool"),
         ("oras://registry.example/tool:1", "oras://registry.example/tool:1"),
         ("shub://lab/tool", "shub://lab/tool"),
+        ("docker-daemon:tool:latest", "docker-daemon:tool:latest"),
+        ("docker-daemon:lab/tool:2", "docker-daemon:lab/tool:2"),
     ],
 )
 def test_apptainer_pulls_from_an_address(image: str, uri: str) -> None:

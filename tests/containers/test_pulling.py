@@ -250,6 +250,8 @@ def test_a_file_that_one_may_not_read_is_said(tmp_path: Path) -> None:
         ("apptainer", "lab/tool:2", "docker://lab/tool:2"),
         ("apptainer", "oras://registry.example/tool:2", "oras://registry.example/tool:2"),
         ("singularity", "library://lab/tool", "library://lab/tool"),
+        ("apptainer", "docker-daemon:lab/tool:2", "docker-daemon:lab/tool:2"),
+        ("singularity", "docker-daemon:tool:latest", "docker-daemon:tool:latest"),
         ("enroot", "registry.example/lab/tool:2", "docker://registry.example#lab/tool:2"),
     ],
 )

@@ -235,6 +235,15 @@ def test_each_trouble_is_one_line_with_what_to_do(engine: str, output: str, expe
     assert line(engine, output) == expected
 
 
+def test_of_an_image_of_docker_s_no_registry_is_spoken() -> None:
+    own = "docker-daemon:lab/x:1"
+    assert line("apptainer", "FATAL:   No such image: lab/x:1\n", own) == (
+        "apptainer cannot take docker-daemon:lab/x:1 from docker: No such image: lab/x:1"
+    )
+    silent = "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"
+    assert line("apptainer", silent, own).endswith("(systemctl status docker)")
+
+
 def test_whatever_an_engine_says_the_line_is_one() -> None:
     for _, message in MESSAGES:
         assert "\n" not in line("docker", message)

@@ -3,7 +3,7 @@
 Command lines, from apptainer's cmd/internal/cli/pull.go and action_flags.go (tried: none; apptainer
 cannot be installed here); everything else ends with status 2:
 
-    apptainer pull DESTINATION URI
+    apptainer pull DESTINATION URI, with a registry's URI or docker-daemon:NAME:TAG
     apptainer exec OPTION... IMAGE COMMAND [ARGUMENT...]
 
     --nv --cleanenv|-e --containall|-C --contain|-c --no-home --no-eval --no-umask --writable-tmpfs
@@ -85,8 +85,9 @@ def main():
 
 
 def pull(target, uri):
-    transport, separator, name = uri.partition("://")
-    if not separator or transport not in ("docker", "library", "oras", "shub"):
+    local = uri.startswith("docker-daemon:")
+    transport, separator, name = uri.partition(":" if local else "://")
+    if not separator or not (local or transport in ("docker", "library", "oras", "shub")):
         fatal(f"Unsupported transport type: {transport}")
     if os.path.exists(target):
         fatal(f'Image file already exists: "{target}" - will not overwrite')
