@@ -6,20 +6,30 @@ the file. Where the directory's file system has no locks, both pull, each under 
 
 A client that is interrupted removes what it has unpacked. After a SIGKILL of everything the
 engine's own temporary directory (apptainer: /tmp/build-temp-*) is left, and in the cache a file
-`.pulling-*`, which the next pull of that image removes.
+`.pulling-*`, which the next pull of that image removes; without locks nobody can tell it from one
+that another run is making, and it stays.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape, glob
+
+from msgspec import Struct
 
 from gpulaunch.containers import image_names, pull_failures
 from gpulaunch.containers.engine_calls import DiskFullError, EngineCalls, ReadyImage
 from gpulaunch.containers.pull_failures import PullError
+
+
+class PullLock(Struct):
+    """How the lock of a file was had: `held`: at all; `waited`: after another run's end."""
+
+    held: bool = False
+    waited: bool = False
 
 
 def have(calls: EngineCalls) -> ReadyImage:
@@ -61,12 +71,14 @@ def _file(path: str, pulled: bool = False) -> ReadyImage:
 def _pulled(calls: EngineCalls, uri: str, path: str) -> ReadyImage:
     request = calls.request
     folder, name = os.path.split(path)
-    with _alone(f"{path}.lock", calls) as waited:
-        if os.path.exists(path) and (waited or request.pull != "always"):
+    with _alone(f"{path}.lock", calls) as lock:
+        if os.path.exists(path) and (lock.waited or request.pull != "always"):
             return _file(path)
-        for left in glob(os.path.join(escape(folder), f".pulling-*-{escape(name)}")):
-            os.unlink(left)
-        draft = os.path.join(folder, f".pulling-{os.getpid()}-{name}")
+        if lock.held:  # else another run may be making one of them
+            _remove(glob(os.path.join(escape(folder), f".pulling-*-{escape(name)}")))
+        # Other machines, which may share the directory, have processes of the same number.
+        own = f"{os.getpid()}-{os.urandom(4).hex()}"
+        draft = os.path.join(folder, f".pulling-{own}-{name}")
         line = ("import", "-o", draft, uri) if request.engine == "enroot" else ("pull", draft, uri)
         try:
             calls.pull(request.image, *line)
@@ -75,25 +87,31 @@ def _pulled(calls: EngineCalls, uri: str, path: str) -> ReadyImage:
             why = pull_failures.disk_full(request.engine, request.image, request.cache)
             raise PullError(why) from None
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
+            _remove([draft])
         return _file(path, pulled=True)
 
 
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 @contextmanager
-def _alone(path: str, calls: EngineCalls) -> Iterator[bool]:
-    """Be the only run that makes this file; give whether another one had to end first."""
-    waited = False
+def _alone(path: str, calls: EngineCalls) -> Iterator[PullLock]:
+    """Be the only run that makes this file, where there are locks; give how that was had."""
+    lock = PullLock()
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.held = True
         except BlockingIOError:
             calls.tell("waiting for another run, which pulls it")
             fcntl.flock(fd, fcntl.LOCK_EX)
-            waited = True
+            lock.held = lock.waited = True
         except OSError:
             pass  # no locks here: see the module
-        yield waited
+        yield lock
     finally:
         os.close(fd)

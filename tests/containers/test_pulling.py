@@ -5,6 +5,8 @@ Real daemons and a registry on the loopback address are in `test_pulling_for_rea
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulaunch.containers import daemon_images, pulling
+from gpulaunch.containers import daemon_images, file_images, pulling
 from gpulaunch.containers.engine_calls import PAUSES, EngineCalls, PullRequest
 from gpulaunch.containers.pull_failures import PullError
 from tests.containers.bench import Bench, image
@@ -411,6 +413,37 @@ def test_a_machine_without_room_for_another_process_is_said(
     with descriptors_left(1), pytest.raises(PullError, match=why):  # apptainer: the lock's
         pulling.have(ours)
     assert bench.calls == []
+
+
+def another_s_draft(bench: Bench) -> Path:
+    """A file as a pull of lab/tool by another run makes it; this one's image is not there."""
+    made = Path(bench.answer("apptainer", "lab/tool")["id"])
+    return made.rename(made.with_name(f".pulling-1-{made.name}"))
+
+
+def test_without_locks_what_another_run_is_making_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    bench = Bench(tmp_path, "apptainer")
+    draft = another_s_draft(bench)
+    ours = calls(bench, monkeypatch, "apptainer", "lab/tool", pause=time.sleep)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert pulling.have(ours).pulled
+    assert draft.exists()
+
+
+def test_what_was_left_and_vanishes_meanwhile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, "apptainer")
+    draft = another_s_draft(bench)
+    ours = calls(bench, monkeypatch, "apptainer", "lab/tool", pause=time.sleep)
+    monkeypatch.setattr(file_images, "glob", lambda pattern: [f"{draft}.vanished", str(draft)])
+    assert pulling.have(ours).pulled
+    assert not draft.exists()
 
 
 @pytest.mark.parametrize("policy", ["missing", "always", "never"])
