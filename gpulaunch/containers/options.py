@@ -17,6 +17,8 @@ _WATCHED = "gpulaunch names and watches the container, to end it with its job; l
 _NO_TERMINAL = "a job has no terminal, its output goes into its log; leave it out"
 _DIRECTORY = "the container's directory is the job's; write cwd:"
 _COMMAND = "the container runs the job's command; write run:"
+_LOGGED = "a job's output goes into its log, whatever the engine logs; leave it out"
+_ENDED = "gpulaunch passes a job's signals on itself, SIGTERM first at its end; leave it out"
 _AGAIN = "it would start again after its job's end; write retries:"
 
 _ANYWHERE: Mapping[str, str] = {
@@ -32,6 +34,13 @@ _OF_DAEMONS: Mapping[str, str] = {
     "--rm": _WATCHED,
     "--cidfile": _WATCHED,
     "--detach": _WATCHED,
+    "--replace": _WATCHED,
+    "--attach": _NO_TERMINAL,
+    "--log-driver": _LOGGED,
+    "--sig-proxy": _ENDED,
+    "--stop-signal": _ENDED,
+    "--timeout": "the field timeout: says how long the job may run",
+    "--rmi": "it would take the image away from the jobs after this one; leave it out",
     "--entrypoint": _COMMAND,
     "--restart": _AGAIN,
     "--init": "gpulaunch's own first process is there, and reaps the others; leave it out",
@@ -43,10 +52,21 @@ _OF_DAEMONS: Mapping[str, str] = {
     "--privileged": f"it would show the container every card of the machine: {_CARDS}",
 }
 """docker's and podman's."""
-_LONG = {"d": "--detach", "i": "--interactive", "t": "--tty", "u": "--user", "w": "--workdir"}
+_LONG: Mapping[str, str] = {
+    "a": "--attach",
+    "d": "--detach",
+    "e": "--env",
+    "i": "--interactive",
+    "l": "--label",
+    "t": "--tty",
+    "u": "--user",
+    "w": "--workdir",
+}
 SWITCHES = "ditPq"
 """docker's and podman's options of one letter that take no value, and may stand together: -it."""
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
+_OWN_LABELS = "gpulaunch."
+"""How the labels begin by which a container is found again."""
 _CARD = re.compile(r"(?:nvidia\.com/|/dev/nvidia).*", re.DOTALL)
 
 
@@ -75,16 +95,18 @@ def _options(word: str, following: str, daemons: bool) -> Iterator[tuple[str, st
         return
     for place, letter in enumerate(word[1:], 2):
         value = word[place:].removeprefix("=") or following
-        yield ("--env" if letter == "e" else _LONG.get(letter, f"-{letter}")), value
+        yield _LONG.get(letter, f"-{letter}"), value
         if letter not in SWITCHES:
             return
 
 
 def _of_value(option: str, value: str) -> str:
     """Return why an option's value cannot be; empty where it can."""
-    variable = value.partition("=")[0]
-    if option == "--env" and variable in _VARIABLES:
-        return f"{variable} names the job's cards, and gpulaunch sets it"
+    name = value.partition("=")[0]
+    if option == "--env" and name in _VARIABLES:
+        return f"{name} names the job's cards, and gpulaunch sets it"
+    if option == "--label" and name.startswith(_OWN_LABELS):
+        return _WATCHED
     if option == "--pid" and value:
         return "what runs in the container would not end with its first process; leave it out"
     return _OWN_CARDS if option == "--device" and _CARD.fullmatch(value) else ""

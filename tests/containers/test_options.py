@@ -43,6 +43,20 @@ KEPT = {
     "--env=NVIDIA_VISIBLE_DEVICES": "--env",
     "--nv": "--nv",
     "--pid=host": "--pid",
+    "--sig-proxy": "--sig-proxy",
+    "--sig-proxy=true": "--sig-proxy",
+    "--stop-signal KILL": "--stop-signal",
+    "--log-driver=journald": "--log-driver",
+    "-a stdin": "--attach",
+    "-astdin": "--attach",
+    "--attach=stdout": "--attach",
+    "--replace": "--replace",
+    "--rmi": "--rmi",
+    "--timeout 60": "--timeout",
+    "--label gpulaunch.run=x": "--label",
+    "--label=gpulaunch.user": "--label",
+    "-l gpulaunch.folder=/x": "--label",
+    "-lgpulaunch.attempt=x": "--label",
 }
 LEFT = [
     "--ipc=host --shm-size 8g",
@@ -51,6 +65,8 @@ LEFT = [
     "-v /tiu:/d -p 80:80 -h dit -m 4g",
     "--device /dev/fuse --network host --ulimit memlock=-1",
     "--cap-add SYS_PTRACE",
+    "-l a=gpulaunch.run --label-file f --label gpulaunch",
+    "--detach-keys ctrl-x --stop-timeout 3 --log-opt tag=x",
 ]
 
 
