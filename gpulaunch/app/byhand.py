@@ -363,5 +363,5 @@ def _notes(job: Job, source: Source) -> Iterator[str]:
     if lacking:
         have = "has" if len(lacking) == 1 else "have"
         yield f"{job.name} needs {listing(lacking)}, which {have} not succeeded, and is not run"
-    if job.isolation == "strict":
+    if strict.hides(job):
         yield "isolation: strict does not hold by hand: the mask alone hides the other cards"

@@ -137,7 +137,7 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
         return found
     if found := _unwarned(plan, jobs):
         return found
-    wanting = [job for job in jobs if job.isolation == "strict"]
+    wanting = [job for job in jobs if strict.hides(job)]
     if wanting and (why := strict.refusal(pool.gpus)):
         return [plan.mistake(("jobs", wanting[0].group, "isolation"), why)]
     return []
@@ -156,7 +156,7 @@ def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
         yield from scheduler_support.notes(jobs)
         return
     yield from pool.notes if pool.gpus else ()
-    if os.geteuid() == 0 and any(job.isolation == "strict" for job in jobs):
+    if os.geteuid() == 0 and any(map(strict.hides, jobs)):
         yield strict.AS_ROOT
 
 

@@ -6,6 +6,10 @@ mask is spelt. It hides nothing itself.
 A strict job's mask names its cards by UUID: CUDA numbers only the cards whose node it can open, so
 the job's only card is 0 to it, whatever its index in nvidia-smi is outside (as under Slurm's
 device cgroups, and in containers).
+
+None of this is for a job in a container: docker and podman show it its own cards alone, and the
+other engines refuse it (`jobfile.containers.why_not`). Their client stands outside, where hidden
+nodes would hide nothing from the job, and a namespace would keep podman from making its own.
 """
 
 from __future__ import annotations
@@ -31,9 +35,14 @@ AS_ROOT = (
 )
 
 
+def hides(job: Job) -> bool:
+    """Tell whether the other cards are to be hidden from this job by gpulaunch, not an engine."""
+    return job.isolation == "strict" and job.container is None
+
+
 def placed(job: Job, place: AttemptPlace) -> AttemptPlace:
     """Return the place with the mask's style that a strict job needs; others unchanged."""
-    return replace(place, style="uuid") if job.isolation == "strict" else place
+    return replace(place, style="uuid") if hides(job) else place
 
 
 def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
@@ -41,7 +50,7 @@ def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
 
     Raises NodesError where a card cannot be told apart from the others.
     """
-    if job.isolation != "strict":
+    if not hides(job):
         return None
     nodes = look()
     if why := why_not(gpus, nodes):

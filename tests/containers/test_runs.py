@@ -143,6 +143,14 @@ def test_paths_and_files_are_those_of_outside(kit: Kit) -> None:
     assert kit.left() == []
 
 
+@pytest.mark.parametrize("kit", ["docker", "podman_root", "podman_rootless"], indirect=True)
+def test_a_strict_job_is_the_engine_s_to_isolate(kit: Kit) -> None:
+    kit.owned()
+    kit.jobs("name: a, isolation: strict, run: echo inside")
+    assert kit.run() == 0
+    assert kit.launcher.log("a") == "inside\n"
+
+
 def test_a_job_sees_its_cards_and_one_without_sees_none(kit: Kit) -> None:
     kit.jobs(
         "name: card, run: 'echo [$CUDA_VISIBLE_DEVICES] $GPULAUNCH_GPU_INDEX'",

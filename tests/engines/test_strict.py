@@ -7,7 +7,7 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.model import Container, Gpu, Job
 from gpulaunch.engines import strict
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.gpus.nodes import Nodes, NodesError
@@ -15,6 +15,7 @@ from gpulaunch.gpus.simulated import simulated
 
 ENV = Job("a", "true")
 STRICT = replace(ENV, isolation="strict")
+CONTAINED = replace(STRICT, container=Container("lab/tool"))
 CARD = Gpu("GPU-1", 1, "0000:02:00.0", "NVIDIA H100", 80 << 30, minor=77)
 
 
@@ -28,6 +29,13 @@ def test_only_a_strict_job_has_something_hidden() -> None:
     assert strict.hidden(ENV, [CARD]) is None
     assert strict.hidden(STRICT, simulated(1, "run")) is not None
     assert strict.hidden(STRICT, ()) is not None
+
+
+def test_in_a_container_the_engine_hides_and_gpulaunch_does_not() -> None:
+    place = AttemptPlace((CARD,), "index", "run/1", 1)
+    assert [strict.hides(job) for job in (ENV, STRICT, CONTAINED)] == [False, True, False]
+    assert strict.hidden(CONTAINED, [CARD]) is None, "the card's own node is not here"
+    assert strict.placed(CONTAINED, place) is place
 
 
 def test_a_card_without_a_node_of_its_own_is_refused_early_and_late() -> None:

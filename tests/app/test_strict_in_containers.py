@@ -1,0 +1,62 @@
+"""A strict job in a container where gpulaunch itself can hide no card: the engine does it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.app import Choices, Observer, RunOptions
+from gpulaunch.app.byhand import chosen
+from gpulaunch.app.checks import pool_for
+from gpulaunch.engines import strict
+from gpulaunch.errors import JobFileError
+from gpulaunch.jobfile import load_text
+from gpulaunch.process import native
+from tests.containers.bench import install
+
+CARDS = RunOptions(Choices(simulate=1))
+CONTAINED = "{name: a, run: 'true', isolation: strict, container: {image: x, engine: podman}}"
+BARE = "{name: b, run: 'true', isolation: strict}"
+
+
+class Hearing(Observer):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str, urgent: bool = False) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(autouse=True)
+def no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strict, "refusal", lambda gpus: "strict isolation is not possible here")
+
+
+def test_what_gpulaunch_cannot_hide_is_no_matter_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    heard = Hearing()
+    plan = load_text(f"jobs: [{CONTAINED}]".encode(), base=tmp_path, name="jobs", environ={})
+    pool_for(plan, plan.jobs, CARDS, "r", heard)
+    assert heard.notes == []
+    plan = load_text(
+        f"jobs: [{CONTAINED}, {BARE}]".encode(), base=tmp_path, name="jobs", environ={}
+    )
+    with pytest.raises(JobFileError, match=r"jobs\[1\]\.isolation: strict isolation is not"):
+        pool_for(plan, plan.jobs, CARDS, "r", heard)
+
+
+def test_by_hand_it_holds_as_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.PROGRAM.exists():
+        pytest.skip("the keepers' program was not built here (no C compiler)")
+    monkeypatch.setenv("PATH", str(install(tmp_path / "bin", "podman")), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.yaml").write_text(f"jobs: [{CONTAINED}]")
+    assert chosen("a", "jobs.yaml", CARDS, False, Hearing()).notes == ()
+    monkeypatch.setattr(strict, "refusal", lambda gpus: None)
+    (tmp_path / "jobs.yaml").write_text(f"jobs: [{BARE}]")
+    (note,) = chosen("b", "jobs.yaml", CARDS, False, Hearing()).notes
+    assert note.startswith("isolation: strict does not hold by hand")
