@@ -74,7 +74,7 @@ def python_for_all() -> str:
 
 @dataclass(frozen=True)
 class Limit:
-    """`starting.FIRST_LOOK` is to be so many seconds in this carrier."""
+    """`starting.FIRST_LOOK` is to be so many seconds in this carrier, or `forks` so many forks."""
 
     name: str
     seconds: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import pwd
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.farside.contain.carrier import heard
+from gpulaunch.farside.contain.children import spawn
 from gpulaunch.farside.proc import is_stopped
 from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
@@ -22,6 +24,7 @@ from tests.helpers import wait_until
 from tests.process.support import children_of
 from tests.process.test_pythons import VERSIONS, python
 
+AT_ONCE = Limit("children.LONGEST_PAUSE", 0.0)
 QUICK = [Limit("engine.ABANDON_TIMEOUT", 0.1), Limit("engine.REMOVE_TIMEOUT", 0.1)]
 
 
@@ -49,6 +52,49 @@ def test_a_client_that_is_not_there_is_told(bare_bench: Bench) -> None:
     said = ["/no/docker: No such file or directory"]
     said += ["bare could not start the container (status 127)"]
     assert (job.wait(), job.lines()) == (125, [f"gpulaunch: {words}" for words in said])
+
+
+def test_a_fork_is_tried_again_while_processes_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [errno.EAGAIN, errno.ENOMEM]
+    pauses: list[float] = []
+
+    def fork() -> int:
+        if errors:
+            raise OSError(errors.pop(0), "scarce")
+        return 7
+
+    monkeypatch.setattr("gpulaunch.farside.contain.children.os.fork", fork)
+    monkeypatch.setattr("gpulaunch.farside.contain.children.time.sleep", pauses.append)
+    assert spawn(["true"], {}, [], quiet=False).pid == 7
+    assert pauses == [0.01, 0.02]
+    errors += [errno.EAGAIN] * 99
+    with pytest.raises(OSError, match="scarce"):
+        spawn(["true"], {}, [], quiet=False)
+    assert sum(pauses[2:]) == pytest.approx(1.27)
+
+
+def test_where_no_process_can_be_had_nothing_is_started(bare_bench: Bench) -> None:
+    job = bare_bench.run("true", limits=[Limit("forks", 0), AT_ONCE])
+    words = "gpulaunch: bare cannot be started: Resource temporarily unavailable"
+    assert (job.wait(), job.text()) == (125, f"{words}\n")
+    assert job.cleared()
+
+
+def test_where_no_process_can_be_had_the_engine_is_asked_later(bare_bench: Bench) -> None:
+    script = "until [ -e $0-work/refused ]; do sleep 0.02; done"
+    script += f"; exec {bare_bench.keeper} inside $0/socket"
+    limits = [Limit("forks", 1), AT_ONCE, Limit("starting.FIRST_LOOK", 0.0)]
+    limits += [Limit("starting.ANSWER_TIMEOUT", 0.0)]
+    job = with_client(bare_bench, script, limits=limits)
+    assert (job.wait(), job.text()) == (3, "begun\n")
+
+
+def test_where_no_process_can_be_had_for_the_removal_the_status_stands(bare_bench: Bench) -> None:
+    script = f"{bare_bench.keeper} inside $0/socket; exit 1"
+    job = with_client(bare_bench, script, limits=[Limit("forks", 1), AT_ONCE])
+    assert job.wait() == 3
+    assert [line for line in job.lines() if f"did not remove the container {job.name}" in line]
+    assert (job.folder / "record.json").exists()
 
 
 def test_a_term_before_the_start_ends_the_client(bare_bench: Bench) -> None:

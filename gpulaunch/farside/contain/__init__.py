@@ -51,7 +51,14 @@ def main() -> None:
     except OSError as error:
         say(f"cannot listen in {record.folder}: {error.strerror}")
         sys.exit(NOT_STARTED)
-    Carrier(door, EngineClient(record, signals), sys.argv[2:]).run()
+    try:
+        engine = EngineClient(record, signals)
+    except OSError as error:
+        door.close()
+        say(f"{record.engine} cannot be started: {error.strerror}")
+        record.delete()
+        sys.exit(NOT_STARTED)
+    Carrier(door, engine, sys.argv[2:]).run()
 
 
 def fill_streams() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
+import time
 
 from .log import LOG
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
+SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 1.0  # seconds before a fork is tried again, as in ../native
 
 
 class Child:
@@ -44,15 +48,29 @@ class Child:
 def spawn(argv: list[str], environ: dict[bytes, bytes], held: list[int], quiet: bool) -> Child:
     """Start a program in a session of its own: what the terminal sends, it does not get.
 
-    It has none of the job's files, `held`, but the log; with `quiet`, not even that.
+    It has none of the job's files, `held`, but the log; with `quiet`, not even that. Raises OSError
+    where processes stay scarce.
     """
-    pid = os.fork()
+    pid = fork_patiently()
     if pid:
         return Child(pid)
     try:
         become(argv, environ, held, quiet)
     finally:
         os._exit(127)
+
+
+def fork_patiently() -> int:
+    """Fork, retrying for a second while processes are scarce. Raises OSError after that."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return os.fork()
+        except OSError as problem:
+            if problem.errno not in SCARCE or pause > LONGEST_PAUSE:
+                raise
+        time.sleep(pause)
+        pause *= 2
 
 
 def become(argv: list[str], environ: dict[bytes, bytes], held: list[int], quiet: bool) -> NoReturn:

@@ -32,6 +32,7 @@ class EngineClient:
     """
 
     def __init__(self, record: Record, signals: Signals) -> None:
+        """Raise OSError where no process can be had for the client."""
         self.record = record
         self.signals = signals
         self.held = inherited()
@@ -73,7 +74,10 @@ class EngineClient:
 
     def remove(self, seconds: float) -> bool:
         """Have the container removed; False if that is not certain."""
-        child = self.child(self.record.remove, quiet=True)
+        try:
+            child = self.child(self.record.remove, quiet=True)
+        except OSError:  # processes are scarce
+            return False
         if not self.await_end(child, seconds):
             self.kill(child)
         return child.status == 0

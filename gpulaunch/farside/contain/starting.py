@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -85,8 +86,9 @@ class Start:
                 os._exit(NOT_STARTED)
             self.looking, self.look = None, time.monotonic() + NEXT_LOOK
         elif late:
-            self.looking = self.engine.child(self.engine.record.answers, quiet=True)
             self.look = time.monotonic() + ANSWER_TIMEOUT
+            with contextlib.suppress(OSError):  # processes are scarce: it is asked later
+                self.looking = self.engine.child(self.engine.record.answers, quiet=True)
 
     def forget_look(self) -> None:
         if self.looking:
