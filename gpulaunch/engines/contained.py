@@ -248,9 +248,14 @@ def _who(user: str) -> dict[str, str]:
 
 
 def _fresh(folder: str) -> None:
-    """Make the attempt's folder; one of a launch that did not come about is replaced."""
+    """Make the attempt's folder; one of a launch that did not come about is replaced.
+
+    A carrier opens its folder to the container's user (`anyone`), and the run's directory may be
+    open to all. So the directory between them, where it is made here, keeps everybody else out.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder, 0o700)
+    os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
+    os.mkdir(folder, 0o700)
 
 
 def _marks(handed: Mapping[str, str]) -> dict[str, str]:

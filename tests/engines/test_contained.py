@@ -114,6 +114,20 @@ def test_the_carrier_gets_a_record_that_only_the_user_reads(
     assert changes.set["GPULAUNCH_JOB"] == "a b", "by which it is found if it outlives its keepers"
 
 
+def test_a_run_s_open_directory_lets_nobody_in_to_its_containers(wrap: Any, tmp_path: Path) -> None:
+    """A carrier opens its own folder to whoever the program is inside."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        line, _ = wrap("docker", container={"user": "1234"})
+    finally:
+        os.umask(before)
+    path = Path(line[line.index("contain") + 1])
+    assert path.parent.parent == tmp_path / "run" / "containers"
+    assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
+
+
 def test_the_mask_is_not_applied_a_second_time(wrap: Any) -> None:
     record = record_of(wrap("docker")[0])
     assert "CUDA_VISIBLE_DEVICES" not in record["inside"]

@@ -13,10 +13,10 @@ The job's log, pipes and leases are handed inside as descriptors, so what the jo
 through nobody. When the carrier is gone, however that came, the connection ends, and with it all
 in the container.
 
-The socket is in RECORD's directory, below the run's, which is the user's alone (mode 0700): only
-the user, root, and the container that has it mounted can reach it. It is there until the first
-connection alone, which only the user and root may make unless the record lets in anyone: a program
-that runs as another user inside.
+The socket is in RECORD's directory, below one that is the user's alone (mode 0700): only the user,
+root, and the container that has it mounted can reach it. It is there until the first connection
+alone, which only the user and root may make unless the record lets in anyone: a program that runs
+as another user inside. Then RECORD's directory is open, and the one above it keeps others out.
 
     record.py     what the record says, and its directory
     signals.py    the signals that are passed on, and the ends of children
