@@ -10,12 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpulaunch.farside.contain.carrier import heard
 from gpulaunch.farside.contain.children import spawn
+from gpulaunch.farside.contain.engine import EngineClient
+from gpulaunch.farside.contain.starting import Start
 from gpulaunch.farside.proc import is_stopped
 from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
@@ -104,6 +107,24 @@ def test_a_term_before_the_start_ends_the_client(bare_bench: Bench) -> None:
     words = "gpulaunch: bare does not answer; the container was not started"
     assert (job.wait(), job.lines()) == (-signal.SIGTERM, [words])
     assert not job.alive()
+
+
+def test_signals_that_come_while_inside_is_let_in_are_for_the_program() -> None:
+    """The question whether the engine answers is given up then, and its end awaited."""
+    ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    came = iter([[signal.SIGUSR1], [signal.SIGUSR2, signal.SIGCONT, signal.SIGTERM]])
+    ends = iter([False, True])
+    engine: Any = EngineClient.__new__(EngineClient)
+    engine.signals = SimpleNamespace(wait=lambda *_: [7], take=lambda: next(came), asked=False)
+    engine.record = SimpleNamespace(anyone=False)
+    engine.unheard = []
+    door: Any = SimpleNamespace(fileno=lambda: 7, accept=lambda: ours, close=lambda: None)
+    start = Start(door, engine)
+    asking: Any = SimpleNamespace(kill=lambda number: None, ended=lambda: next(ends))
+    start.looking = asking
+    with ours, inside:
+        assert start.connection() is ours
+    assert start.early == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM]
 
 
 def test_a_second_carrier_for_one_record_starts_nothing(bare_bench: Bench) -> None:

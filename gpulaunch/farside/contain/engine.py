@@ -28,13 +28,15 @@ class EngineClient:
     """What is asked of the engine for one container.
 
     `held`: the job's descriptors that the carrier has still open, which no child of it has.
-    `run`: what runs the container, from the first moment on.
+    `run`: what runs the container, from the first moment on. `unheard`: signals that came while a
+    child's end was awaited, and that nobody has heeded yet.
     """
 
     def __init__(self, record: Record, signals: Signals) -> None:
         """Raise OSError where no process can be had for the client."""
         self.record = record
         self.signals = signals
+        self.unheard: list[int] = []
         self.held = inherited()
         self.environ = own_environment()
         if record.warn:
@@ -60,7 +62,7 @@ class EngineClient:
             if time.monotonic() >= since + limit:
                 return False
             self.signals.wait(since + limit)
-            self.signals.take()
+            self.unheard += self.signals.take()
         return True
 
     def end(self, child: Child) -> None:

@@ -50,6 +50,8 @@ class Start:
             link = self.admitted() if self.door.fileno() in ready else None
             if link:
                 self.forget_look()
+                for number in self.engine.unheard:
+                    self.keep(number)
                 return link
             if self.engine.run.ended():
                 self.fail()
@@ -59,6 +61,10 @@ class Start:
         if number in ENDING:
             self.abandon()
             die_by(number)
+        self.keep(number)
+
+    def keep(self, number: int) -> None:
+        """Have the program told when it is there; until then a stop is the carrier's alone."""
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif number != signal.SIGCONT:
