@@ -68,11 +68,11 @@ def test_a_fork_is_tried_again_while_processes_are_scarce(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("gpulaunch.farside.contain.children.os.fork", fork)
     monkeypatch.setattr("gpulaunch.farside.contain.children.time.sleep", pauses.append)
-    assert spawn(["true"], {}, [], quiet=False).pid == 7
+    assert spawn(["true"], {}, [], words=2).pid == 7
     assert pauses == [0.01, 0.02]
     errors += [errno.EAGAIN] * 99
     with pytest.raises(OSError, match="scarce"):
-        spawn(["true"], {}, [], quiet=False)
+        spawn(["true"], {}, [], words=2)
     assert sum(pauses[2:]) == pytest.approx(1.27)
 
 
@@ -96,7 +96,8 @@ def test_where_no_process_can_be_had_for_the_removal_the_status_stands(bare_benc
     script = f"{bare_bench.keeper} inside $0/socket; exit 1"
     job = with_client(bare_bench, script, limits=[Limit("forks", 1), AT_ONCE])
     assert job.wait() == 3
-    assert [line for line in job.lines() if f"did not remove the container {job.name}" in line]
+    why = "(Resource temporarily unavailable); its processes are gone"
+    assert job.lines() == [f"gpulaunch: bare did not remove the container {job.name} {why}"]
     assert (job.folder / "record.json").exists()
 
 
@@ -253,7 +254,49 @@ def test_where_the_client_failed_the_container_is_removed_by_name(
     assert job.wait() == 3
     assert job.file("asked").exists()
     assert job.folder.exists() != can
-    assert bool(job.lines()) != can
+    why = f"bare did not remove the container {job.name} (status 1); its processes are gone"
+    assert job.lines() == ([] if can else [f"gpulaunch: {why}"])
+
+
+IN_PROGRESS = "Error response from daemon: removal of container gl is already in progress"
+NO_SUCH = "Error: No such container: gl"
+
+
+def told(*lines: str) -> list[str]:
+    """A client's line that says one of these at each of its calls, at last the last, and fails."""
+    numbers = [*map(str, range(1, len(lines))), "*"]
+    cases = "".join(f"{at}) echo '{line}' >&2;; " for at, line in zip(numbers, lines, strict=True))
+    count = "echo >> $0-work/asked; case $(wc -l < $0-work/asked) in"
+    return ["sh", "-c", f"{count} {cases} esac; exit 1"]
+
+
+def test_a_container_that_the_engine_removes_by_itself_is_removed(bare_bench: Bench) -> None:
+    client = f"{bare_bench.keeper} inside $0/socket; exit 1"
+    limits = [Limit("engine.REMOVE_PAUSE", 0.0)]
+    remove = told(IN_PROGRESS, IN_PROGRESS, NO_SUCH)
+    job = with_client(bare_bench, client, remove=remove, limits=limits)
+    assert (job.wait(), job.lines()) == (3, [])
+    assert job.cleared()
+
+
+@pytest.mark.parametrize(
+    ("remove", "limit", "why"),
+    [
+        (told("daemon: is dead", NO_SUCH), 60.0, "(daemon: is dead)"),
+        (told(IN_PROGRESS), 0.1, "in time"),
+        (["sh", "-c", "exec sleep 999"], 0.1, "in time"),
+    ],
+    ids=["refused", "in progress", "silent"],
+)
+def test_a_removal_that_fails_is_told_with_its_cause(
+    bare_bench: Bench, remove: list[str], limit: float, why: str
+) -> None:
+    client = f"{bare_bench.keeper} inside $0/socket; exit 1"
+    limits = [Limit("engine.REMOVAL_TIMEOUT", limit)]
+    job = with_client(bare_bench, client, remove=remove, limits=limits)
+    words = f"bare did not remove the container {job.name} {why}; its processes are gone"
+    assert (job.wait(), job.lines()) == (3, [f"gpulaunch: {words}"])
+    assert (job.folder / "record.json").exists()
 
 
 def test_who_asked_for_the_end_does_not_wait_as_long_for_the_removal(bare_bench: Bench) -> None:

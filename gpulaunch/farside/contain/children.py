@@ -36,6 +36,11 @@ class Child:
         """Tell whether it ended by itself, not by a signal."""
         return self.status is not None and os.WIFEXITED(self.status)
 
+    def code(self) -> int:
+        """Return the status of one that has ended as a shell has it: 128 and more for a signal."""
+        status = self.status or 0
+        return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
     def kill(self, number: int) -> None:
         """Signal it and what it started, unless it has ended."""
         if not self.ended():
@@ -45,17 +50,19 @@ class Child:
                 os.kill(self.pid, number)
 
 
-def spawn(argv: list[str], environ: dict[bytes, bytes], held: list[int], quiet: bool) -> Child:
+def spawn(
+    argv: list[str], environ: dict[bytes, bytes], held: list[int], words: int | None
+) -> Child:
     """Start a program in a session of its own: what the terminal sends, it does not get.
 
-    It has none of the job's files, `held`, but the log; with `quiet`, not even that. Raises OSError
-    where processes stay scarce.
+    `words`: where it writes to; None: nowhere. It has none of the job's files, `held`, but the log,
+    where that is it. Raises OSError where processes stay scarce.
     """
     pid = fork_patiently()
     if pid:
         return Child(pid)
     try:
-        become(argv, environ, held, quiet)
+        become(argv, environ, held, words)
     finally:
         os._exit(127)
 
@@ -73,12 +80,15 @@ def fork_patiently() -> int:
         pause *= 2
 
 
-def become(argv: list[str], environ: dict[bytes, bytes], held: list[int], quiet: bool) -> NoReturn:
+def become(
+    argv: list[str], environ: dict[bytes, bytes], held: list[int], words: int | None
+) -> NoReturn:
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which an interpreter ignores
         signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd, place in ((null, 0), (null if quiet else LOG, 1), (null if quiet else LOG, 2)):
+    out = null if words is None else words
+    for fd, place in ((null, 0), (out, 1), (out, 2)):
         os.dup2(fd, place)
     for fd in held:
         if fd > LOG:
@@ -86,7 +96,7 @@ def become(argv: list[str], environ: dict[bytes, bytes], held: list[int], quiet:
     try:
         os.execvpe(argv[0], argv, environ)
     except OSError as error:
-        os.write(LOG, f"gpulaunch: {argv[0]}: {error.strerror}\n".encode())
+        os.write(2, f"gpulaunch: {argv[0]}: {error.strerror}\n".encode())
         os._exit(127)
 
 

@@ -9,7 +9,7 @@ import time
 
 from ..wire import own_environment
 from .children import Child, adopt_orphans, inherited, spawn
-from .log import say
+from .log import LOG, say
 from .record import INSIDE, Record
 from .signals import Signals
 
@@ -22,6 +22,8 @@ ABANDON_TIMEOUT, TERM_TIMEOUT, REMOVE_TIMEOUT = 3.0, 1.0, 3.0
 # To remove a container takes an engine ten seconds where its file system is large and the disk
 # slow. Nothing of it runs by then. Whoever asked for the end does not wait as long.
 REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT = 30.0, 5.0
+REMOVE_PAUSE = 0.1  # between looks at whether a removal that is under way is done
+LATE = "not in time"  # why a container is not removed
 
 
 class EngineClient:
@@ -50,9 +52,9 @@ class EngineClient:
         names = map(os.fsencode, self.record.inside)
         return [name + b"=" + self.environ[INSIDE + name] for name in names]
 
-    def child(self, argv: list[str], quiet: bool = False) -> Child:
+    def child(self, argv: list[str], words: int | None = LOG) -> Child:
         outside = {k: v for k, v in self.environ.items() if not k.startswith(INSIDE)}
-        return spawn(argv, outside, self.held, quiet)
+        return spawn(argv, outside, self.held, words)
 
     def await_end(self, child: Child, seconds: float, asked: float | None = None) -> bool:
         """Wait for a child's end; `asked`: only so long if the carrier was sent TERM."""
@@ -74,15 +76,39 @@ class EngineClient:
         child.kill(signal.SIGKILL)
         self.await_end(child, TERM_TIMEOUT)
 
-    def remove(self, seconds: float) -> bool:
-        """Have the container removed; False if that is not certain."""
-        try:
-            child = self.child(self.record.remove, quiet=True)
-        except OSError:  # processes are scarce
-            return False
-        if not self.await_end(child, seconds):
-            self.kill(child)
-        return child.status == 0
+    def remove(self, seconds: float) -> str:
+        """Have the container removed; return why that is not certain, "" where it is gone."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                why = self.try_to_remove(until)
+            except OSError as error:  # processes are scarce
+                return str(error.strerror)
+            if not why or "no such container" in why.lower():
+                return ""
+            # The engine removes it by itself, as it was told at the start (`--rm`).
+            if "in progress" not in why.lower():
+                return why
+            if time.monotonic() >= until:
+                return LATE
+            time.sleep(REMOVE_PAUSE)
+
+    def try_to_remove(self, until: float) -> str:
+        """Return the last line of the engine's complaint, "" where it has none. Raises OSError."""
+        read, write = os.pipe()
+        with open(read, "rb", buffering=0) as words:
+            try:
+                child = self.child(self.record.remove, write)
+            finally:
+                os.close(write)
+            if not self.await_end(child, until - time.monotonic()):
+                self.kill(child)
+                return LATE
+            if child.status == 0:
+                return ""
+            os.set_blocking(read, False)  # what the client has started may write on
+            said = (words.read(65536) or b"").decode("utf-8", "replace").strip().splitlines()
+        return said[-1] if said else f"status {child.code()}"
 
     def abandon(self) -> None:
         """End a start that is not wanted any more.
@@ -106,12 +132,16 @@ class EngineClient:
         if known and above and self.record.engine == "podman":
             with contextlib.suppress(ChildProcessError):
                 known = self.await_end(Child(above), REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT)
-        # With another status, or a signal, it is the client that failed, or its engine.
-        removed = self.run.status in (0, KILLED_INSIDE << 8)
-        if known and (removed or self.remove(REMOVAL_TIMEOUT)):
+        if not known:
+            why = LATE
+        elif self.run.status in (0, KILLED_INSIDE << 8):
+            why = ""
+        else:  # the client failed, or its engine
+            why = self.remove(ASKED_REMOVAL_TIMEOUT if self.signals.asked else REMOVAL_TIMEOUT)
+        if not why:
             self.record.delete()
             return
-        name = self.record.name
-        engine = self.record.engine
-        say(f"{engine} did not remove the container {name} in time; its processes are gone")
+        name = f"the container {self.record.name}"
+        said = f"did not remove {name} in time" if why == LATE else f"did not remove {name} ({why})"
+        say(f"{self.record.engine} {said}; its processes are gone")
         self.end(self.run)

@@ -94,7 +94,7 @@ class Start:
         elif late:
             self.look = time.monotonic() + ANSWER_TIMEOUT
             with contextlib.suppress(OSError):  # processes are scarce: it is asked later
-                self.looking = self.engine.child(self.engine.record.answers, quiet=True)
+                self.looking = self.engine.child(self.engine.record.answers, words=None)
 
     def forget_look(self) -> None:
         if self.looking:
@@ -103,10 +103,8 @@ class Start:
     def fail(self) -> NoReturn:
         """Exit: the client ended, and has said why in the log."""
         self.door.close()
-        status = self.engine.run.status or 0
-        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         name = self.engine.record.engine
-        say(f"{name} could not start the container (status {code})")
+        say(f"{name} could not start the container (status {self.engine.run.code()})")
         if self.engine.run.left():
             self.engine.record.delete()
         os._exit(NOT_STARTED)
