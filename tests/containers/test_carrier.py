@@ -251,6 +251,20 @@ def test_one_that_ignores_term_ends_with_the_carrier(bench: Bench) -> None:
     job.await_gone()
 
 
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_term_ends_those_that_ignore_the_first(bench: Bench, again: int) -> None:
+    """Above the carrier of `exec` is no keeper, which would kill it in time."""
+    deaf = f"(trap '' TERM INT; echo > $WORK/deaf; {FOREVER}) &"
+    job = started(bench, f"{deaf} until [ -e $WORK/deaf ]; do sleep 0.02; done; up; wait")
+    (main,) = shells(job)
+    job.kill(signal.SIGTERM)
+    wait_until(lambda: not Path(f"/proc/{main}").exists(), PATIENCE, "the main process is over")
+    assert job.process.poll() is None
+    job.kill(again)
+    assert job.wait() == -signal.SIGTERM
+    assert job.cleared()
+
+
 def test_it_stops_and_goes_on_with_the_carrier(bench: Bench) -> None:
     # One process: a shell that waits for its child to be executed is not stopped meanwhile (vfork).
     job = started(bench, "up; exec sleep 3600")

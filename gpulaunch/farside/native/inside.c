@@ -33,6 +33,7 @@ static struct {
   long leases_from; /* the least number of a lease, which is kept open here too */
   pid_t main;
   bool over, asked; /* the main process has ended; its end was asked for with TERM */
+  bool pressed;     /* and, when it had ended, that of the others too: with TERM or INT */
   int status, leftovers;
   struct text words; /* why it could not become the job */
   struct pids told;  /* INVARIANT: not reaped yet */
@@ -187,8 +188,10 @@ static void tell_others(void) {
 }
 
 static void pass_on(int number) {
-  if (number == SIGTERM) {
-    if (!in.over) terminate(in.main);
+  if (in.over && (number == SIGTERM || number == SIGINT)) {
+    in.pressed = true;
+  } else if (number == SIGTERM) {
+    terminate(in.main);
     in.asked = true;
   } else if (!in.over && number == in.l.warn_signal) {
     warn(in.main, number);
@@ -264,7 +267,9 @@ static void run_to_the_end(void) {
   bool sweeping = false;
   while (!reap()) {
     if (in.asked) tell_others();
-    if (in.over && !in.asked && !sweeping) {
+    /* After a TERM the others have the time that its sender gives them: keepers kill the carrier
+     * then. A terminal does not; who asks there once more need not wait for those that ignore it. */
+    if (in.over && (!in.asked || in.pressed) && !sweeping) {
       sweep_begin(&sweep, in.link, NULL);
       sweeping = true;
     }
