@@ -112,6 +112,20 @@ def test_the_engine_s_own_words_are_in_the_log_where_it_starts_nothing(contained
     assert job.cleared()
 
 
+def test_another_user_inside_is_let_in_through_a_directory_of_the_caller_s(
+    contained: Bench,
+) -> None:
+    """Only the socket's directory is mounted: the modes of those above it keep others out."""
+    home = contained.engine.folder
+    before = home.stat().st_mode
+    home.chmod(0o700)
+    try:
+        job = contained.run("sh", "-c", "id -u; exit 3", options=["--user=1234:1234"], anyone=True)
+    finally:
+        home.chmod(before)
+    assert (job.wait(), job.text()) == (3, "1234\n")
+
+
 # ── A daemon that does not answer ───────────────────────────────────────────────────────────────
 
 
