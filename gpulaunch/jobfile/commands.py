@@ -202,7 +202,7 @@ def plain(typed: str) -> str | None:
 
 def use_container(image: str) -> str:
     """Return what to write in place of a command that starts a container, in words."""
-    return f"write container: {image or 'IMAGE'} in the job file, and its command as run:"
+    return f"write container: {image or 'IMAGE'} and run: COMMAND in the job file"
 
 
 def _sets_mask(typed: str) -> bool:

@@ -271,7 +271,7 @@ CONTAINERS = {
 @pytest.mark.parametrize("command", CONTAINERS)
 def test_who_starts_a_container_is_told_of_the_field_for_it(tmp_path: Path, command: str) -> None:
     (found,) = report_on(tmp_path, _file(command)).findings
-    mend = f"write container: {CONTAINERS[command]} in the job file, and its command as run:"
+    mend = f"write container: {CONTAINERS[command]} and run: COMMAND in the job file"
     assert found.mend.startswith(mend)
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import CARRIED, NO_PROGRAM
@@ -62,7 +63,7 @@ class LeftContainers:
             case _:
                 folders = []
         if folders:
-            self._remove({"folders": folders}, lambda: self._post(event))
+            self._remove({"folders": folders}, lambda: self._post(event), of_earlier=False)
         else:
             self._post(event)
 
@@ -105,10 +106,17 @@ class LeftContainers:
         return str(self._context.run.container(attempt))
 
     def _remove(
-        self, what: Mapping[str, Sequence[str]], then: Callable[[], object] = lambda: None
+        self,
+        what: Mapping[str, Sequence[str]],
+        then: Callable[[], object] = lambda: None,
+        of_earlier: bool = True,
     ) -> None:
-        """Have a helper remove containers, and call `then`, whatever comes of it."""
-        helper = Helper(self._context.loop, self._told, lambda status: over())
+        """Have a helper remove containers, and call `then`, whatever comes of it.
+
+        `of_earlier`: those of earlier supervisors, which is worth a line. Of a job that had to be
+        killed it is what comes with that.
+        """
+        helper = Helper(self._context.loop, partial(self._told, of_earlier), lambda status: over())
 
         def over() -> None:
             helper.close()
@@ -124,9 +132,9 @@ class LeftContainers:
             self._context.warn(None, f"what is left of a container is not removed: {why}")
             over()
 
-    def _told(self, message: bytes) -> None:
+    def _told(self, of_earlier: bool, message: bytes) -> None:
         found = Removal(**json.loads(message))
-        if found.removed:
+        if found.removed and of_earlier:
             self._context.warn(None, f"removed what was left of {listing(found.removed)}")
         for name, why in found.left.items():
             self._context.warn(None, f"what is left of the container {name} is not removed: {why}")
