@@ -76,8 +76,10 @@ def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
     left_out = looking.left_out()
     jobs = tuple(_at_first_step(job) for job in plan.jobs if job.name not in left_out)
     of_target = _in_slurm if target == "slurm" else _in_hyperqueue
+    groups = {job.group for job in jobs}
+    laddered = {group for group in groups if "ladder" in typed(plan, group)}
     for job in jobs:
-        if "ladder" in typed(plan, job.group):
+        if job.group in laddered:
             looking.note(job, "ladder", "the first step's values, at every try")
         for name, text in (*_everywhere(job), *of_target(job)):
             looking.note(job, name, text)
@@ -144,11 +146,13 @@ class _ExportScan:
 
     def note(self, job: Job, name: str, text: str) -> None:
         """Once for each entry, field and kind of thing, which its first word tells."""
-        if name == "after" and name not in typed(self.plan, job.group):
-            name = "first"
         kind = (job.group, name, text.partition(" ")[0])
-        if kind not in self._seen:
-            self._seen.add(kind)
+        if kind in self._seen:
+            return
+        self._seen.add(kind)
+        if name == "after" and name not in typed(self.plan, job.group):
+            self.note(job, "first", text)
+        else:
             self.add(("jobs", job.group, name), text)
 
     def add(self, steps: tuple[str | int, ...], text: str) -> None:
