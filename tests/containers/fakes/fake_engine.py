@@ -66,6 +66,7 @@ def become(command, environ):
 
 def is_held():
     """Begin what may be killed, as a pull that takes long: see FAKE_ENGINE_HOLD and ..._PIDS."""
+    child = 0
     if path := os.environ.get("FAKE_ENGINE_PIDS"):
         child = os.fork()
         if not child:
@@ -78,6 +79,8 @@ def is_held():
     if path := os.environ.get("FAKE_ENGINE_HOLD"):
         with open(path, "rb"):
             pass
+    if child:
+        os.kill(child, signal.SIGKILL)
 
 
 # ── What is seen inside ─────────────────────────────────────────────────────────────────────────
