@@ -42,7 +42,7 @@ class _Images:
     def by_name(self, name: str) -> ReadyImage:
         policy = self._calls.request.pull
         as_pulled = image_names.pulled_as(self._engine, self._calls.request.image)
-        here = self.find(name)  # before `always`, too: see the module
+        here = self.find(name)  # for `always` too: a pull does not tell a silent engine
         if here is not None and policy != "always":
             return here
         if policy == "never":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpulaunch.containers.command_lines import LABELS
 from gpulaunch.core.model import ContainerEngine
 
 _CARDS = "gpulaunch gives the container the job's own cards; gpus: says how many"
@@ -65,8 +66,6 @@ _LONG: Mapping[str, str] = {
 SWITCHES = "ditPq"
 """docker's and podman's options of one letter that take no value, and may stand together: -it."""
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
-_OWN_LABELS = "gpulaunch."
-"""How the labels begin by which a container is found again."""
 _CARD = re.compile(r"(?:nvidia\.com/|/dev/nvidia).*", re.DOTALL)
 
 
@@ -105,7 +104,7 @@ def _of_value(option: str, value: str) -> str:
     name = value.partition("=")[0]
     if option == "--env" and name in _VARIABLES:
         return f"{name} names the job's cards, and gpulaunch sets it"
-    if option == "--label" and name.startswith(_OWN_LABELS):
+    if option == "--label" and name in LABELS:
         return _WATCHED
     if option == "--pid" and value:
         return "what runs in the container would not end with its first process; leave it out"

@@ -90,12 +90,9 @@ UNKNOWN, IDLE, READY, SETTLED = Blocked(), Idle(), Ready(), Settled()
 """States that all jobs share, of which there may be a hundred thousand."""
 
 TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
-    Blocked: (
-        *(Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready),
-        *(Launched, Settled),
-    ),
-    Delayed: (Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready, Settled),
-    NotDue: (Blocked, Delayed, NotDue, AwaitingImage, Idle, Asking, Ready, Settled),
+    Blocked: (*Waiting, Launched, Settled),
+    Delayed: (*Waiting, Settled),
+    NotDue: (*Waiting, Settled),
     AwaitingImage: (Blocked, NotDue, Idle, Asking, Ready, Settled),
     Idle: (Blocked, NotDue, AwaitingImage, Asking, Ready, Settled),
     Asking: (Blocked, NotDue, Idle, Asking, Ready, Settled),

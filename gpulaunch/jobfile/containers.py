@@ -19,6 +19,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from gpulaunch.containers import images, options
+from gpulaunch.containers.command_lines import HERE
 from gpulaunch.core.model import Container, ContainerEngine, Job, Mount
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import keys, scalar
@@ -28,15 +29,13 @@ from gpulaunch.jobfile.tree import Plain
 
 ENGINES: tuple[ContainerEngine, ...] = get_args(ContainerEngine)
 PULLS = ("missing", "never", "always")
-SYSTEM = frozenset(
-    {
-        *("/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc"),
-        *("/proc", "/sys", "/dev", "/boot", "/run", "/var"),
-    }
-)
+# fmt: off
+SYSTEM = frozenset({
+    "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev", "/boot", "/run",
+    "/var",
+})
+# fmt: on
 """Directories that a mount may not hide: without the image's own, nothing in it starts."""
-OURS = "/.gpulaunch"
-"""Where gpulaunch's own files are in a container."""
 
 _KEYS = ("image", "engine", "mounts", "args", "user", "pull")
 _EXPECTED = "an image like vllm/vllm-openai:latest or ./image.sif, or {image: ..., mounts: [...]}"
@@ -215,8 +214,8 @@ def _check_target(path: str) -> None:
             f"a mount at {path} would hide the image's own, and with it the programs that the job"
             " runs; mount at a directory of its own"
         )
-    if path == OURS or path.startswith(OURS + "/"):
-        raise FieldError(f"gpulaunch has its own files at {OURS} in a container; choose another")
+    if path == HERE or path.startswith(HERE + "/"):
+        raise FieldError(f"gpulaunch has its own files at {HERE} in a container; choose another")
 
 
 # ── the files ───────────────────────────────────────────────────────────────────────────────────
@@ -234,15 +233,34 @@ def placed(made: Container, find: Find) -> Container:
     return replace(made, image=image, mounts=tuple(mounts))
 
 
-def with_input(mounts: tuple[Mount, ...], directory: str) -> tuple[Mount, ...]:
-    """Return the mounts, and before them one of the directory of a job's input, if it is there.
+class SharedContainers:
+    """The containers of a list with their files found: equal ones are looked at once, and shared.
 
-    Where that is one of the system's, or a mount is to appear there, none is added.
+    `find`: (kind, whether a job before this one may make it, what was typed) -> its absolute path.
     """
-    taken = directory in SYSTEM or any(mount.target == directory for mount in mounts)
-    if taken or not os.path.isdir(directory):
-        return mounts
-    return (Mount(directory, directory), *mounts)
+
+    def __init__(self, find: Callable[[str, bool, str], str]) -> None:
+        self._find = find
+        self._placed: dict[tuple[Container, bool], Container] = {}
+        self._with_input: dict[tuple[Container, str], Container] = {}
+
+    def placed(self, made: Container, later: bool) -> Container:
+        """Return the container with its files' absolute paths. Raises FieldError."""
+        if (made, later) not in self._placed:
+            found = placed(made, lambda kind, text: self._find(kind, later, text))
+            self._placed[made, later] = found
+        return self._placed[made, later]
+
+    def with_input(self, made: Container, directory: str) -> Container:
+        """Return the container with a mount of the directory of its job's input, if that is there.
+
+        Where it is one of the system's, or a mount is to appear there, none is added.
+        """
+        if (made, directory) not in self._with_input:
+            taken = directory in SYSTEM or any(one.target == directory for one in made.mounts)
+            added = () if taken or not os.path.isdir(directory) else (Mount(directory, directory),)
+            self._with_input[made, directory] = replace(made, mounts=(*added, *made.mounts))
+        return self._with_input[made, directory]
 
 
 def _placed(find: Find) -> Callable[[Mount], Mount]:

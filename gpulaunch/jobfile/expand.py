@@ -28,6 +28,7 @@ from gpulaunch.core.model import (
     Worker,
 )
 from gpulaunch.jobfile import containers, engines, paths, warnings, workers
+from gpulaunch.jobfile.containers import SharedContainers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
@@ -71,6 +72,7 @@ class ExpansionContext(Struct):
     """
 
     places: Places
+    containers: SharedContainers
     mistakes: Mistakes
     limits: Mapping[str, int]
     per_gpu: int = 1
@@ -82,8 +84,6 @@ class ExpansionContext(Struct):
     demands: dict[Demand, Demand] = field(default_factory=dict)
     engines: dict[str, engines.Settings] = field(default_factory=dict)
     dues: dict[str, DueTime] = field(default_factory=dict)
-    containers: dict[tuple[Container, bool], Container] = field(default_factory=dict)
-    inputs: dict[tuple[Container, str], Container] = field(default_factory=dict)
 
     def due(self, words: str | None) -> DueTime | None:
         """Return the moment that `not_before` means, read now, in the machine's zone."""
@@ -338,7 +338,8 @@ class EntryExpansion(Struct):
         worker = gather.take(("worker",), self._worker, resolved)
         container = gather.take((), partial(self._container, resolved), found)
         if container is not None and "path" in values:
-            container = self._with_input(container, os.path.dirname(values["path"]))
+            directory = os.path.dirname(values["path"])
+            container = self.context.containers.with_input(container, directory)
         run: Any = () if worker is None else workers.command_of(worker)
         if "run" in self.fields:
             run = gather.take(("run",), partial(texts.run, shell), values)
@@ -418,26 +419,11 @@ class EntryExpansion(Struct):
             return None
         gather, cwd = ErrorCollector(), found["cwd"] if found else ""
         gather.take((), lambda fields: containers.check(fields, cwd, self._inherits), resolved)
-        placed = gather.take(("container",), self._container_with_files, made)
+        shared, later = self.context.containers, self._made_later
+        placed = gather.take(("container",), lambda typed: shared.placed(typed, later), made)
         gather.done()
         assert isinstance(placed, Container)
         return placed
-
-    def _container_with_files(self, made: Container) -> Container:
-        """Return the container with its files found; equal ones are looked at once, and shared."""
-        later, places = self._made_later, self.context.places
-        if (made, later) not in self.context.containers:
-            placed = containers.placed(made, lambda kind, text: places.find(kind, later, text))
-            self.context.containers[made, later] = placed
-        return self.context.containers[made, later]
-
-    def _with_input(self, container: Container, directory: str) -> Container:
-        """Return the container with a mount of the directory of the job's input, shared."""
-        shared = self.context.inputs
-        if (container, directory) not in shared:
-            mounts = containers.with_input(container.mounts, directory)
-            shared[container, directory] = replace(container, mounts=mounts)
-        return shared[container, directory]
 
     def _inherits(self, name: str) -> bool:
         """Tell whether a field comes from `defaults:`."""

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.jobfile import tree
+from gpulaunch.jobfile.containers import SharedContainers
 from gpulaunch.jobfile.entries import Drafts, resolved
 from gpulaunch.jobfile.expand import ExpansionContext
 from gpulaunch.jobfile.file_keys import FileKeys
@@ -123,7 +124,8 @@ def load_text(
     limits = {**top.limits, **beside.limits}
     places = Places(base, environ)
     since = time.time() if now is None else now
-    context = ExpansionContext(places, mistakes, limits, shared, following, now=since)
+    containers = SharedContainers(places.find)
+    context = ExpansionContext(places, containers, mistakes, limits, shared, following, now=since)
     drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
     jobs, held = resolved(drafts, mistakes, beside.names, beside.was_there)
