@@ -31,8 +31,8 @@ ENGINES: tuple[ContainerEngine, ...] = get_args(ContainerEngine)
 PULLS = ("missing", "never", "always")
 # fmt: off
 SYSTEM = frozenset({
-    "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev", "/boot", "/run",
-    "/var",
+    "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev", "/boot",
+    "/run", "/var",
 })
 # fmt: on
 """Directories that a mount may not hide: without the image's own, nothing in it starts."""
