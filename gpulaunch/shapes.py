@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
@@ -71,16 +72,23 @@ class RecordShape(Struct, frozen=True):
     keys: frozenset[str]
     attempt: bool
     reads: tuple[tuple[str, str, Decode, bool], ...]  # the members again, flat: this is hot
-    writes: tuple[tuple[str, str, Encode | None, Any], ...]
+    writes: tuple[tuple[str, Encode | None], ...]
+    values: Callable[[Any], tuple[Any, ...]]  # of the members that are always written
+    sparse: tuple[Member, ...]
+    sparse_values: Callable[[Any], tuple[Any, ...]]
+    unsaid: tuple[Any, ...]
 
     def encode(self, value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
         if self.attempt:
             out["job"], out["attempt"] = value.attempt.job, value.attempt.number
-        for field, key, write, unsaid in self.writes:
-            item = getattr(value, field)
-            if item is not unsaid and item != unsaid:
-                out[key] = item if write is None else write(item)
+        for (key, write), item in zip(self.writes, self.values(value), strict=True):
+            out[key] = item if write is None else write(item)
+        rare = self.sparse_values(value)
+        if rare != self.unsaid:  # of a struct with many such fields, mostly none is set
+            for member, item in zip(self.sparse, rare, strict=True):
+                if item != member.unsaid:
+                    out[member.key] = member.coder.plain(item)
         return out
 
     def decode(self, value: Any) -> Any:
@@ -127,8 +135,21 @@ def shape_of(cls: type) -> RecordShape:
     if len(set(keys)) != len(keys):
         raise TypeError(f"{cls.__name__}: two fields would be written under one name")
     reads = tuple((each.field, each.key, each.coder.decode, each.required) for each in members)
-    writes = tuple((each.field, each.key, each.coder.encode, each.unsaid) for each in members)
-    return RecordShape(cls, kind, members, frozenset(keys), attempt, reads, writes)
+    always = tuple(member for member in members if member.unsaid is NODEFAULT)
+    sparse = tuple(member for member in members if member.unsaid is not NODEFAULT)
+    writes = tuple((each.key, each.coder.encode) for each in always)
+    unsaid = tuple(each.unsaid for each in sparse)
+    values, sparse_values = _values_of(always), _values_of(sparse)
+    places = frozenset(keys), attempt, reads, writes, values, sparse, sparse_values, unsaid
+    return RecordShape(cls, kind, members, *places)
+
+
+def _values_of(members: Sequence[Member]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that takes the members' values from a struct, in one call for all."""
+    if len(members) > 1:
+        return attrgetter(*(each.field for each in members))
+    name = members[0].field if members else None
+    return lambda value: () if name is None else (getattr(value, name),)
 
 
 @cache

@@ -348,6 +348,10 @@ def _card_state(state: r.CardNow) -> tuple[str, str]:
             low, high = clock(least), clock(most)
             spanned = high if low == high else f"{low} to {high}"
             return "is", f"busy with {listing(jobs)} ({spanned})"
+        case r.CardShared(jobs, promised, memory):
+            return "is", (
+                f"shared by {listing(jobs)}, which are promised {size(promised)} of {size(memory)}"
+            )
         case r.CardIs(name):
             return _CARD_IS[name]
         case r.CardKept(job, worker):

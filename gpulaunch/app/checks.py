@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from gpulaunch.app.contained import uncontainable
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
-from gpulaunch.core.expected import expect
+from gpulaunch.core.expected import expect, expect_memory
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
@@ -23,8 +24,9 @@ from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.journal.earlier import durations_of
+from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.finding import runs_of, working_directory
+from gpulaunch.metrics.read import peaks_of
 from gpulaunch.notify.preflight import Looking
 
 if TYPE_CHECKING:
@@ -36,11 +38,15 @@ WARNINGS = 20
 
 
 def foreseen(plan: Plan, job_file: Path | None) -> tuple[Plan, Mapping[str, float]]:
-    """Return the plan with how long its jobs took in earlier runs of the file, and that by name."""
+    """Return the plan with what its jobs took in earlier runs of the file, and seconds by name."""
     digests = {job.name: job.digest for job in plan.jobs}
-    runs = runs_of(job_file, working_directory()) if job_file else ()
+    runs = list(islice(runs_of(job_file, working_directory()), RUNS)) if job_file else []
     earlier = durations_of(runs, digests)
-    return replace(plan, jobs=expect(plan.jobs, earlier)), earlier
+    jobs = expect(plan.jobs, earlier)
+    if any(job.demand.kind is not None for job in jobs):
+        peaks = peaks_of(run.metrics for run in runs)
+        jobs = expect_memory(jobs, {name: peaks.get(name, 0) for name in earlier})
+    return replace(plan, jobs=jobs), earlier
 
 
 def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Finding]:

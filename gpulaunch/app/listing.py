@@ -252,9 +252,12 @@ class RunList(Struct):
 
 
 def _as_given(job: Job, group: int, seat: str) -> Job:
-    if job.demand.worker:
-        job = replace(job, demand=replace(job.demand, worker=job.demand.worker + seat))
-    return replace(job, group=group, given=True)
+    demand = job.demand
+    if demand.worker:
+        demand = replace(demand, worker=demand.worker + seat)
+    if demand.kind is not None:
+        demand = replace(demand, kind=group)
+    return replace(job, group=group, given=True, demand=demand)
 
 
 def added_to(run: RunDir, plan: Plan, ledger: Ledger) -> list[Job]:

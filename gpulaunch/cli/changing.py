@@ -57,6 +57,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @click.option("--name", metavar="NAME", help="The job's name; else its program's, and a number.")
 @click.option("-g", "gpus", type=click.IntRange(0), metavar="N", help="Cards (1).")
 @click.option("--gpu-memory", metavar="SIZE", help="Only a card with so much memory free: 16GB.")
+@click.option("--share", is_flag=True, default=None, help="Share the card, as --gpu-memory fits.")
 @click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs (1).")
 @click.option("--uses", multiple=True, metavar="TOKEN", help="Named tokens of the run.")
 @click.option("--needs", multiple=True, metavar="JOB", help="Starts once these have succeeded.")

@@ -46,6 +46,8 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--name", default="map", help="The run's name (map).")
 @click.option("-g", "cards", type=click.IntRange(0), default=1, metavar="N", help="Cards a job.")
 @click.option("--per-gpu", type=click.IntRange(1), default=1, metavar="N", help="Jobs a card.")
+@click.option("--gpu-memory", metavar="SIZE", help="Only cards with so much free: 16GB, or auto.")
+@click.option("--share", is_flag=True, help="Jobs share cards, as their --gpu-memory (auto) fits.")
 @click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
 @click.option("--timeout", metavar="TIME")
 @click.option("--literal", is_flag=True, help="Items are as they stand: * ? [ mean nothing.")
@@ -60,6 +62,8 @@ def command(
     name: str,
     cards: int,
     per_gpu: int,
+    gpu_memory: str | None,
+    share: bool,
     retries: int,
     timeout: str | None,
     literal: bool,
@@ -98,6 +102,8 @@ def command(
         "gpus": str(cards),
         "retries": str(retries),
         **({"timeout": timeout} if timeout else {}),
+        **({"gpu_memory": gpu_memory} if gpu_memory else {}),
+        **({"share": "true"} if share else {}),
         **_container(container, mount),
         **_job(run, items),
     }

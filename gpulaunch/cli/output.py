@@ -111,7 +111,7 @@ def echo_plan(preview: Preview, as_json: bool) -> None:
         print_json(plan_json(*parts, [describe(one) for one in plan.notify], preview.found))
     else:
         printer = LinePrinter(sys.stdout, os.environ)
-        print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine)
+        print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine, pool.gpus)
         if plan.notify:
             printer.print([(), *((f"tells {describe(target)}",) for target in plan.notify)])
         printer.flush()

@@ -133,6 +133,7 @@ class Attempt(QueuedAttempt, Use):
     worker: Annotated[str | None, "the attempt in whose process it ran, if that is another one"]
     step: Annotated[int | None, "of its ladder, counted from 1; null: it has none"]
     ladder: Annotated[dict[str, str], "the values of that step"]
+    promised_gpu_memory: Annotated[Bytes | None, "of its card's memory, beside others, in bytes"]
     log: Annotated[str, "the path of its log"]
     out: Annotated[str | None, "the path of its {{out}}, where there is one"]
 
@@ -223,7 +224,9 @@ class PlanJob(TypedDict):
     cwd: Annotated[str, "its working directory"]
     gpus: Annotated[int, "cards at once"]
     gpu_memory: Annotated[Bytes | None, "bytes that have to be free on each card"]
-    per_gpu: Annotated[int, "how many such jobs share a card"]
+    learned_gpu_memory: Annotated[Bytes | None, "bytes that such jobs took in earlier runs at most"]
+    per_gpu: Annotated[int | None, "how many such jobs share a card; null: as memory allows"]
+    share: Annotated[bool, "whether it shares its card with any that say so"]
     cpus: Annotated[int | None, "CPUs that it asks for"]
     uses: Annotated[list[str], "the tokens that it takes"]
     needs: Annotated[list[str], "the jobs that have to succeed first"]

@@ -86,7 +86,9 @@ class ActiveAttempt(Struct, eq=False):
     was started, its own or that of an earlier one of the same worker; it is the `turn`th of these.
     `behind`: the attempt that it is to follow in that worker; it has no card until then.
     `follower`: the attempt that is behind this one. `taken_back`: TakeBack was emitted for it.
-    `misplaced`: the failure, if it was seen on a card that is not its own.
+    `misplaced`: the failure, if it was seen on a card that is not its own. `promised`: the demand
+    with what the attempt is promised of its card's memory. `peak`: bytes that it was seen to take
+    of it at most.
     """
 
     id: AttemptId
@@ -102,6 +104,8 @@ class ActiveAttempt(Struct, eq=False):
     behind: ActiveAttempt | None = None
     follower: ActiveAttempt | None = None
     taken_back: bool = False
+    promised: Demand = Demand()
+    peak: int = 0
 
     @property
     def inherited(self) -> bool:
@@ -202,37 +206,45 @@ class ActiveAttempts:
         worker: AttemptId | None = None,
         handed: Handed = _HANDED_ALONE,
         turn: int = 1,
+        promised: Demand | None = None,
     ) -> ActiveAttempt:
         """Launch the job's next attempt on these cards and return the attempt.
 
-        `worker`: the idle worker that runs it, as its `turn`th attempt.
+        `worker`: the idle worker that runs it, as its `turn`th attempt. `promised`: its demand with
+        what it is promised of the cards' memory; None: what the demand itself says.
         """
         id, demand = self.next_of(node), node.job.demand
         live = ActiveAttempt(id, node, demand, worker or id, cards, handed=handed, turn=turn)
+        live.promised = promised or demand
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
         after, share = handed.after, handed.share
-        step = next_step(self._effects.ledger, node.job)
+        step, promise = next_step(self._effects.ledger, node.job), share_of(live.promised)
         queued = self._queueing
-        self._effects.fact(AttemptLaunched(id, uuids, worker, queued, after, step=step))
+        fact = AttemptLaunched(id, uuids, worker, queued, after, step=step, promised=promise)
+        self._effects.fact(fact)
         token_limit = (share.token, share.at_once) if share else None
-        self._effects.emit(Launch(id, node.job, gpus, worker, after, token_limit, step=step))
+        launch = Launch(id, node.job, gpus, worker, after, token_limit, None, step, promise)
+        self._effects.emit(launch)
         return live
 
-    def launch_behind(self, node: Node, leader: ActiveAttempt) -> None:
+    def launch_behind(self, node: Node, leader: ActiveAttempt, promised: Demand) -> None:
         """Launch the job's next attempt, to begin in the leader's worker when the leader has ended.
 
-        For a demand without tokens: what the attempt takes is counted from now on.
+        For a demand without tokens: what the attempt takes is counted from now on. `promised` as
+        for `launch`.
         """
         id, gpus = self.next_of(node), tuple(card.gpu for card in leader.cards)
         live = ActiveAttempt(id, node, node.job.demand, leader.seat, turn=leader.turn + 1)
-        live.behind, leader.follower = leader, live
+        live.promised, live.behind, leader.follower = promised, leader, live
         self._begin(live)
         uuids, seat = tuple(gpu.uuid for gpu in gpus), leader.seat
-        step = next_step(self._effects.ledger, node.job)
-        self._effects.fact(AttemptLaunched(id, uuids, seat, behind=leader.id, step=step))
-        self._effects.emit(Launch(id, node.job, gpus, seat, behind=leader.id, step=step))
+        step, promise = next_step(self._effects.ledger, node.job), share_of(promised)
+        fact = AttemptLaunched(id, uuids, seat, behind=leader.id, step=step, promised=promise)
+        self._effects.fact(fact)
+        launch = Launch(id, node.job, gpus, seat, (), None, leader.id, step, promise)
+        self._effects.emit(launch)
 
     def take_back(self, live: ActiveAttempt) -> None:
         """Ask for an attempt that is behind another, unless it has begun by now."""
@@ -277,6 +289,11 @@ class ActiveAttempts:
 
     def services(self) -> list[ActiveAttempt]:
         return [live for live in self._live.values() if live.service]
+
+
+def share_of(demand: Demand) -> int:
+    """Return the bytes of its card's memory that a demand is promised beside others."""
+    return demand.promise if demand.shares_card else 0
 
 
 def cpus_of(demand: Demand) -> int:

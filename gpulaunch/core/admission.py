@@ -9,12 +9,15 @@ queues has no cards of its own, so that all that concerns cards finds none there
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 
 from gpulaunch.core import in_queue, on_cards, one_ahead, spare
+from gpulaunch.core.active import share_of
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
 from gpulaunch.core.ladder import next_step
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import InEngineQueue, Pass, State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready
 
@@ -55,9 +58,10 @@ def foreseen(state: State) -> list[Launch]:
     taken = list(islice(seats, FORESEEN))
     nodes = state.jobs.waiting.first_of(demand, len(taken))
     pairs = zip(nodes, taken, strict=False)  # there may be fewer jobs
+    promise, step = share_of(promised(state, demand)), partial(next_step, state.ledger)
     return [
-        Launch(state.attempts.next_of(node), node.job, gpus, step=next_step(state.ledger, node.job))
-        for node, gpus in pairs
+        Launch(state.attempts.next_of(n), n.job, gpus, step=step(n.job), promised=promise)
+        for n, gpus in pairs
     ]
 
 

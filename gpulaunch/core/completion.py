@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpulaunch.core import card_health, graph, one_ahead, relisting, retry
+from gpulaunch.core import card_health, graph, one_ahead, relisting, retry, sharing
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
@@ -61,8 +61,10 @@ def on_ended(state: State, event: Ended) -> None:
     state.attempts.end(live)
     if end.warned is not None and record.attempts[-1].warned is None:
         state.effects.fact(AttemptWarned(live.id, end.warned))
-    recorded = replace(end, failure=failure, warned=None)
+    took = live.peak if live.demand.kind is not None else 0
+    recorded = replace(end, failure=failure, warned=None, gpu_memory=took)
     state.effects.fact(AttemptEnded(live.id, recorded, decision.charged))
+    sharing.ended(state, live)
     if event.kept and not live.inherited and live.behind is None:
         one_ahead.stayed(state, live)
     live.follower = None
@@ -130,6 +132,7 @@ def _ground(
         doubted=any(card_health.doubted(state, card, live.id.job) for card in live.cards),
         anywhere=state.config.queues,
         steps=live.node is not None and step_after(live.node.job, record.attempts[-1]) is not None,
+        alone=not live.promised.shares_card,
     )
 
 

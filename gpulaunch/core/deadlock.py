@@ -18,6 +18,7 @@ from gpulaunch.core.events import SetTimer, Timer
 from gpulaunch.core.graph import closure
 from gpulaunch.core.model import Demand
 from gpulaunch.core.reasons import NeverStarts
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready, is_extra
 
@@ -100,7 +101,7 @@ def _may_focus(state: State, node: Node) -> bool:
 
 def _waits_for_others(state: State, node: Node) -> bool:
     """Tell whether others have cards that the job could use, and that may come back."""
-    demands = [node.job.demand, *(service.job.demand for service in closure(node))]
+    demands = [promised(state, each.job.demand) for each in (node, *closure(node))]
     memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
     if memory is None:
         return False

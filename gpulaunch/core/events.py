@@ -197,6 +197,16 @@ class Ended(Struct, frozen=True):
     memory_free: Mapping[str, int] = field(default_factory=dict)
 
 
+class MemoryPeaked(Struct, frozen=True):
+    """The attempt's processes were seen to take so many bytes of its card, more than ever before.
+
+    Told of attempts whose jobs' memory is learned, while they run.
+    """
+
+    attempt: AttemptId
+    memory: int
+
+
 class WorkerEnded(Struct, frozen=True):
     """Nothing is left of a worker. `worker` is the attempt that the worker was started with."""
 
@@ -341,6 +351,7 @@ Event: TypeAlias = (
     | Observed
     | Ended
     | WorkerEnded
+    | MemoryPeaked
     | ImageEvent
     | OutOfReach
     | TimerFired
@@ -401,7 +412,8 @@ class Launch(Struct, frozen=True):
     `after`, only for an engine that queues: attempts under way that must succeed before this one
     starts. Where one of them does not, the engine answers with Ended(Interrupted).
 
-    `step`: that of the job's ladder whose values it gets.
+    `step`: that of the job's ladder whose values it gets. `promised`: bytes of its card's memory
+    that others there leave to it; 0 where none are promised.
 
     `share`, only for an engine that queues: a token and a number. Of all attempts launched with
     that token, the engine lets no more than that number run at once.
@@ -415,6 +427,7 @@ class Launch(Struct, frozen=True):
     share: tuple[str, int] | None = None
     behind: AttemptId | None = None
     step: LadderStep | None = None
+    promised: int = 0
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]

@@ -40,6 +40,24 @@ def expect(jobs: Sequence[Job], seconds: Mapping[str, float]) -> tuple[Job, ...]
     return tuple(replace(job, expected=round(of(job), 3)) for job in jobs)
 
 
+def expect_memory(jobs: Sequence[Job], peaks: Mapping[str, int]) -> tuple[Job, ...]:
+    """Return the jobs with `learned` set where their memory is learned.
+
+    `peaks`: bytes that jobs of these names took of a card at most. A kind takes what the largest of
+    its jobs took.
+    """
+    most: dict[int, int] = {}
+    for job in jobs:
+        if job.demand.kind is not None:
+            most[job.demand.kind] = max(most.get(job.demand.kind, 0), peaks.get(job.name, 0))
+    if not any(most.values()):
+        return tuple(jobs)
+    return tuple(
+        replace(job, learned=most[job.demand.kind]) if job.demand.kind is not None else job
+        for job in jobs
+    )
+
+
 def median(values: Iterable[float]) -> float:
     """Return the middle one of the values, or the mean of the two in the middle."""
     ordered = sorted(values)
@@ -61,10 +79,13 @@ class _Guess:
 
 
 def expect_again(jobs: Sequence[Job], ledger: Ledger) -> tuple[Job, ...]:
-    """Return the jobs of a resumed run with `expected` set; recorded jobs keep theirs.
+    """Return the jobs of a resumed run with `expected` and `learned` set.
 
-    So the order stays. New jobs are judged by what the others took, or were expected to take.
+    Recorded jobs keep the first, so that the order stays. New jobs are judged by what the others
+    took, or were expected to take.
     """
+    earlier = {record.name: record.definition.learned for record in ledger.jobs.values()}
+    jobs = expect_memory(jobs, earlier)
     recorded = {record.name: record.definition.expected for record in ledger.jobs.values()}
     took = {
         record.name: attempt.seconds

@@ -64,7 +64,8 @@ class JobAdded(Struct, frozen=True):
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
     `service`: it is a server beside the jobs; `expected`: the seconds that it is expected to take
     from earlier runs, 0 where nothing is known. `given`: it was added to the live list, and no file
-    has it; `due`: it does not start before that.
+    has it; `due`: it does not start before that. `learned`: bytes that jobs of its entry took of a
+    card's memory at most in earlier runs, where its own is learned; 0 where nothing is known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class JobAdded(Struct, frozen=True):
     gpu_memory: int = 0
     given: Sparse[bool] = False
     due: Sparse[DueTime | None] = None
+    learned: Sparse[int] = 0
 
 
 class JobsGiven(Struct, frozen=True):
@@ -156,7 +158,8 @@ class AttemptLaunched(Struct, frozen=True):
     `behind`: the attempt that this process still runs; until that has ended, the job waits.
     `queued`: the engine starts it later, on cards that the engine chooses; until then the job
     waits. `after`: it starts only once these attempts have succeeded. `step`: that of the job's
-    ladder with whose values it starts.
+    ladder with whose values it starts. `promised`: bytes that it is promised of the card's memory,
+    which it may share; 0 where it is promised none, or has the card alone.
     """
 
     attempt: AttemptId
@@ -166,6 +169,7 @@ class AttemptLaunched(Struct, frozen=True):
     after: Sparse[tuple[AttemptId, ...]] = ()
     behind: Sparse[AttemptId | None] = None
     step: Sparse[LadderStep | None] = None
+    promised: Sparse[int] = 0
 
 
 class AttemptQueued(Struct, frozen=True):

@@ -78,7 +78,7 @@ class IdleWorkers:
         resident = IdleWorker(live.seat, live.demand, live.cards, until, live.turn)
         self._by_id[live.seat] = resident
         for card in live.cards:
-            card.idle_workers[live.seat] = live.demand
+            card.idle_workers[live.seat] = live.promised
 
     def fit(self, demand: Demand) -> IdleWorker | None:
         """Return the idle worker for this demand whose card has the lowest index."""

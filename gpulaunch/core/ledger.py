@@ -269,7 +269,7 @@ class Ledger(Struct):
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
         record.digest, record.after = job.definition.digest, fact.after
-        record.behind, record.step = fact.behind, fact.step
+        record.behind, record.step, record.promised = fact.behind, fact.step, fact.promised
         job.step = fact.step or job.step
         job.attempts = [*job.attempts, record]
         if fact.behind is not None:

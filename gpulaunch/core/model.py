@@ -70,6 +70,11 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     attempt's end speaks against. `spare`: it gives its cards up to launchers that have none.
     `worker` is the key of the worker that runs it, empty without
     one: attempts of one key may follow each other in one process.
+
+    `share`: it shares its card with any others that say so, while what all of them are promised of
+    the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
+    memory is learned from jobs of this kind, and `core.sharing` says what is promised now; None:
+    `gpu_memory` says it. `margin`: bytes that it is promised beyond `gpu_memory` beside others.
     """
 
     gpus: int = 1
@@ -80,11 +85,29 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     avoid: frozenset[str] = frozenset()
     worker: str = ""
     spare: bool = False
+    share: bool = False
+    kind: int | None = None
+    margin: int = 0
+
+    @property
+    def shares_card(self) -> bool:
+        """True for a job that may share its card with others."""
+        return self.share or self.per_gpu > 1
+
+    @property
+    def promise(self) -> int:
+        """Bytes of a card's memory that others on the card must leave to it."""
+        return self.gpu_memory + self.margin
 
     def same_seat(self, other: Demand) -> bool:
         """Tell whether one worker, on the cards that it has, serves both demands."""
-        mine = (self.worker, self.gpus, self.gpu_memory, self.per_gpu, self.cpus)
-        return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
+        if self.worker != other.worker:
+            return False
+        return self._seat == other._seat
+
+    @property
+    def _seat(self) -> tuple[object, ...]:
+        return (self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind)
 
 
 class DueTime(Struct, frozen=True):
@@ -263,7 +286,8 @@ class Job(Struct, frozen=True, omit_defaults=True):
 
     `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
-    and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
+    and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known;
+    `learned`: bytes that jobs of its entry took of a card at most in these, 0 likewise.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
     script imports). `given`: it was added to a live list, and no file has it. Where there is a
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
@@ -283,6 +307,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     cost: float = 0.0
     expected: float = 0.0
+    learned: int = 0
     retry: RetryPolicy = RetryPolicy()
     not_before: DueTime | None = None
     success_codes: frozenset[int] = frozenset({0})
@@ -437,6 +462,8 @@ class End(Struct, frozen=True):
     processes that outlived the main one (after a stop: the grace) and were killed. `started` and
     `ended` are the keeper's own times, None where it gave none: the supervisor may hear of an end
     long after it. `warned`: the warning that it had before; on record it is a fact of its own.
+    `gpu_memory`: the bytes of its card's memory that it was seen to take at most, for jobs whose
+    memory is learned.
     """
 
     outcome: Outcome
@@ -445,6 +472,7 @@ class End(Struct, frozen=True):
     started: Instant | None = None
     ended: Instant | None = None
     warned: Sparse[SentWarning | None] = None
+    gpu_memory: Sparse[int] = 0
 
 
 def status_of(outcome: Outcome) -> Status | None:

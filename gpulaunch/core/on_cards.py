@@ -23,6 +23,7 @@ from gpulaunch.core.graph import closure, demands_beside
 from gpulaunch.core.idle_workers import IdleWorker
 from gpulaunch.core.model import Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import BlockedOn, Node, Ready, is_extra
 
@@ -83,6 +84,8 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
 
 def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
+    if demand.share and node.job.service is None and _spread(state, node, demand):
+        return None
     here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         _start(state, node, here)
@@ -96,16 +99,48 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     return None
 
 
-def sought(state: State, node: Node) -> Demand:
-    """Return the job's demand; a service of a run that may have one card avoids those too small.
+def _spread(state: State, node: Node, demand: Demand) -> bool:
+    """Start a job that shares where the fewest jobs are, or claim cards; False: none has room.
 
-    Such a service shares its card with the jobs that it serves. On one that cannot hold them beside
-    it, it would sit for ever.
+    Work is done sooner on more cards. Of those with nothing on them it leaves as many as ready jobs
+    need alone. A service is not spread: it leaves cards to the jobs that it serves.
     """
-    demand = node.job.demand
-    if node.job.service is None or state.cards.limit > 1 or demand.per_gpu == 1:
+    cards = [card for card in state.cards if suits_now(card, demand)]
+    coming = [c for c in _attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
+    cards += [card for card in coming if not _is_spoken_for(state, card, node)]
+    empty = [card for card in cards if not (card.attempts or card.reservations)]
+    left = empty[max(0, len(empty) - _needed_alone(state)) :]
+    cards = [card for card in cards if card not in left]
+    cards.sort(key=lambda c: (len(c.attempts) + len(c.reservations), not c.leased, c.gpu.memory))
+    chosen = cards[: demand.gpus]
+    if len(chosen) < demand.gpus:
+        return False
+    if all(card.leased for card in chosen):
+        _start(state, node, chosen)
+    else:
+        _claim(state, chosen, demand)
+        _park(state, node)
+    return True
+
+
+def _needed_alone(state: State) -> int:
+    """Return how many cards the ready jobs need that do not share, and have not claimed yet."""
+    ready = state.jobs.waiting.demands()
+    wanted = sum(d.gpus * count for d, count in ready if not d.share)
+    held = (demand for card in state.cards for demand in card.reservations)
+    return wanted - sum(not demand.share for demand in held)
+
+
+def sought(state: State, node: Node) -> Demand:
+    """Return the job's demand, with what its kind is promised of a card's memory.
+
+    A service of a run that may have one card avoids those too small: it shares its card with the
+    jobs that it serves. On one that cannot hold them beside it, it would sit for ever.
+    """
+    demand = promised(state, node.job.demand)
+    if node.job.service is None or state.cards.limit > 1 or not demand.shares_card:
         return demand
-    beside = max((d.gpu_memory for d in node.serving.demands), default=0)
+    beside = max((promised(state, d).promise for d in node.serving.demands), default=0)
     together = demand.gpu_memory + beside
     if not any(card.serves and card.gpu.memory >= together for card in state.cards):
         return demand
@@ -117,6 +152,7 @@ def could_start(state: State, demand: Demand) -> bool:
     """Tell whether a worker or cards could be had for this demand, beside what runs."""
     if state.idle_workers.fit(demand) is not None:
         return True
+    demand = promised(state, demand)
     here = sum(suits_now(card, demand) for card in state.cards)
     return here + len(_attainable(state, demand)) >= demand.gpus
 
@@ -183,9 +219,10 @@ def _start(state: State, node: Node, cards: list[Card], resident: IdleWorker | N
     graph.leave(state, node)
     ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
     seat, turn = (None, 1) if resident is None else (resident.id, resident.turns + 1)
-    live = state.attempts.launch(node, tuple(ordered), seat, turn=turn)
+    held = promised(state, node.job.demand)
+    live = state.attempts.launch(node, tuple(ordered), seat, turn=turn, promised=held)
     for card in cards:
-        state.cards.occupy(card, live.id, live.demand)
+        state.cards.occupy(card, live.id, held)
 
 
 def _park(state: State, node: Node) -> None:
@@ -210,13 +247,14 @@ def give_wanted(state: State) -> None:
 
 def look_again(state: State, node: Node) -> None:
     """Set timers to look again at cards with strangers' processes: nothing tells their end."""
+    demand = sought(state, node)
     for card in [card for card in state.cards if card.to_ask_for]:
-        state.cards.look_later(card, node.job.demand)
+        state.cards.look_later(card, demand)
         due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
         if node.lacks != "room" or not due or card.drained:
             continue
         if state.cards.held() < state.cards.limit:
-            _claim(state, [card], node.job.demand)
+            _claim(state, [card], demand)
 
 
 def let_go(state: State) -> bool:
@@ -295,7 +333,7 @@ def choose_reserving(state: State) -> bool:
 
 
 def _should_reserve(state: State, node: Node) -> bool:
-    demand, overtaken = node.job.demand, node.skipped >= state.placing.patience
+    demand, overtaken = sought(state, node), node.skipped >= state.placing.patience
     if node.lacks != "cards" or not (overtaken or demand.gpus > 1):
         return False
     if not _fits_beside_services(state, demand):
@@ -392,8 +430,8 @@ def _room_for(state: State, service: Node) -> bool:
             beside |= state.jobs.demands.keys()
     gpus = [card.gpu for card in state.cards if not card.away]
     gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: state.cards.limit]
-    demands = [s.job.demand for s in services]
-    variants = [[*demands, demand] for demand in beside] or [demands]
+    demands = [promised(state, s.job.demand) for s in services]
+    variants = [[*demands, promised(state, demand)] for demand in beside] or [demands]
     return all(fit_together(variant, gpus, state.config.limits) for variant in variants)
 
 

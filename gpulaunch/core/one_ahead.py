@@ -15,6 +15,7 @@ from gpulaunch.core import graph
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.idle_workers import may_go_on
 from gpulaunch.core.model import Demand
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import Node
 
@@ -30,7 +31,7 @@ def launch(state: State, node: Node) -> bool:
         return False
     state.placing.last.starts(demand)
     graph.leave(state, node)
-    state.attempts.launch_behind(node, leader)
+    state.attempts.launch_behind(node, leader, promised(state, demand))
     return True
 
 
@@ -45,13 +46,13 @@ def may_stay(state: State, live: ActiveAttempt) -> bool:
 
 def stayed(state: State, live: ActiveAttempt) -> None:
     """Let the attempt behind this one, whose worker stays, have its cards; else that is idle."""
-    follower = live.follower
+    live.promised, follower = promised(state, live.demand), live.follower
     if follower is None:
         state.idle_workers.stay(live)
         return
-    follower.behind, follower.cards = None, live.cards
+    follower.behind, follower.cards, follower.promised = None, live.cards, live.promised
     for card in live.cards:
-        state.cards.occupy(card, follower.id, follower.demand)
+        state.cards.occupy(card, follower.id, follower.promised)
 
 
 def _is_first(state: State, node: Node) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from gpulaunch.core.card import Away, Card, Leased, Look, SetAside
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
@@ -13,21 +15,61 @@ from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShor
 def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
     """Tell whether one more attempt of this demand fits on the card with `memory` bytes for all.
 
-    A card is shared only by attempts with the same `per_gpu`, and by at most that many. Idle
-    workers count like attempts; with `idle_workers` false, the answer is for when they are gone.
+    Idle workers count like attempts; with `idle_workers` false, the answer is for when they are
+    gone.
     """
     if card.gpu.uuid in demand.avoid:
         return False
     beside = [*card.attempts.values(), *card.reservations]
     if idle_workers:
         beside += card.idle_workers.values()
-    if beside:
-        if demand.per_gpu == 1 or len(beside) >= demand.per_gpu:
-            return False
-        if any(other.per_gpu != demand.per_gpu for other in beside):
-            return False
-    promised = sum(other.gpu_memory for other in beside)
-    return not demand.gpu_memory or memory - promised >= demand.gpu_memory
+    if not beside:
+        return not demand.gpu_memory or memory >= demand.gpu_memory
+    if not share_card([*beside, demand]):
+        return False
+    promised = sum(other.promise for other in beside)
+    return not demand.promise or memory - promised >= demand.promise
+
+
+def share_card(demands: Sequence[Demand]) -> bool:
+    """Tell whether these may be on one card together, as far as its memory allows.
+
+    Either all of them share with whoever shares, each with as many as it says at most; or all have
+    the same `per_gpu`, which is how many they may be.
+    """
+    if any(demand.share for demand in demands):
+        sharing = all(demand.share for demand in demands)
+        return sharing and all(not d.per_gpu or len(demands) <= d.per_gpu for d in demands)
+    return len(demands) <= demands[0].per_gpu and len({d.per_gpu for d in demands}) == 1
+
+
+MARGIN = 5
+"""One part in so many of what a kind takes is what it is promised beyond: use is looked at once a
+second, and inputs differ."""
+
+
+def with_learned(demand: Demand, peak: int) -> Demand:
+    """Return a demand whose memory is learned as it stands once jobs of its kind took `peak` bytes.
+
+    0: nothing is known, and it has a card alone. Any other demand is as it was.
+    """
+    if demand.kind is None:
+        return demand
+    if not peak:
+        return replace(demand, share=False, per_gpu=1)
+    need = max(peak, demand.gpu_memory)
+    return replace(demand, gpu_memory=need, margin=need // MARGIN if demand.shares_card else 0)
+
+
+def sharers(demand: Demand, promised: int, gpus: Sequence[Gpu]) -> int:
+    """Return how many jobs of a demand may be on one of these cards at once, at least 1.
+
+    `promised`: bytes that each is promised; 0 where it has its card alone, or memory is no matter.
+    """
+    if not demand.share or not promised:
+        return max(1, 1 if demand.share else demand.per_gpu)
+    fitting = min((gpu.memory for gpu in gpus), default=0) // promised
+    return max(1, min(fitting, demand.per_gpu or fitting))
 
 
 def suits_now(card: Card, demand: Demand) -> bool:
@@ -94,7 +136,7 @@ def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping
     if any(count > limits.get(token, 1) for token, count in used.items()):
         return False
     cards = [Card(gpu, Leased(), Look(gpu.memory)) for gpu in gpus]
-    for demand in sorted(demands, key=lambda d: (d.per_gpu, -d.gpus, -d.gpu_memory)):
+    for demand in sorted(demands, key=lambda d: (d.share, d.per_gpu, -d.gpus, -d.gpu_memory)):
         chosen = best((c for c in cards if suits_now(c, demand)), demand.gpus)
         if len(chosen) < demand.gpus:
             return False

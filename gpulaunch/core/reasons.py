@@ -343,6 +343,14 @@ class CardBusy(Struct, frozen=True):
     most: float
 
 
+class CardShared(Struct, frozen=True):
+    """Jobs share the card: so many bytes of the `memory` that it had free are promised to them."""
+
+    jobs: tuple[str, ...]
+    promised: int
+    memory: int
+
+
 class CardIs(Struct, frozen=True):
     """What keeps the card from the job, or that it is free."""
 
@@ -369,7 +377,7 @@ class CardFree(Struct, frozen=True):
     memory: int
 
 
-CardNow: TypeAlias = CardBusy | CardIs | CardKept | CardAway | CardFree
+CardNow: TypeAlias = CardBusy | CardShared | CardIs | CardKept | CardAway | CardFree
 
 
 class CardsAre(Struct, frozen=True):

@@ -38,7 +38,7 @@ class AttemptRecord(Struct):
     that its worker still ran when it was launched. `digest`: that of the definition that it was
     launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
     cut off. `unrecorded`: nothing tells how it ended. `warned`: the warning before its end, if it
-    had one.
+    had one. `promised`: bytes that it was promised of a card's memory beside others.
     """
 
     id: AttemptId
@@ -63,6 +63,7 @@ class AttemptRecord(Struct):
     unrecorded: bool = False
     step: LadderStep | None = None
     warned: SentWarning | None = None
+    promised: int = 0
 
     @property
     def outcome(self) -> Outcome | None:

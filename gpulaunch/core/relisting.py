@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.core import graph, links, submission
+from gpulaunch.core import graph, links, sharing, submission
 from gpulaunch.core.causes import Because
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Job
@@ -60,6 +60,7 @@ def relist(state: State, jobs: Sequence[Job], gone: Collection[str] = ()) -> Non
     waiting = _redefine(state, [pair for pair in changed.items() if pair[0].renewed is None])
     links.tie(state, fresh)
     links.recount(state, fresh)
+    sharing.submitted(state, (*waiting, *fresh))
     for node in dict.fromkeys((*waiting, *fresh)):
         if node.waits:
             graph.enqueue(state, node)

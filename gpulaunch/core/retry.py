@@ -45,7 +45,7 @@ class RetryContext(Struct, frozen=True):
     `before`: how many earlier attempts of this budget ended in the same class. `foreign`: other
     users' processes had some of its cards' memory. `doubted`: other jobs failed on its card too.
     `anywhere`: the engine places by itself, and the cards that it has are not known. `steps`: the
-    job's ladder has a further step.
+    job's ladder has a further step. `alone`: it had its card alone, though its demand shares one.
     """
 
     used: tuple[Gpu, ...] = ()
@@ -55,6 +55,7 @@ class RetryContext(Struct, frozen=True):
     doubted: bool = False
     anywhere: bool = False
     steps: bool = False
+    alone: bool = False
 
 
 _NOTHING_KNOWN = RetryContext()
@@ -142,6 +143,9 @@ def decide(
         return Settle("succeeded")
     end = over(outcome, job, seen)
     there = choose_placement(failure, job.demand, ground)
+    if failure == "gpu_oom" and job.demand.share and ground.used and not ground.alone:
+        # Another one there may have taken more than it was promised: it goes alone, once.
+        return _again(job, there, end, failure)
     if policy_of(failure).free:
         if lost + 1 < LOST_IN_A_ROW:
             return _again(job, there, end, failure)
@@ -246,8 +250,8 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
     """
     if not ground.used:
         return RetryPlacement(demand)
-    if demand.per_gpu > 1:
-        return RetryPlacement(replace(demand, per_gpu=1), "alone")
+    if demand.shares_card and not ground.alone:
+        return RetryPlacement(replace(demand, per_gpu=1, share=False), "alone")
     if ground.foreign:
         return _elsewhere(demand, ground) or RetryPlacement(demand, None, CARD_PAUSE)
     if ground.steps:  # a larger card comes after the last one

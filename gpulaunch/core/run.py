@@ -22,6 +22,7 @@ from gpulaunch.core import (
     on_cards,
     relisting,
     requests,
+    sharing,
     spare,
     submission,
     why,
@@ -161,7 +162,7 @@ def _may_start_more(state: State, event: ev.Event) -> bool:
     if isinstance(event, f.AttemptStarted):  # another attempt may be launched behind it
         live = None if state.config.queues else state.attempts.get(event.attempt)
         return live is not None and bool(live.demand.worker)
-    return not isinstance(event, f.AttemptQueued | f.AttemptWarned | f.PullBegun)
+    return not isinstance(event, f.AttemptQueued | f.AttemptWarned | f.PullBegun | ev.MemoryPeaked)
 
 
 def _on(state: State, event: ev.Event) -> None:
@@ -197,6 +198,8 @@ def _on(state: State, event: ev.Event) -> None:
             _misplaced(state, event)
         case ev.Ended():
             completion.on_ended(state, event)
+        case ev.MemoryPeaked():
+            sharing.peaked(state, event)
         case ev.WorkerEnded():
             completion.on_worker_ended(state, event)
         case ev.OutOfReach(why) if state.course.killing:

@@ -176,6 +176,12 @@ class Course(Struct):
     reported: set[tuple[str, str, tuple[AttemptId, ...]]] = field(default_factory=set)
 
 
+class LearnedMemory(Struct):
+    """What `gpu_memory: auto` has learned. `peaks`: the most that jobs of a kind took, in bytes."""
+
+    peaks: dict[int, int] = field(default_factory=dict)
+
+
 class State(Struct):
     """Everything that a run's decisions rest on. Only `Effects` changes the ledger."""
 
@@ -189,6 +195,7 @@ class State(Struct):
     health: FailureCounts
     standstill: DeadlockWatch
     course: Course
+    learned: LearnedMemory
 
     @classmethod
     def new(
@@ -209,6 +216,7 @@ class State(Struct):
             FailureCounts(Breaker(config.breaker)),
             DeadlockWatch(),
             Course(),
+            LearnedMemory(),
         )
 
     @property

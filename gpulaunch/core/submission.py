@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gpulaunch.core import graph, links
+from gpulaunch.core import graph, links, sharing
 from gpulaunch.core.causes import Because
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobVanished
 from gpulaunch.core.mending import settlement
@@ -29,6 +29,7 @@ def submit(
     for job in jobs:
         state.jobs.add(as_first_read(state, job))
     links.tie(state, state.jobs)
+    sharing.submitted(state, state.jobs)
     for name in left & state.jobs.nodes.keys() - again:
         state.jobs.nodes[name].excluded = True
     running = {attempt.job: attempt for attempt in open_attempts}
@@ -88,6 +89,7 @@ def record(state: State, job: Job) -> None:
         job.demand.gpu_memory,
         job.given,
         _due(known, job.not_before),
+        job.learned if job.demand.kind is not None else 0,
     )
     if known is None or known.vanished or known.definition != fact:
         state.effects.fact(fact)

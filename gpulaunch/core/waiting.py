@@ -323,6 +323,10 @@ class WaitingJobs:
         queue = self._queues.get(demand)
         return queue.first(count) if queue else []
 
+    def demands(self) -> Iterator[tuple[Demand, int]]:
+        """Yield each demand of ready jobs, and of how many."""
+        return ((demand, count) for demand, count in self._counts.items() if count)
+
     def count_like(self, demand: Demand) -> int:
         """Return the number of ready jobs that the same worker could serve."""
         counts = self._counts.items()

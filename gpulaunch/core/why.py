@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpulaunch.core import placement
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import (
     Asking,
@@ -110,7 +112,7 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return r.NeedsStart(state.placing.focus.name)
     if not demand.gpus:
         return Because("turn")
-    return _needs_cards(state, demand, now)
+    return _needs_cards(state, promised(state, demand), now)
 
 
 def _turn(state: State, policy: InEngineQueue, demand: Demand) -> r.WaitReason:
@@ -138,6 +140,7 @@ def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
     if limited:
         cards = [card for card in cards if card.held]
     busy = [card for card in cards if card.attempts and not card.quarantined]
+    busy = [card for card in busy if not _shares(card, demand)]
     together = _busy(state, busy, now) if len(busy) > 1 else None
     alike: dict[r.CardNow, list[int]] = {}
     for card in [*busy, *cards] if together else cards:
@@ -154,6 +157,18 @@ def _busy(state: State, cards: Sequence[Card], now: Instant) -> r.CardBusy:
     return r.CardBusy(tuple(names), min(seconds), max(seconds))
 
 
+def _shares(card: Card, demand: Demand) -> bool:
+    """Tell whether the demand could be on the card beside those that are, if memory allowed."""
+    there = card.attempts.values()
+    return bool(there) and placement.share_card([*there, demand]) and demand.share
+
+
+def _shared(card: Card) -> r.CardShared:
+    names = dict.fromkeys(attempt.job for attempt in card.attempts)
+    there = [*card.attempts.values(), *card.idle_workers.values()]
+    return r.CardShared(tuple(names), sum(d.promise for d in there), card.look.free or 0)
+
+
 def _since(state: State, attempt: AttemptId, now: Instant) -> float:
     """Return the seconds since the attempt's start, or its launch where it has not started."""
     record = state.ledger.attempt(attempt)
@@ -164,7 +179,7 @@ def _state(state: State, card: Card, demand: Demand, now: Instant) -> r.CardNow:
     if card.quarantined:
         return r.CardAway("aside", card.quarantined)
     if card.attempts:
-        return _busy(state, [card], now)
+        return _shared(card) if _shares(card, demand) else _busy(state, [card], now)
     if card.idle_workers:
         return r.CardKept(next(iter(card.idle_workers)).job, worker=True)
     if card.drained:

@@ -231,6 +231,7 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "worker": str(attempt.worker) if attempt.worker else None,
         "step": attempt.step.number if attempt.step else None,
         "ladder": dict(attempt.step.values) if attempt.step else {},
+        "promised_gpu_memory": attempt.promised or None,
         "log": os.fspath(run.paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
         **_use_json(attempt, run.measured),

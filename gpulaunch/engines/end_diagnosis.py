@@ -122,7 +122,7 @@ class EndDiagnosis:
             facts = replace(facts, sick=seen.sick)
         elif gpu.simulated:
             pass  # nobody else can be there
-        elif pending.job.demand.per_gpu == 1 and not pending.ended.kept:
+        elif not (pending.job.demand.shares_card or pending.ended.kept):
             # Else its processes may be of another job of this run, or of the attempt's worker.
             facts = replace(facts, foreign=_foreign(seen))
         pending.cards.append(facts)

@@ -33,6 +33,9 @@ CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
+MEMORY_AS_NEEDED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""For jobs that share a card: JAX and TensorFlow take most or all of a card's memory when they
+start, unless told not to (docs.jax.dev, GPU memory allocation; tensorflow.org/guide/gpu)."""
 # Names the variables that were gpulaunch's own choice: for a launcher inside the job they are not
 # "what the user set", and must not win there.
 CHOSEN = "GPULAUNCH_CHOSEN"
@@ -59,6 +62,7 @@ class AttemptPlace(Struct, frozen=True):
     `style` is how the mask is spelt; `scope` names the cards' leases for launchers inside the job;
     `addresses` are those of the services that the job needs, by name. `run` is empty for a command
     outside of any run (`gpulaunch exec`). `step`: the number of its step of the job's ladder.
+    `sharers`: how many jobs like it the card may have at once; 0: as `per_gpu` says.
 
     `slots`: placeholders, where an engine is still to choose the node. There are no `gpus` then,
     and the ports are placeholders too; the mask of a job with cards is what that engine sets.
@@ -76,6 +80,7 @@ class AttemptPlace(Struct, frozen=True):
     port: int | str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     step: int | None = None
+    sharers: int = 0
     slots: NodeSlots | None = None
 
     @property
@@ -260,7 +265,7 @@ def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple
     """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
     flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
-    cards = place.gpus, place.style
+    cards = place.gpus, place.style, place.sharers
     return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
 
 
@@ -273,23 +278,29 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": str(place.master_port),
     }
-    count = str(threads(job, machine))
+    count = str(threads(job, machine, place.sharers))
     if place.slots and job.demand.gpus and job.demand.cpus is None:
         count = place.slots.threads  # what this job is granted, not this machine's share
     chosen.update(dict.fromkeys(THREADS, count))
+    if job.demand.gpus and job.demand.shares_card:
+        chosen.update(MEMORY_AS_NEEDED)
     if card := place.card:
         for name, kind in CACHES.items():
             chosen[name] = f"{machine.cache}/{kind}/{card}"
     return chosen
 
 
-def threads(job: Job, machine: MachineLimits) -> int:
-    """Return how many threads a numerical library should start in this job."""
+def threads(job: Job, machine: MachineLimits, sharers: int = 0) -> int:
+    """Return how many threads a numerical library should start in this job.
+
+    `sharers`: how many jobs like it the card may have at once; 0: as `per_gpu` says.
+    """
     if job.demand.cpus is not None:
         return max(1, job.demand.cpus)
     if not job.demand.gpus:
         return 1
-    return max(1, machine.cpus // max(1, machine.pool) // max(1, job.demand.per_gpu))
+    beside = sharers or job.demand.per_gpu
+    return max(1, machine.cpus // max(1, machine.pool) // max(1, beside))
 
 
 def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _resources(job: Job) -> Iterator[tuple[str, str]]:
     """Yield what HyperQueue reserves. Cards that jobs share are asked for in parts."""
     yield "cpus", str(job.demand.cpus or 1)
     if job.demand.gpus:
-        shared = job.demand.per_gpu > 1 and job.demand.gpus == 1
+        shared = job.demand.per_gpu > 1 and job.demand.gpus == 1 and not job.demand.share
         share = f'"{1 / job.demand.per_gpu:.4f}"' if shared else str(job.demand.gpus)
         yield "gpus/nvidia", share
     for token, count in Counter(job.demand.uses).items():

@@ -233,8 +233,8 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
 def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
     if job.demand.gpu_memory:
         yield "gpu_memory", "Slurm is not told: ask for a type of card (--gpus-per-node=TYPE:N)"
-    if job.demand.gpus and job.demand.per_gpu > 1:
-        yield "per_gpu", "each job has its card alone"
+    if job.demand.gpus and job.demand.shares_card:
+        yield "share" if job.demand.share else "per_gpu", "each job has its card alone"
     if job.priority:
         yield "priority", "Slurm has its own"
     if job.not_before is not None:
@@ -242,6 +242,8 @@ def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
+    if job.demand.gpus and job.demand.share:
+        yield "share", "each job has its card alone: HyperQueue does not know its memory"
     if job.demand.gpu_memory:
         yield "gpu_memory", "HyperQueue is not told"
     if job.after:

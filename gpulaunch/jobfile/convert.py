@@ -18,7 +18,7 @@ from gpulaunch.jobfile.placeholders import compile_raw
 from gpulaunch.jobfile.services import check_ready
 from gpulaunch.jobfile.suggest import did_you_mean, did_you_mean_key
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import parse_span
+from gpulaunch.text import parse_size, parse_span
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -39,6 +39,15 @@ def scalar(value: Plain, what: str = "one value") -> str:
     if not isinstance(value, str):
         raise FieldError(f"expected {what}, found {v.found(value)}")
     return value
+
+
+AUTO = "auto"
+"""What `gpu_memory:` says where it is to be learned."""
+
+
+def gpu_memory(text: str) -> Any:
+    """Return bytes, or AUTO."""
+    return AUTO if text.strip().lower() == AUTO else parse_size(text)
 
 
 def each(convert: Callable[[str], Any]) -> Convert:

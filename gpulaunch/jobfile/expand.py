@@ -29,6 +29,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.jobfile import containers, engines, paths, warnings, workers
 from gpulaunch.jobfile.containers import SharedContainers
+from gpulaunch.jobfile.convert import AUTO
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
@@ -481,9 +482,25 @@ class EntryExpansion(Struct):
         cpus = resolved.get("cpus")
         if not gpus:
             return Demand(gpus=0, cpus=cpus, uses=uses)
-        memory = resolved.get("gpu_memory", 0)
-        per_gpu, spare = resolved.get("per_gpu", self.context.per_gpu), resolved.get("spare", False)
-        return Demand(gpus, memory, per_gpu, cpus, uses, spare=spare)
+        spare, share = resolved.get("spare", False), resolved.get("share", False)
+        memory = resolved.get("gpu_memory", AUTO if share else 0)
+        per_gpu, kind = resolved.get("per_gpu", self.context.per_gpu), None
+        if share and "per_gpu" not in resolved and per_gpu == 1:
+            per_gpu = 0  # as many as its memory allows
+        if memory == AUTO:
+            self._check_learnable(gpus, "gpu_memory" if "gpu_memory" in resolved else "share")
+            memory, kind = 0, self.group
+        return Demand(gpus, memory, per_gpu, cpus, uses, spare=spare, share=share, kind=kind)
+
+    def _check_learnable(self, gpus: int, field: str) -> None:
+        """Raise FieldError for a job whose memory cannot be learned; `field` asks for that."""
+        instead = "give gpu_memory: a size, like 20GB"
+        if gpus > 1:
+            why = f"what a job with gpus: {gpus} takes is not learned, only that of one card is"
+            raise FieldError(f"{why}: {instead}", (field,))
+        if self.fields.get("service"):
+            why = "what a service takes is known only once it is over"
+            raise FieldError(f"{why}: {instead}", (field,))
 
     def _limited(self, token: str) -> None:
         if token not in self.context.limits:

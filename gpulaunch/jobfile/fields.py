@@ -18,7 +18,7 @@ from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import SPAN, parse_size, parse_span
+from gpulaunch.text import SPAN, parse_span
 
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
@@ -244,8 +244,9 @@ def _choice(*words: str) -> Kind:
 
 DEFAULTS: Mapping[str, Kind] = {
     "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
-    "gpu_memory": Kind(c.each(parse_size), _SIZE),
+    "gpu_memory": Kind(c.each(c.gpu_memory), any_of(_SIZE, {"const": c.AUTO})),
     "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
+    "share": _FLAG,
     "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
     "uses": Kind(c.texts, LIST),
     "cwd": _WORD,

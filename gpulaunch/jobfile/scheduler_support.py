@@ -47,6 +47,8 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
         )
     if demand.per_gpu > 1:
         yield "per_gpu", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
+    if demand.share:
+        yield "share", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
     if job.visible != "index":
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:
@@ -78,7 +80,7 @@ def notes(jobs: Sequence[Job]) -> Iterator[str]:
             "spare: whom Slurm preempts is up to its partitions and QOS: name one that gives way"
             " with engine: {slurm: {partition: ...}}; what it preempts goes again, uncharged"
         )
-    if any(job.demand.gpu_memory for job in jobs):
+    if any(job.demand.gpu_memory or job.demand.kind is not None for job in jobs):
         yield (
             "gpu_memory: Slurm is not told of it: name a type of card that has it with engine:"
             " {slurm: {gres: a100}}, or a constraint of your site in extra:"

@@ -91,8 +91,13 @@ DESCRIPTIONS = {
     "worker": "In place of run: a Python function, FILE.py:function, or a program that loads once"
     " and takes one job after the other.",
     "gpus": "Cards this job needs at once (1). 0: the cards are hidden.",
-    "gpu_memory": 'Only a card with this much memory free: "16GB", "20GiB".',
-    "per_gpu": "How many jobs that say the same may share a card (1: alone).",
+    "gpu_memory": 'Only a card with this much memory free: "16GB", "20GiB". auto: what jobs of'
+    " this entry took at most, in this run or earlier ones, and a fifth more; until that is known,"
+    " each has a card alone.",
+    "per_gpu": "How many jobs that say the same may share a card (1: alone). With share: how many"
+    " at most.",
+    "share": "Shares its card with any jobs that say so, while the gpu_memory of all of them fits"
+    " (auto, where none is given).",
     "foreach": "One job per item: a glob, a list of globs, values:, lines:, csv: or fasta:.",
     "batch": "With foreach over files: this many items a job, linked in {{batch_dir}}.",
     "matrix": "One job per combination of its keys' values; exclude: drops some.",
@@ -156,6 +161,7 @@ OF_JOB = {
     "gpus": "gpus: 2",
     "gpu_memory": "gpu_memory: 16GB",
     "per_gpu": "per_gpu: 2",
+    "share": "share: true\ngpu_memory: auto",
     "foreach": "foreach: inputs/*.fasta\nrun: python predict.py {{path}} {{out}}",
     "batch": "foreach: inputs/*.fasta\nbatch: 8\nrun: python predict.py {{batch_dir}}",
     "matrix": "matrix: {lr: [1e-3, 1e-4], seed: [0, 1]}\nrun: python train.py {{lr}} {{seed}}",

@@ -125,7 +125,7 @@ def with_key(job: Job) -> Job:
         sorted((k, None if isinstance(t, Template) else t or "") for k, t in job.env.items()),
         sorted(name for name, text in job.env.items() if text is None),
         [job.env_file, job.python, job.venv, job.conda],
-        [demand.gpus, demand.gpu_memory, demand.per_gpu, demand.cpus],
+        [demand.gpus, demand.gpu_memory, demand.per_gpu, demand.cpus, demand.share, demand.kind],
         [job.visible, job.isolation, job.inherit_ranks, job.explain],
         None if file_of(made.function) else job.cwd,
     ]

@@ -60,6 +60,7 @@ class TracedJob(Struct, frozen=True):
     success_codes: frozenset[int]
     digest: str
     ladder: Ladder | None = None
+    learned: int = 0
     service: bool = False
     image: ImageSource | None = None
 
@@ -104,6 +105,7 @@ class JobLaunched(Struct, frozen=True):
     share: Mapping[str, int]
     behind: AttemptId | None = None
     step: LadderStep | None = None
+    promised: int = 0
 
 
 class TraceStart(Struct, frozen=True):
@@ -219,10 +221,10 @@ def _slim(value: Event | Result) -> Any:
             return JobsSubmitted(tuple(map(TracedJob.of, jobs)), again, left)
         case Relisted(jobs, gone):
             return JobsRelisted(tuple(map(TracedJob.of, jobs)), gone)
-        case Launch(attempt, _, gpus, worker, after, share, behind, step):
+        case Launch(attempt, _, gpus, worker, after, share, behind, step, promised):
             uuids = tuple(gpu.uuid for gpu in gpus)
             shares = dict([share] if share else [])
-            return JobLaunched(attempt, uuids, worker, after, shares, behind, step)
+            return JobLaunched(attempt, uuids, worker, after, shares, behind, step, promised)
     return value
 
 

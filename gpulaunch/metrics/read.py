@@ -49,8 +49,23 @@ def open_metrics(path: Path) -> MetricsReader | None:
     return None
 
 
+PEAKS_READ = 20_000
+"""Attempts of a run, the newest ones, whose peaks are read before another run begins."""
 EVERY = 1 << 62
 """More attempts than there can be."""
+
+
+def peaks_of(paths: Iterable[Path]) -> dict[str, int]:
+    """Return the bytes of its cards' memory that a job of each name took at most in these runs.
+
+    `paths` are their metrics.db. An attempt counts however it ended.
+    """
+    peaks: dict[str, int] = {}
+    for path in paths:
+        for use in measured(path, newest=PEAKS_READ).uses.values():
+            took = use.peak_gpu_memory or 0
+            peaks[use.attempt.job] = max(took, peaks.get(use.attempt.job, 0))
+    return peaks
 
 
 def measured(path: Path, newest: int | None = None, also: Iterable[AttemptId] = ()) -> Measured:

@@ -79,6 +79,8 @@ def fits(
     for group in groups_of(ledger):
         jobs = [ledger.jobs[name] for name in group.jobs]
         measured = list(_measured(jobs, uses))
+        if any(attempt.promised for attempt, _ in measured):
+            continue  # they share their cards by memory already (`report.sharing`)
         memories = [cards[a.gpus[0]].memory for a, _ in measured if a.gpus[0] in cards]
         peaks = [use.peak_gpu_memory or 0 for _, use in measured]
         if len(measured) < MIN_JOBS_MEASURED or not memories:

@@ -15,6 +15,7 @@ from gpulaunch.report.curves import Curve
 from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.groups import Fit
 from gpulaunch.report.idle import Cause, Span
+from gpulaunch.report.sharing import Sharing
 
 
 class ReportData(Struct, frozen=True):
@@ -123,6 +124,7 @@ class Page(Struct, frozen=True):
     skipped: tuple[tuple[str, int], ...]
     slow: tuple[Slow, ...]
     fits: tuple[Fit, ...]
+    sharing: tuple[Sharing, ...]
     remarks: tuple[tuple[float, str, str], ...]
     more_remarks: int
     measured: bool

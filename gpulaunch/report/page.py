@@ -29,6 +29,7 @@ from gpulaunch.report.model import (
     ReportData,
     Slow,
 )
+from gpulaunch.report.sharing import sharing
 from gpulaunch.report.wording import CAUSE_WORDS, card_name, cards_of, ended
 from gpulaunch.wording import job_reason
 
@@ -76,6 +77,7 @@ def page(
         skipped=tuple((words.visible(why), n) for why, n in skipped.most_common(10)),
         slow=slowest(data),
         fits=tuple(fits(ledger, history.cards, data.uses)),
+        sharing=tuple(sharing(ledger, history.cards, data.uses, when)),
         remarks=tuple(_remark(remark, history) for remark in history.remarks[:REMARKS]),
         more_remarks=max(0, len(history.remarks) - REMARKS),
         measured=any(use.peak_gpu_memory for use in data.uses.values()),

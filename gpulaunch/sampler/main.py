@@ -1,13 +1,16 @@
 """The sampler process: once a second, every card of the run and every live attempt.
 
     in   [news, ...], each {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null,
-          "keeper": [pid, start, spent] or null, "seconds": 0.1, "container": FILE}
+          "keeper": [pid, start, spent] or null, "seconds": 0.1, "container": FILE,
+          "learns": true}
           or {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
     out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
+         {"said": "peaked", "job": "a", "number": 1, "memory": BYTES}
          {"said": "trouble", "text": "..."}
 
 `gpus` is null on pretend cards. `container`, where there is one, names the file that tells its
-first process. What has come in counts from the next look on. The process ends, with the last of
+first process. Where an attempt `learns`, what it takes of its card's memory is said whenever it is
+more than before. What has come in counts from the next look on. The process ends, with the last of
 that written down, when the launcher closes its end. A look that costs more than its share makes the
 next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
 """
@@ -43,6 +46,7 @@ PERIOD, LONGEST_PERIOD = 1.0, 10.0
 SHARE = 0.008
 MEASURED = 10  # looks after which the cost is reckoned anew
 LARGEST_MESSAGE = 1 << 16
+SAID_AGAIN = 1.01  # times what was last said of an attempt's memory: less is no news
 
 
 def main() -> None:
@@ -100,7 +104,8 @@ class LauncherLink:
 class SampledAttempt(Struct, frozen=True):
     """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it.
 
-    `container`: the file that tells the first process of its container; empty for none.
+    `container`: the file that tells the first process of its container; empty for none. `told`:
+    bytes of its card's memory that were last said; None where nobody wants to know.
     """
 
     attempt: AttemptId
@@ -110,6 +115,7 @@ class SampledAttempt(Struct, frozen=True):
     container: str = ""
     seen_at: float | None = None
     pin: Pin | None = None
+    told: int | None = None
 
     @property
     def gpus(self) -> int | None:
@@ -166,11 +172,12 @@ class Sampler:
         own = [seen.cards[uuid] for uuid in live.own or () if uuid in seen.cards]
         busy = [card.utilization for card in own if card.utilization is not None]
         used = [card.memory for card in own if card.memory is not None]
+        memory = self._memory(live, tree, seen)
         yield from attempt_steps(
             AttemptSample(
                 live.attempt,
                 at,
-                self._memory(live, tree, seen),
+                memory,
                 tree.cpu_seconds,
                 tree.resident,
                 live.gpus,
@@ -183,7 +190,12 @@ class Sampler:
         pin = self._judge(live, tree, seen)
         if pin is not None and pin != live.pin:
             yield pin_step(live.attempt, pin.state, pin.why)
-        self._live[live.attempt] = replace(live, seen_at=now, pin=pin or live.pin)
+        told = live.told
+        if told is not None and memory is not None and memory > told * SAID_AGAIN:
+            told = memory
+            who = {"job": live.attempt.job, "number": live.attempt.number}
+            self._link.say("peaked", **who, memory=memory)
+        self._live[live.attempt] = replace(live, seen_at=now, pin=pin or live.pin, told=told)
 
     def _memory(self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample) -> int | None:
         """Return the card memory of an attempt's processes, on all cards; None if unknown."""
@@ -247,6 +259,7 @@ def _live(attempt: AttemptId, message: Mapping[str, Any]) -> SampledAttempt:
         keeper=None if message["keeper"] is None else Keeper(*message["keeper"]),
         since=time.monotonic() - message["seconds"],
         container=message.get("container", ""),
+        told=0 if message.get("learns") else None,
     )
 
 

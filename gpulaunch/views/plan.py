@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gpulaunch.core.model import Job, Ladder
+from gpulaunch.core.model import Gpu, Job, Ladder
+from gpulaunch.core.placement import sharers, with_learned
 from gpulaunch.digest import words
 from gpulaunch.digest.plan import command
 from gpulaunch.localtime import time_of
@@ -31,8 +32,12 @@ def print_plan(
     limits: Mapping[str, int],
     jobs: Sequence[Job],
     engine: str = "local",
+    gpus: Sequence[Gpu] = (),
 ) -> None:
-    """Print the run in a line, then each group of jobs: how many, their needs, first commands."""
+    """Print the run in a line, then each group of jobs: how many, their needs, first commands.
+
+    `gpus` are the cards, where they are known.
+    """
     head: list[Line] = [
         ((words.visible(name), "bold"), f"  {several(len(jobs), 'job')} on {cards}")
     ]
@@ -45,7 +50,7 @@ def print_plan(
     for group in _groups(jobs):
         if printer.broken:
             return
-        printer.print([(), *_group_lines(group, engine)])
+        printer.print([(), *_group_lines(group, engine, gpus)])
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -56,17 +61,37 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _group_lines(group: Sequence[Job], engine: str) -> list[Line]:
+def _group_lines(group: Sequence[Job], engine: str, gpus: Sequence[Gpu]) -> list[Line]:
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
     told = _told_of(group, engine)
     facts = " · ".join(filter(None, [several(len(group), "job"), *_needs_of(group), told]))
     lines: list[Line] = [("  ", (names, "bold"), f"  {facts}")]
+    if group[0].demand.share and (shared := _share_of(group, gpus)):
+        lines.append((("    " + shared, "dim"),))
     for job in group[:COMMANDS]:
         lines.append((("    $ ", "green"), _one_line(_what_runs(job))))
     if len(group) > COMMANDS:
         lines.append(((f"    and {words.count(len(group) - COMMANDS)} more", "dim"),))
     return lines
+
+
+def _share_of(group: Sequence[Job], gpus: Sequence[Gpu]) -> str:
+    """Return what the group's jobs are promised of a card that they share, and how many fit."""
+    demands = [with_learned(job.demand, job.learned) for job in group]
+    most = max(demands, key=lambda demand: demand.promise)
+    took = group[0].learned if most.kind is not None else 0
+    if most.kind is not None and not took:
+        never = any(gpu.simulated for gpu in gpus)
+        known = (
+            "nothing is learned on simulated cards" if never else "it is not known what it takes"
+        )
+        return f"shares its card; as long as {known}, each has one alone"
+    learned = f" ({size(took)} at most in earlier runs)" if took else ""
+    cards = [gpu for gpu in gpus if gpu.memory >= most.gpu_memory]
+    fit = sharers(most, most.promise, cards) if cards else 0
+    fitting = f"; {words.count(fit)} fit on a card" if fit else ""
+    return f"shares its card: {size(most.promise)} promised{learned}{fitting}"
 
 
 def _what_runs(job: Job) -> str:
@@ -101,10 +126,10 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
     """Return what the group's jobs take and wait for, "" for what none does; from least to most."""
     each = " each" if len(group) > 1 else ""
     demands = [job.demand for job in group]
-    memories = [demand.gpu_memory or None for demand in demands]
+    memories = [demand.gpu_memory or None for demand in demands if not demand.share]
     retries = [job.retry.times or None for job in group]
     dues = [None if job.not_before is None else job.not_before.utc for job in group]
-    shares = [demand.per_gpu if demand.per_gpu > 1 else None for demand in demands]
+    shares = [d.per_gpu if d.per_gpu > 1 and not d.share else None for d in demands]
     return [
         _cards_needed(group) + each,
         _workers_of(group),

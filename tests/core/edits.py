@@ -11,17 +11,20 @@ from msgspec.structs import replace
 from gpulaunch.core.events import Relisted
 from gpulaunch.core.model import Demand, Job
 from tests.core.pulls import IMAGES
+from tests.core.sharers import shared
 
 
 class Edited:
     """A list of jobs that people change while it runs. `jobs`: as it is now.
 
     `containers`: what decides which of them get into containers, and out; None: none does.
+    `sharers`: what decides which of them share cards from now on, and what part of them; likewise.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = tuple(jobs)
         self.containers: random.Random | None = None
+        self.sharers: tuple[random.Random, float] | None = None
         self._gone: dict[str, Job] = {}
         self._changes = 0
 
@@ -54,6 +57,8 @@ class Edited:
         return Relisted(tuple(newest.values()), tuple(sorted(gone - newest.keys())))
 
     def _boxed(self, job: Job) -> Job:
+        if self.sharers is not None and self.sharers[0].random() < 0.3:
+            job = shared(job, *self.sharers)
         if self.containers is None or self.containers.random() < 0.6:
             return job
         return replace(job, container=self.containers.choice([None, *IMAGES]))

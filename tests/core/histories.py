@@ -11,6 +11,7 @@ from gpulaunch.core.model import Demand, DueTime, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
 from tests.core.ladders import LADDER
 from tests.core.pulls import in_containers
+from tests.core.sharers import sharing
 from tests.core.world import EPOCH, GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
@@ -103,11 +104,13 @@ def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
     }
 
 
-def play(seed: int, sides: int = 1, archives: bool = True, images: bool = True) -> World:
+def play(
+    seed: int, sides: int = 1, archives: bool = True, images: bool = True, shares: bool = True
+) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
-    containers.
+    containers; `shares`: in some, jobs share cards by memory.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
@@ -115,10 +118,14 @@ def play(seed: int, sides: int = 1, archives: bool = True, images: bool = True) 
     world = World(pretend_gpus(cards, *sizes), rng)
     aside = random.Random(f"images {seed}")
     share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
+    sharers = random.Random(f"sharing {seed}")
+    part = sharers.choice([0.0, 0.0, 0.4, 0.9, 1.0]) if shares else 0.0
     for number in range(sides):
         jobs = in_containers(random_jobs(rng, cards), aside, share)
+        jobs = sharing(jobs, sharers, part)
         side = world.add(jobs, name="ABC"[number], **random_options(rng, cards))
         side.list.containers = aside if share else None
+        side.list.sharers = (sharers, part) if part else None
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
     lively = rng.choice([0.0, 0.0, 0.05, 0.15])

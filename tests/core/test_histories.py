@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core import (
     active,
@@ -31,10 +32,11 @@ from gpulaunch.core import (
     placement,
     records,
     relisting,
+    sharing,
     submission,
     waiting,
 )
-from gpulaunch.core.events import ImageFailed, ImageReady
+from gpulaunch.core.events import ImageFailed, ImageReady, MemoryPeaked
 from gpulaunch.core.facts import AdmissionContinued, JobVanished, PullBegun
 from gpulaunch.core.model import Demand, Job
 from gpulaunch.core.state import InEngineQueue, State
@@ -74,7 +76,7 @@ def test_every_history_in_an_engines_queue_keeps_every_invariant_and_ends(first:
 def test_an_attempt_that_had_not_begun_ends_after_two_crashes_in_a_row(
     seed: int, sides: int
 ) -> None:
-    play(seed, sides, archives=False, images=False)
+    play(seed, sides, archives=False, images=False, shares=False)
 
 
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
@@ -88,6 +90,10 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["followed"] += world.followed
         seen["taken back"] += world.taken_back
         seen["gave way"] += world.gave_way
+        for side in world.sides:
+            seen["unlike"] += side.shares.unlike
+            seen["learned"] += side.shares.learned
+            seen["outgrew"] += side.shares.outgrew
         seen["archived"] += world.archived
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
@@ -97,7 +103,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
         "PullBegun ImageReady ImageFailed ImageKnown"
     )
-    for name in (*expected.split(" "), "taken back", "gave way", "WaitGently", "AttemptWarned"):
+    others = "unlike", "learned", "outgrew", "taken back", "gave way", "WaitGently"
+    for name in (*expected.split(" "), *others, "AttemptWarned"):
         assert seen[name], f"no history has {name}: {seen}"
 
 
@@ -486,10 +493,62 @@ def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger.Ledger, "_apply_to_run", broken)
 
 
+def _promise_twice_among_those_that_share(patch: pytest.MonkeyPatch) -> None:
+    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+        beside = [*card.attempts.values(), *card.reservations]
+        together = not beside or placement.share_card([*beside, demand])
+        return together and memory >= demand.promise
+
+    patch.setattr(placement, "has_room", broken)
+
+
+def _share_before_anything_is_known(patch: pytest.MonkeyPatch) -> None:
+    for module in (on_cards, one_ahead):
+        patch.setattr(module, "promised", lambda state, demand: demand)
+
+
+def _share_with_any_number(patch: pytest.MonkeyPatch) -> None:
+    together = placement.share_card
+
+    def broken(demands: Sequence[Demand]) -> bool:
+        return together([replace(each, per_gpu=each.per_gpu * 2) for each in demands])
+
+    patch.setattr(placement, "share_card", broken)
+
+
+def _learn_too_little(patch: pytest.MonkeyPatch) -> None:
+    learn = sharing._learn
+    patch.setattr(sharing, "_learn", lambda state, kind, took: learn(state, kind, took // 2))
+
+
+def _forget_what_was_learned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sharing, "submitted", lambda state, nodes: None)
+
+
+def _overlook_what_takes_more_than_promised(patch: pytest.MonkeyPatch) -> None:
+    def broken(state: State, event: MemoryPeaked) -> None:
+        live = state.attempts.get(event.attempt)
+        if live is not None:
+            live.peak = max(live.peak, event.memory)
+
+    patch.setattr(sharing, "peaked", broken)
+
+
+SHARING = [
+    _promise_twice_among_those_that_share,
+    _share_before_anything_is_known,
+    _share_with_any_number,
+    _learn_too_little,
+    _forget_what_was_learned,
+    _overlook_what_takes_more_than_promised,
+]
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
         *RELISTING,
+        *SHARING,
         *ARCHIVING,
         *IMAGES,
         _take_any_answer,

@@ -91,6 +91,7 @@ from tests.core.edits import Edited
 from tests.core.ladders import LadderRule
 from tests.core.options import config
 from tests.core.pulls import Pulls
+from tests.core.sharers import CardShares
 from tests.core.timers import timer_name
 
 GIB = 1 << 30
@@ -194,6 +195,7 @@ class Side:
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
     archived: Counter[str] = field(default_factory=Counter)
     pulls: Pulls = field(default_factory=Pulls)
+    shares: CardShares = field(default_factory=CardShares)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -313,6 +315,7 @@ class World:
         side.unleased.clear()
         side.words.clear()
         side.pulls.forget(side.replayed)
+        side.shares.crashed(jobs, side.replayed)
         side.asleep = side.gathered = False
         side.stopped, side.paused = False, set()
         side.crashes += 1
@@ -364,6 +367,7 @@ class World:
         for event in events:
             self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
             side.pulls.hear(event, side.run)
+            side.shares.hear(event)
             for job in event.jobs if isinstance(event, Submitted) else ():
                 if job.not_before is not None:
                     side.dues.setdefault(job.name, job.not_before.utc)
@@ -383,6 +387,7 @@ class World:
             if not isinstance(result, Instruction):
                 side.replayed.apply(result, self.instant)
                 side.ladders.see(result)
+                side.shares.see(result, side.replayed)
                 side.facts.append(result)
         assert len(side.facts) >= before
         for result in results:
@@ -532,6 +537,7 @@ class World:
     def _launch(self, side: Side, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
         uuids = [gpu.uuid for gpu in launch.gpus]
+        side.shares.launched(launch)
         check_definition(job, side.jobs)
         side.pulls.check_launch(job)
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
@@ -562,14 +568,15 @@ class World:
             held = any(uuid in process.gpus for process in side.held.values())
             clean = place.carried or held or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
-            beside = [p.job.demand for p in self._on(uuid)]
-            beside += [idle.job.demand for idle in self._idle_on(uuid, launch.worker)]
-            shares = {other.per_gpu for other in beside} | {demand.per_gpu}
-            assert not beside or (len(shares) == 1 and len(beside) < demand.per_gpu), (
-                f"Launch({attempt}) on {uuid} beside {beside}"
-            )
-            promised = sum(other.gpu_memory for other in beside) + demand.gpu_memory
-            assert not promised or promised <= self._free(place), f"{attempt}: memory on {uuid}"
+            running = [(p.job.demand, p.attempt) for p in self._on(uuid)]
+            idle = self._idle_on(uuid, launch.worker)
+            side.shares.check_launch(launch, running, [one.job.demand for one in idle])
+            others = [*(other for _, other in running), *(one.last for one in idle)]
+            weight = sum(map(side.shares.weight, others))
+            weight += launch.promised if others else demand.gpu_memory
+            grown = launch.worker is not None and demand.kind is not None
+            fits = not weight or weight <= self._free(place) or grown
+            assert fits, f"{attempt}: {weight >> 30} GiB promised on {uuid}"
         if launch.behind is not None:
             self._launch_behind(side, launch)
         elif launch.worker is not None:
@@ -634,6 +641,8 @@ class World:
         if kept and self.rng.random() < 0.95:
             del self.workers[side.name, seat]
             self.followed += 1
+            if process.behind is not None:
+                side.shares.goes_on(process.attempt, process.behind)
             self._begin(process)
         else:
             side.inbox.append(
@@ -714,6 +723,8 @@ class World:
             return
         process.started = True
         process.side.inbox.append(AttemptStarted(process.attempt, self.rng.randrange(2, 9999)))
+        aside = random.Random(f"{process.attempt} {self.steps}")
+        process.side.inbox += process.side.shares.grow(process.attempt, process.job, aside)
         if process.job.service is not None:
             self._later(process.side.name, lambda: self._become_ready(process))
 

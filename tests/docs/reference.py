@@ -400,6 +400,7 @@ SUSPECTS = {
     "device-order": known(wording.order("FASTEST_FIRST")),
     "spread": wording.auto_map("auto"),
     "fixed-port": wording.port("MASTER_PORT=29500"),
+    "whole-memory": wording.whole_memory("vllm", "gpu_memory_utilization"),
     "all-gpus": wording.all_cards("--gpus all", "boltz"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""

@@ -302,3 +302,36 @@ def test_of_a_job_in_a_container_only_what_is_mounted_is_read(tmp_path: Path) ->
     assert told(report_on(tmp_path, text), tmp_path) == ["inside/x.py:2 device-index"]
     mounted = text.replace("container: a", "container: {image: a, mounts: [outside]}")
     assert len(report_on(tmp_path, mounted).findings) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("vllm serve m", True),
+        ("/opt/v/bin/vllm serve m --port 0", True),
+        ("vllm serve m --gpu-memory-utilization 0.3", False),
+        ("vllm serve m --gpu-memory-utilization=0.3", False),
+        ("vllm --version", False),
+        ("python -m vllm.entrypoints.openai.api_server --model m", True),
+        ("python -m sglang.launch_server --model-path m", True),
+        ("python -m sglang.launch_server --model-path m --mem-fraction-static 0.2", False),
+        ("python run.py --engine vllm", False),
+    ],
+)
+def test_a_server_that_takes_the_whole_card_is_pointed_out_where_it_shares_one(
+    command: str, found: bool, tmp_path: Path
+) -> None:
+    for share, expected in (("true", found), ("false", False)):
+        jobs = f'jobs: [{{name: x, share: {share}, gpu_memory: 20GB, run: "{command}"}}]'
+        rules = [one.rule for one in report_on(tmp_path, jobs).findings]
+        assert ("whole-memory" in rules) == expected
+
+
+def test_jax_that_is_told_to_take_the_whole_card_is_pointed_out_where_it_shares_one(
+    tmp_path: Path,
+) -> None:
+    job = "{name: x, share: true, run: python x.py, env: {XLA_PYTHON_CLIENT_PREALLOCATE: TRUE}}"
+    (found,) = report_on(tmp_path, f"jobs: [{job}]", {"x.py": ""}).findings
+    assert (found.rule, found.line) == ("whole-memory", 1)
+    alone = job.replace("share: true", "share: false")
+    assert not report_on(tmp_path, f"jobs: [{alone}]", {"x.py": ""}).findings

@@ -20,6 +20,7 @@ from gpulaunch.report.drawing import drawing, lanes
 from gpulaunch.report.groups import fits, groups_of, label
 from gpulaunch.report.model import Page, ReportData
 from gpulaunch.report.page import page
+from gpulaunch.report.sharing import sharing
 from gpulaunch.report.wording import cards_of
 from tests.views.history import START, History
 
@@ -337,3 +338,22 @@ def test_the_template_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     render._template.cache_clear()
     assert render._template().name == "report.html.j2"
+
+
+# ── Sharing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_sharing_gained_is_the_time_of_the_jobs_over_that_of_the_cards() -> None:
+    run = History(1).open().jobs("j0", "j1", "j2").start("j0", 0).pass_(30).succeed("j0")
+    run.start("j1", 0).start("j2", 0).pass_(10).succeed("j1").pass_(20).succeed("j2")
+    history, when = folded(run)
+    assert sharing(history.ledger, history.cards, {}, when) == []
+    for name in ("j1", "j2"):
+        history.ledger.jobs[name].attempts[0].promised = 12 * GIB
+    uses = measured(run, [9 * GIB] * 3)
+    (one,) = sharing(history.ledger, history.cards, uses, when)
+    assert (one.label, one.promised, one.peak, one.failures) == ("j*", 12 * GIB, 9 * GIB, 0)
+    assert (one.job_seconds, one.card_seconds) == (70, 60)
+    assert one.together == pytest.approx(7 / 6)
+    assert one.fits == next(iter(history.cards.values())).memory // (12 * GIB)
+    assert fits(history.ledger, history.cards, uses) == [], "they share already"

@@ -85,6 +85,7 @@ def test_json_has_the_documented_shape() -> None:
                 "worker": None,
                 "step": None,
                 "ladder": {},
+                "promised_gpu_memory": None,
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,

@@ -30,6 +30,7 @@ RULES = {
     "device-order": "counts the cards in another order than the launcher",
     "spread": "spreads over more cards than the job has",
     "fixed-port": "always takes the same port",
+    "whole-memory": "takes most of its card's memory, which the job is to share",
     "all-gpus": "gives a container every card of the machine",
     "not-there": "runs a program or a script that is not there",
     "daemon": "has a daemon start what then is no descendant of the job",
@@ -66,19 +67,24 @@ NO_OPTIONS = IndexOptions()
 
 
 class Given(Struct, frozen=True):
-    """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all."""
+    """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all.
+
+    `shares`: others may be on its card by memory.
+    """
 
     gpus: int = 1
     uuid: bool = False
     strict: bool = False
     options: IndexOptions = NO_OPTIONS
+    shares: bool = False
 
 
 class Suspect(Struct, frozen=True):
     """It holds for jobs of `least` to `most` cards; `{here}` in `why` tells what such a job has.
 
     `unless`: not where one of these options is set on the command line; `only`: only where one is.
-    `uuids`: only where the mask names cards by UUID. `strict`: why it is a mistake under strict
+    `uuids`: only where the mask names cards by UUID; `shared`: only where the card is shared by
+    memory. `strict`: why it is a mistake under strict
     isolation, where that is another reason; empty: there it is none.
     """
 
@@ -90,10 +96,11 @@ class Suspect(Struct, frozen=True):
     unless: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
     uuids: bool = False
+    shared: bool = False
     strict: str | None = None
 
     def holds(self, given: Given) -> bool:
-        if given.strict and self.strict == "":
+        if (given.strict and self.strict == "") or (self.shared and not given.shares):
             return False
         if not self.least <= given.gpus <= self.most or (self.uuids and not given.uuid):
             return False

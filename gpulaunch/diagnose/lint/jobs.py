@@ -35,7 +35,7 @@ _MATTERS = (
 
 _WORTH = re.compile(
     r"cuda|gpu|device|port|visible|docker|podman|nerdctl|apptainer|singularity|parallel|nproc|proc|deepspeed|accelerate|tp"
-    r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
+    r"|vllm|sglang|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
     re.IGNORECASE,
 )
 _SCRIPTS = re.compile(r"\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")
@@ -65,9 +65,11 @@ def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
     """Return what these jobs have, each kind once."""
     kinds = set()
     for job in jobs:
-        strict = job.isolation == "strict"
-        kinds.add((job.demand.gpus, strict or by_uuid or job.visible == "uuid", strict))
-    return [Given(*kind) for kind in sorted(kinds)]
+        strict, shares = job.isolation == "strict", job.demand.share
+        kinds.add((job.demand.gpus, strict or by_uuid or job.visible == "uuid", strict, shares))
+    return [
+        Given(gpus, uuid, strict, shares=shares) for gpus, uuid, strict, shares in sorted(kinds)
+    ]
 
 
 def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellScan:

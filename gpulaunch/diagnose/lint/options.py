@@ -42,6 +42,9 @@ _CLEANED = frozenset({"-e", "--cleanenv", "-C", "--containall"})
 _ASKED_OF_SLURM = frozenset({"gres", "tres_per_task", "tres_per_job"})  # gpu:2 is how many
 _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 # fmt: on
+_MEMORY_OPTIONS = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
+"""Programs that take nine tenths of a card, and the option that says another part (docs.vllm.ai,
+engine arguments; docs.sglang.ai, server arguments)."""
 _NUMBER = re.compile(r"[0-9]{1,3}")
 _NUMBERS = re.compile(r"[0-9]{1,3}(?:[,，、;:][0-9]{1,3})*,?")
 _ENDPOINT = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([1-9][0-9]*)")
@@ -69,6 +72,8 @@ def check(
         return
     if program in OWN and not handed_on:
         yield from _without_the_mask(words)
+    if suspect := _whole_memory(words):
+        yield 0, suspect
     launcher = _launcher(words)
     for at, option, value in settings(words):
         if option in _ASKED_OF_SLURM:
@@ -80,6 +85,18 @@ def check(
     for at, word in enumerate(words[1:], 1):
         if word and (suspect := wording.device(word)) and not _is_value(words, at):
             yield at, suspect
+
+
+def _whole_memory(words: Words) -> Suspect | None:
+    """Return what is suspect in a server of models that is not told how much memory to take."""
+    module = next((two for one, two in pairwise(words[:12]) if one == "-m"), "") or ""
+    started = (words[0] or "").rpartition("/")[2] if words[1:2] == ["serve"] else module
+    program, _, rest = started.partition(".")
+    option = _MEMORY_OPTIONS.get(program)
+    if option is None or (module and not rest):
+        return None
+    told = any(option == name for _, name, _ in settings(words))
+    return None if told else wording.whole_memory(program, option)
 
 
 def is_textual(program: str) -> bool:

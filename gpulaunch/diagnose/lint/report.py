@@ -101,7 +101,15 @@ class _PlanScan:
                     yield found, False
 
     def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
-        """Yield a finding for a port in `env:` that is the same for all jobs of an entry."""
+        """Yield a finding for a port in `env:` that is the same for all jobs of an entry.
+
+        And for JAX's memory, all of which a job that shares its card must not take.
+        """
+        takes = job.env.get(wording.PREALLOCATE)
+        if isinstance(takes, str) and takes.lower() in ("true", "1"):
+            at = self.plan.root.find(("jobs", job.group, "env", wording.PREALLOCATE))
+            said = f"{wording.PREALLOCATE}: {takes}"
+            yield from self._at(at, wording.preallocates(said), kinds)
         port = job.env.get(wording.PORT)
         if not isinstance(port, str) or not port.isdigit() or port == "0":
             return

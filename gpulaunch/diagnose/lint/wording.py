@@ -17,6 +17,7 @@ from gpulaunch.jobfile.commands import use_container
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PORT = "MASTER_PORT"
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
 _DEVICE = re.compile(
     r"(/?(?:job:\w+/(?:\w+:\d+/)*)?(?:device:)?(?:cuda|gpu|GPU):)(\d{1,3}(?:,\d{1,3})*)"
@@ -69,6 +70,29 @@ def count(number: int, shown: str, least: int = 0) -> Suspect:
         f"write gpus: {number} in the job file, or ask for fewer here",
         least=least,
         most=number - 1,
+    )
+
+
+def whole_memory(program: str, option: str) -> Suspect:
+    """For a server of models that takes most of its card unless an option says otherwise."""
+    name = option.replace("_", "-")
+    return Suspect(
+        "whole-memory",
+        f"{program} takes nine tenths of a card's memory by itself, and this job shares its card",
+        f"give --{name}, a part of the card that gpu_memory: covers, or write share: false",
+        least=1,
+        shared=True,
+    )
+
+
+def preallocates(shown: str) -> Suspect:
+    """For JAX that is told to take most of its card at once."""
+    return Suspect(
+        "whole-memory",
+        f"{shown} has JAX take most of a card's memory, and this job shares its card",
+        "leave it out: jobs that share are given false; or write share: false",
+        least=1,
+        shared=True,
     )
 
 

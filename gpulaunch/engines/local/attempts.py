@@ -19,6 +19,7 @@ from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, TakeBack, WorkerEnded
 from gpulaunch.core.facts import AttemptStarted, AttemptWarned
 from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
+from gpulaunch.core.placement import sharers
 from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
@@ -245,6 +246,7 @@ class LocalAttempts:
             port=ports[1].port if len(ports) > 1 else None,
             addresses={name: addresses[name] for name in job.needs if name in addresses},
             step=launch.step.number if launch.step is not None else None,
+            sharers=sharers(job.demand, launch.promised, launch.gpus),
         )
 
     def stop(self, stop: StopAttempt) -> None:
@@ -325,7 +327,8 @@ class LocalAttempts:
         self._in_order.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
         container = self._container(running)
-        self._metering.begin(launch.attempt, started, launch.gpus, goes_on, container)
+        learns = launch.job.demand.kind is not None
+        self._metering.begin(launch.attempt, started, launch.gpus, goes_on, container, learns)
         if launch.job.service:
             values = {"port": str(running.place.port or "")}
             self._services.begin(launch.attempt, render(launch.job.service.ready, values))

@@ -4,7 +4,8 @@ Starts the sampler a while after the first attempt, so that a list which is over
 nothing. What begins and ends in a moment is told together: the sampler looks once a second. When it
 dies, starts another after ever longer pauses, and gives up in the end. Never waits
 for it, save at the close of the run. Nothing that the sampler does changes the run, but for one
-thing: an attempt that it finds on a card of others is posted as Misplaced.
+two things: an attempt that it finds on a card of others is posted as Misplaced, and what one takes
+whose job's memory is learned as MemoryPeaked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from gpulaunch.core.causes import Hint
-from gpulaunch.core.events import Misplaced
+from gpulaunch.core.events import MemoryPeaked, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.context import RunContext
 from gpulaunch.helper_process import Helper, command
@@ -46,7 +47,7 @@ class _Begun(Struct, frozen=True):
     """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards.
 
     `container`: the file that tells the first process of its container, which may be no descendant
-    of its keeper; empty for none.
+    of its keeper; empty for none. `learns`: what it takes of its card's memory is to be told.
     """
 
     attempt: AttemptId
@@ -55,6 +56,7 @@ class _Begun(Struct, frozen=True):
     at: float
     container: str = ""
     misplaced: bool = False
+    learns: bool = False
 
     def message(self, do: str, now: float, **more: object) -> dict[str, object]:
         return {
@@ -65,6 +67,7 @@ class _Begun(Struct, frozen=True):
             "keeper": list(asdict(self.keeper).values()) if self.keeper else None,
             "seconds": now - self.at,
             **({"container": self.container} if self.container else {}),
+            **({"learns": True} if self.learns else {}),
             **more,
         }
 
@@ -105,18 +108,20 @@ class Metering:
         gpus: Sequence[Gpu],
         goes_on: bool = False,
         container: str = "",
+        learns: bool = False,
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
         `goes_on`: the process is a worker's, which has just got another item. `container`: the file
-        that tells the first process of its container, if it runs in one.
+        that tells the first process of its container, if it runs in one. `learns`: MemoryPeaked is
+        posted whenever it is seen to take more of its card's memory than before.
         """
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
         if goes_on or started.keeper_start is None or started.spent is None:
             keeper = keeper_of(started.pid, started.keeper, goes_on)
         else:
             keeper = Keeper(started.keeper, started.keeper_start, started.spent)
-        begun = _Begun(attempt, own, keeper, time.monotonic(), container)
+        begun = _Begun(attempt, own, keeper, time.monotonic(), container, learns=learns)
         self._live[attempt] = self._untold[attempt] = begun
         if not self._wanted:
             self._wanted = True
@@ -198,6 +203,9 @@ class Metering:
                 )
             return
         attempt = AttemptId(message["job"], message["number"])
+        if message["said"] == "peaked":
+            self._context.post(MemoryPeaked(attempt, message["memory"]))
+            return
         begun = self._live.get(attempt)
         if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
             self._live[attempt] = replace(begun, misplaced=True)
