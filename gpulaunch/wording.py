@@ -331,7 +331,37 @@ def _needs_cards(reason: r.NeedsCards) -> str:
     limited = f"the run may hold {reason.limit} at once; " if reason.limit else ""
     single = all(len(some.gpus) == 1 for some in reason.cards)
     states = (", " if single else "; ").join(map(_cards_are, reason.cards))
-    return f"waits for {wanted}: {limited}{states}"
+    return f"waits for {wanted}: {limited}{states}{_taken_with(reason.cards)}"
+
+
+def _taken_with(cards_are: Iterable[r.CardsAre]) -> str:
+    """Return with which options cards that others use would be taken; empty where there is none."""
+    least, lines, shared = 0, list[int](), list[int]()
+    for some in cards_are:
+        match some.state:
+            case r.CardAway("occupied", r.OthersThere(_, 0)):
+                shared += some.gpus
+            case r.CardAway("occupied", r.OthersThere(_, free_below)):
+                lines += some.gpus
+                least = max(least, free_below)
+    options = [(least, lines), (0, shared)]
+    told = [
+        f"{option_to_take(line)} takes {_which(gpus, bool(lines and shared))}"
+        for line, gpus in options
+        if gpus
+    ]
+    return f"; {', '.join(told)} all the same" if told else ""
+
+
+def _which(gpus: list[int], named: bool) -> str:
+    if named:
+        return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {ranges(gpus)}"
+    return "it" if len(gpus) == 1 else "them"
+
+
+def option_to_take(free_below: int) -> str:
+    """Return the option with which a card is taken that others use; see `reasons.OthersThere`."""
+    return f"--free-below {free_below // 10**9}GB" if free_below else "--share-busy"
 
 
 def _cards_are(some: r.CardsAre) -> str:
@@ -360,6 +390,8 @@ def _card_state(state: r.CardNow) -> tuple[str, str]:
             return "was", f"set aside ({card_reason(why)})"
         case r.CardAway("elsewhere", why):
             return "is", f"held by {card_reason(why)}"
+        case r.CardAway(_, r.OthersThere(by)):
+            return "is", f"in use: {by}"
         case r.CardAway(_, why):
             return "is", f"in use: {card_reason(why)}"
         case r.CardFree(memory):
@@ -376,6 +408,8 @@ def card_reason(reason: r.CardReason | None) -> str:
             return ""
         case c.Quoted() | c.Because():
             return cause(reason)
+        case r.OthersThere(by, free_below):
+            return f"{by}; {option_to_take(free_below)} takes it all the same"
         case r.LostByJobs(jobs):
             return f"{len(jobs)} different jobs lost it ({listing(jobs)})"
         case r.JobsFailedThere(jobs, cleared):

@@ -193,6 +193,7 @@ class Answers(Struct):
         """Yield what of the job file's own keys changed, which a live run does not take up."""
         for key, was, now in (
             ("gpus", self.plan.selection, plan.selection),
+            ("free_below", self.plan.free_below, plan.free_below),
             ("limits", self.plan.limits, plan.limits),
             ("notify", self.plan.notify, plan.notify),
         ):

@@ -303,6 +303,7 @@ def _of_one_job(choices: Choices) -> Choices:
         per_gpu=choices.per_gpu,
         simulate=choices.simulate,
         share_busy=choices.share_busy,
+        free_below=choices.free_below,
         explain=choices.explain,
     )
 

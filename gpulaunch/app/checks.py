@@ -182,6 +182,8 @@ def short_ladders(jobs: Sequence[Job]) -> Iterator[str]:
 def _asked_for(plan: Plan, options: RunOptions, run_id: str) -> CardPool:
     """Return the cards that `--gpus` or the file asks for."""
     choices = options.choices
+    if choices.free_below is None and options.engine in (None, LOCAL):
+        choices = replace(choices, free_below=plan.free_below)
     asked = choices.gpus if choices.gpus is not None else plan.selection
     try:
         return setup_of(options.engine or LOCAL).open_pool(asked, choices, os.environ, run_id)

@@ -54,15 +54,23 @@ def with_status(run: Callable[[], int], say: Say) -> int:
 
 
 def pool_asked_for(
-    name: str, count: int | None, gpus: str | None, simulate: int | None, share_busy: bool | None
+    name: str,
+    count: int | None,
+    gpus: str | None,
+    simulate: int | None,
+    share_busy: bool | None,
+    free_below: str | None,
 ) -> tuple[CardPool, int]:
     """Return the cards to choose from, and how many are wanted: as many as --gpus names, else one.
 
     `name`: of the command. Raises UsageError where there are not so many.
     """
     from gpulaunch.engines.pool import open_pool, require
+    from gpulaunch.free_below import parse_free_below
 
-    pool = open_pool(gpus, simulate, os.environ, f"{name}-{os.getpid()}", bool(share_busy))
+    line = parse_free_below(free_below) if free_below else None
+    run = f"{name}-{os.getpid()}"
+    pool = open_pool(gpus, simulate, os.environ, run, bool(share_busy), line)
     if count is None:
         count = 1 if pool.selection.count is None else pool.selection.count
     require(pool, count)

@@ -98,6 +98,7 @@ def _the_line(
     gpus: str | None,
     simulate: int | None,
     share_busy: bool | None,
+    free_below: str | None,
     run: str | None,
     recorded: bool,
 ) -> NoReturn:
@@ -112,7 +113,7 @@ def _the_line(
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
-    pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy)
+    pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below)
     if gpus is not None and pool.here:
         _say(describe_taken(count, pool.selection, pool.here))
     if container is None:

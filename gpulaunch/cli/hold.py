@@ -99,6 +99,7 @@ def _hold(
     gpus: str | None,
     simulate: int | None,
     share_busy: bool | None,
+    free_below: str | None,
 ) -> int:
     """Take the cards and keep them; return the exit status."""
     from gpulaunch.app.guard import Held
@@ -111,7 +112,7 @@ def _hold(
         raise UsageError("--for takes a time like 90m or 4h, and found none at all")
     if not printable(name):
         raise UsageError("--name: expected at most 60 bytes that can be printed")
-    pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy)
+    pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy, free_below)
     single = Single(pool, Demand(gpus=count), wait, os.environ, _say)
     cards, descriptors = single.take()
     hold = NamedHold(name, None if seconds is None else time.time() + seconds)

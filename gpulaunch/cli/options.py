@@ -51,6 +51,21 @@ class HoursOfTheWeek(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
+class MemoryLine(click.ParamType[str]):
+    """What `--free-below` takes, as it was typed: `2GB`, `5%` or `2GB,5%`."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from gpulaunch.free_below import parse_free_below
+
+        try:
+            parse_free_below(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 def run_options_of(given: Mapping[str, Any]) -> RunOptions:
     """Return the options of a run from click's parsed values, by name; others are passed over."""
     from gpulaunch.app.options import RunOptions
@@ -194,10 +209,17 @@ _SHARE_BUSY = click.option(
     default=None,
     help="Also take cards that others' processes use.",
 )
-pool_options = _options(gpus_option, simulate_option, _SHARE_BUSY)
+_FREE_BELOW = click.option(
+    "--free-below",
+    type=MemoryLine(),
+    metavar="MEMORY",
+    help="A card with less in use, by nobody known or by a desktop, is free: 2GB, 5% (512MiB,1%).",
+)
+_TAKING = (_SHARE_BUSY, _FREE_BELOW)
+pool_options = _options(gpus_option, simulate_option, *_TAKING)
 """Which cards, for commands that start something new."""
 pool_options_again = _options(
-    gpus_option, _simulate(0, "Pretend N cards; 0: the real ones again."), _SHARE_BUSY
+    gpus_option, _simulate(0, "Pretend N cards; 0: the real ones again."), *_TAKING
 )
 """Which cards, for commands that go on with a run."""
 container_options = _options(

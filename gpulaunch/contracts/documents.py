@@ -308,6 +308,7 @@ class MachineCard(TypedDict):
     health: Annotated[str, "ok, or what is wrong, in words"]
     simulated: Annotated[bool, "whether it is a pretend one"]
     state: Annotated[str | None, "what keeps a launcher off though nobody holds it, in words"]
+    option: Annotated[str | None, "the option with which a launcher takes it all the same"]
     outside: Annotated[str, "the inherited mask that leaves it out; empty: it is in"]
 
 

@@ -34,7 +34,7 @@ from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.facts import GpuChanged
 from gpulaunch.core.model import AttemptId, Demand, Gpu
-from gpulaunch.core.reasons import CardReason
+from gpulaunch.core.reasons import CardReason, OthersThere
 
 HANDED_OVER = 0.5
 """Seconds that the launcher to which a card was handed has it to itself before it is asked for."""
@@ -158,8 +158,9 @@ class Cards:
                 if card.tenure.since is None:
                     card.tenure.since = now
                 self._change(card, Away(Quoted(holder)))
-            case ev.Occupied(by):
-                self._change(card, InUse(Quoted(by), now + look.backoff))
+            case ev.Occupied(by, free_below):
+                whose = Quoted(by) if free_below is None else OthersThere(by, free_below)
+                self._change(card, InUse(whose, now + look.backoff))
                 look.backoff = min(look.backoff * 2, LAST_LOOK)
             case ev.Sick(text):
                 self._change(card, SetAside(Quoted(text)))

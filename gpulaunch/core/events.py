@@ -75,9 +75,14 @@ class Elsewhere(Struct, frozen=True):
 
 
 class Occupied(Struct, frozen=True):
-    """Processes that no launcher accounts for are on the card; nothing announces their end."""
+    """Processes that no launcher accounts for are on the card; nothing announces their end.
+
+    `free_below`: from so many bytes of it on, the card would count as free; 0: from none, but it
+    could be shared; None: no option would have it taken.
+    """
 
     by: str
+    free_below: int | None = None
 
 
 class Sick(Struct, frozen=True):

@@ -79,7 +79,18 @@ class JobsFailedThere(Struct, frozen=True):
     cleared: int
 
 
-CardReason: TypeAlias = Because | Quoted | LostByJobs | JobsFailedThere
+class OthersThere(Struct, frozen=True):
+    """Processes or memory that no launcher accounts for, as the driver names them.
+
+    `free_below`: from so many bytes of it on, the card would count as free; 0: from none, but it
+    could be shared.
+    """
+
+    by: str
+    free_below: int = 0
+
+
+CardReason: TypeAlias = Because | Quoted | OthersThere | LostByJobs | JobsFailedThere
 
 
 class CardAside(Struct, frozen=True):

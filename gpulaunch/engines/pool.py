@@ -16,6 +16,7 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
 from gpulaunch.errors import NoCardsError, UsageError
+from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.lease import scope_of
@@ -41,8 +42,8 @@ class CardPool(Struct, frozen=True):
     """The cards of a run: `gpus`, at most `limit` of them at once (None: all).
 
     `style` spells the mask. `here` are all cards that could be selected; `notes` what a person
-    should know at the start. `engine`: one that queues gives cards by itself, and none is known
-    here.
+    should know at the start. `share_busy` and `free_below`: as in `gpus.machine.is_free`. `engine`:
+    one that queues gives cards by itself, and none is known here.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,6 +55,7 @@ class CardPool(Struct, frozen=True):
     driver: str | None = None
     notes: tuple[str, ...] = ()
     share_busy: bool = False
+    free_below: FreeBelow | None = None
     engine: str = LOCAL
 
     @property
@@ -91,6 +93,7 @@ def open_pool(
     environ: Mapping[str, str],
     run_id: str,
     share_busy: bool = False,
+    free_below: FreeBelow | None = None,
 ) -> CardPool:
     """Find the machine's cards and return those that the run may use.
 
@@ -122,6 +125,7 @@ def open_pool(
         notes=notes,
         # Inside a job of gpulaunch, the outer job's own processes may use the card as well.
         share_busy=share_busy or bool(scope_of(environ)),
+        free_below=free_below,
     )
 
 

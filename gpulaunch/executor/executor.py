@@ -34,6 +34,7 @@ from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.manager import Manager, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
 from gpulaunch.executor.worker_handle import WorkerPlan
+from gpulaunch.free_below import parse_free_below
 from gpulaunch.gpus.visible import MASK, ORDER
 
 T = TypeVar("T")
@@ -58,7 +59,8 @@ class GpuExecutor(Executor):
     `initializer(*initargs)` is called once in each worker before its first item.
     `max_tasks_per_child`: items (of `map`: chunks) after which a worker is replaced.
     `wait`: seconds to wait for a first card; None: for ever, as `gpulaunch run` does.
-    `share_busy`: use cards on which processes run that hold no lease.
+    `share_busy`: use cards on which processes run that hold no lease. `free_below`: memory that
+    nobody is named for, and desktop programs, count from there on: "2GB", "5%".
     `cpus`: threads for numerical libraries; None: the card's share of the CPUs.
     `env`: variables for the workers beside this process's own; None removes one.
 
@@ -94,6 +96,7 @@ class GpuExecutor(Executor):
         max_tasks_per_child: int | None = None,
         wait: float | None = None,
         share_busy: bool = False,
+        free_below: str | None = None,
         cpus: int | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> None:
@@ -116,7 +119,7 @@ class GpuExecutor(Executor):
         )
         _hook()
         self._pid = os.getpid()
-        self._manager = Manager(_pool(gpus, simulate, environ, share_busy), plan)
+        self._manager = Manager(_pool(gpus, simulate, environ, share_busy, free_below), plan)
         # Once the executor is collected, waiting items are still done; then the cards go back.
         self._manager.asked_by = _Asker(self, _undertaker().put)
         self._manager.asked_by.manager = self._manager
@@ -253,6 +256,7 @@ def _pool(
     simulate: int | None,
     environ: Mapping[str, str],
     share_busy: bool,
+    free_below: str | None,
 ) -> CardPool:
     if isinstance(gpus, int):
         _at_least_one(gpus=gpus)
@@ -260,7 +264,12 @@ def _pool(
     else:
         spec = gpus if isinstance(gpus, str) else str([*gpus])
     try:
-        pool = open_pool(spec, simulate, environ, f"executor-{secrets.token_hex(4)}", share_busy)
+        line = parse_free_below(free_below) if free_below else None
+    except ValueError as error:
+        raise UsageError(f"free_below={free_below!r}: {error}") from None
+    run = f"executor-{secrets.token_hex(4)}"
+    try:
+        pool = open_pool(spec, simulate, environ, run, share_busy, line)
     except SelectionError as error:
         raise UsageError(f"gpus={gpus!r}: {error.text}") from None
     if not pool.size:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
@@ -18,8 +19,10 @@ from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.lease import holders, scope_of
-from gpulaunch.gpus.machine import CardReading, Machine, is_free
+from gpulaunch.gpus.machine import CardReading, Machine, is_free, usual_line
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
+from gpulaunch.text import size
+from gpulaunch.wording import option_to_take
 
 
 def examine(
@@ -78,8 +81,15 @@ def cards(machine: Machine, seen: Mapping[str, CardReading]) -> Iterator[DoctorF
         where = f"GPU {gpu.index} ({gpu.name})"
         if look.sick:
             yield DoctorFinding("error", f"{where}: {look.sick}", "gpulaunch leaves it out")
-        elif busy := is_free(look):
-            yield DoctorFinding("note", f"{where} is in use: {getattr(busy, 'by', busy)}")
+        elif isinstance(busy := is_free(look), Occupied):
+            yield DoctorFinding("note", f"{where} is in use: {busy.by}", _taking(busy))
+        if look.windows:
+            yield DoctorFinding(
+                "note",
+                f"{where}: Windows draws on it, and the driver names none of its programs (WSL)",
+                f"less than {size(usual_line(look))} of nobody's memory counts as none there;"
+                " free_below: in the job file, or --free-below, sets another line",
+            )
         for note in look.notes:
             yield DoctorFinding("warning", f"{where}: {note}")
         if look.persistence is False:
@@ -94,6 +104,12 @@ def cards(machine: Machine, seen: Mapping[str, CardReading]) -> Iterator[DoctorF
                 f"{where}: compute mode {look.compute_mode}: one process at a time",
                 "`nvidia-smi -c DEFAULT` where jobs are to share it (per_gpu)",
             )
+
+
+def _taking(busy: Occupied) -> str:
+    if busy.free_below is None:
+        return ""
+    return f"{option_to_take(busy.free_below)} takes it all the same"
 
 
 def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Iterator[DoctorFinding]:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.events import Occupied
+from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import CardReading, Fault, Machine, Process, is_free
 from gpulaunch.gpus.mask import InheritedPool
 from gpulaunch.gpus.names import Holder
+from gpulaunch.wording import option_to_take
 
 if TYPE_CHECKING:
     from gpulaunch.contracts.documents import CardHold, CardUser, MachineCard
@@ -57,8 +58,15 @@ def usable(
         "health": "; ".join(filter(None, (look.sick, *look.notes))) or "ok",
         "simulated": gpu.simulated,
         "state": unfit.by if isinstance(unfit, Occupied) else None,
+        "option": _option(unfit),
         "outside": outside,
     }
+
+
+def _option(unfit: Occupied | Sick | None) -> str | None:
+    if not isinstance(unfit, Occupied) or unfit.free_below is None:
+        return None
+    return option_to_take(unfit.free_below)
 
 
 def _hold(holder: Holder | None) -> CardHold | None:

@@ -8,21 +8,26 @@ Sizes in bytes. None means that the driver did not answer; nothing unknown becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
+from gpulaunch.free_below import FreeBelow
 from gpulaunch.text import size
 
-MIB = 2**20
-ALLOWED = 512 * MIB
+MIB, GIB = 2**20, 2**30
+GB = 10**9
+USUAL = FreeBelow(512 * MIB, 1.0)
+"""Below this a card counts as free, unless `free_below` says otherwise."""
+WINDOWS = 2 * GIB
+"""What Windows' own desktop may have of a card, at most a quarter of it, for the same."""
 SLACK = 64 * MIB
 
-# As nvidia-smi types them: computing, graphics (a desktop), computing through MPS.
-ProcessKind: TypeAlias = Literal["C", "G", "M"]
+# As nvidia-smi types them: computing, graphics (a desktop), both, computing through MPS.
+ProcessKind: TypeAlias = Literal["C", "G", "C+G", "M"]
 
 
 class Fault(Struct, frozen=True):
@@ -80,7 +85,8 @@ class CardReading(Struct, frozen=True):
     could not be asked at all: the card may be well, and is to be looked at again.
 
     `utilization` in per cent, `temperature` in degrees Celsius, `power` in watts.
-    `used` leaves out what the driver reserves for itself where it tells the two apart.
+    `used` leaves out what the driver reserves for itself where it tells the two apart. `windows`:
+    the card draws Windows' desktop (WSL), of which the driver names no process and no memory.
     """
 
     uuid: str
@@ -97,6 +103,14 @@ class CardReading(Struct, frozen=True):
     power: float | None = None
     unanswered: Mapping[str, str] = field(default_factory=dict)
     unasked: str = ""
+    windows: bool = False
+
+    @property
+    def unnamed(self) -> int | None:
+        """Bytes in use that no process is named for; None where the driver does not say."""
+        if self.used is None:
+            return None
+        return self.used - sum(entry.memory or 0 for entry in self.processes)
 
 
 LookCallback: TypeAlias = Callable[[CardReading], object]
@@ -108,10 +122,14 @@ def memory_free(gpu: Gpu, look: CardReading) -> int:
     return look.free if look.free is not None else gpu.memory - (look.used or 0)
 
 
-def is_free(look: CardReading, share_busy: bool = False) -> Occupied | Sick | None:
+def is_free(
+    look: CardReading, share_busy: bool = False, free_below: FreeBelow | None = None
+) -> Occupied | Sick | None:
     """Return why no job may start on the card; None if one may.
 
-    `share_busy` accepts strangers' processes and memory, never a sick card.
+    `share_busy` accepts strangers' processes and memory, never a sick card. `free_below`: memory
+    that nobody is named for, and desktop programs that compute as well, count only from there on
+    (None: from where they usually do).
     """
     if look.sick:
         return Sick(look.sick)
@@ -119,21 +137,68 @@ def is_free(look: CardReading, share_busy: bool = False) -> Occupied | Sick | No
         return Occupied(look.unasked)
     if share_busy:
         return None
-    if strangers := computing(look):
-        return Occupied("; ".join(str(entry) for entry in strangers))
-    if look.used is None or look.total is None:
+    line = _line(look, free_below)
+    if strangers := [entry for entry in computing(look) if not _is_desktop(entry, look, line)]:
+        return _occupied_by(strangers, look)
+    if line is None or look.unnamed is None or look.unnamed < line:
         return None
-    used = look.used - sum(entry.memory or 0 for entry in look.processes)
-    if used >= max(ALLOWED, look.total // 100):
-        return Occupied(f"{size(used)} are in use there by nobody that the driver names")
-    return None
+    return Occupied(_by_nobody(look.unnamed, look), _would_do(look.unnamed, look))
 
 
-def drained(before: CardReading, look: CardReading) -> bool:
+def _line(look: CardReading, free_below: FreeBelow | None) -> int | None:
+    """Return the bytes below which others' memory counts as none; None where nobody can tell."""
+    if look.total is None:
+        return None
+    return usual_line(look) if free_below is None else free_below.of(look.total)
+
+
+def usual_line(look: CardReading) -> int:
+    """Return the bytes below which others' memory counts as none where nobody set them."""
+    total = look.total or 0
+    usual = USUAL.of(total)
+    return max(usual, min(WINDOWS, total // 4)) if look.windows else usual
+
+
+def _is_desktop(entry: Process, look: CardReading, line: int | None) -> bool:
+    """Tell whether a computing process is a desktop program with little memory.
+
+    Where the driver does not tell its memory, that is among what nobody is named for.
+    """
+    memory = look.unnamed if entry.memory is None else entry.memory
+    return entry.kind == "C+G" and line is not None and memory is not None and memory < line
+
+
+def _occupied_by(strangers: Sequence[Process], look: CardReading) -> Occupied:
+    said = [str(entry) for entry in strangers]
+    if any(entry.kind != "C+G" for entry in strangers) or look.unnamed is None:
+        return Occupied("; ".join(said), 0)
+    if any(entry.memory is None for entry in strangers):
+        said.append(f"{size(look.unnamed)} are in use there, and the driver does not say by which")
+    most = max([look.unnamed, *(entry.memory or 0 for entry in strangers)])
+    return Occupied("; ".join(said), _would_do(most, look))
+
+
+def _by_nobody(memory: int, look: CardReading) -> str:
+    if look.windows:
+        return f"{size(memory)} are in use there by Windows or others: the driver names nobody"
+    return f"{size(memory)} are in use there by nobody that the driver names"
+
+
+def _would_do(memory: int, look: CardReading) -> int:
+    """Return a `free_below` that lets so much memory pass; 0 where it is much of the card.
+
+    It has whole GB and some room, so that it is the same as the memory moves a little.
+    """
+    enough = (memory + memory // 10) // GB * GB + GB
+    return enough if enough * 2 <= (look.total or 0) else 0
+
+
+def drained(before: CardReading, look: CardReading, free_below: FreeBelow | None = None) -> bool:
     """Tell whether the card's memory is back to what it was before the attempt.
 
-    The attempt's processes are gone by then: a process seen alive on the card is a stranger, and
-    its memory is not the attempt's.
+    The attempt's processes are gone by then: a process that was there before, or is seen alive on
+    the card, is a stranger's, and its memory is not the attempt's. Where a desktop is on the card
+    whose memory the driver does not tell, a card that counts as free is drained as well.
     """
     if look.unasked:
         return False
@@ -143,7 +208,29 @@ def drained(before: CardReading, look: CardReading) -> bool:
     arrived = [entry for entry in look.processes if entry.pid not in known and entry.command]
     if any(entry.memory is None for entry in arrived):
         return True  # the newcomer's memory is unknown; `is_free` will name the process
-    return look.used - sum(entry.memory or 0 for entry in arrived) <= before.used + SLACK
+    others = [*arrived, *(entry for entry in look.processes if entry.pid in known)]
+    rest = look.used - sum(entry.memory or 0 for entry in others)
+    was = before.used - sum(entry.memory or 0 for entry in before.processes)
+    if rest <= was + SLACK:
+        return True
+    line = _line(look, free_below)
+    return hides_a_desktop(look) and line is not None and rest < line
+
+
+def not_drained(look: CardReading, seconds: float) -> Occupied | Sick:
+    """Return what is wrong with a card whose memory was not back after so many seconds.
+
+    It is unfit, unless a desktop is there whose memory the driver does not tell: that may have
+    grown, and the card is to be looked at again.
+    """
+    if hides_a_desktop(look) and look.unnamed is not None:
+        return Occupied(_by_nobody(look.unnamed, look), _would_do(look.unnamed, look))
+    return Sick(f"its memory was not given back within {seconds:.0f} s of its last job")
+
+
+def hides_a_desktop(look: CardReading) -> bool:
+    """Tell whether a desktop is on the card whose memory the driver does not tell."""
+    return look.windows or any("G" in each.kind and each.memory is None for each in look.processes)
 
 
 def computing(look: CardReading) -> tuple[Process, ...]:

@@ -129,19 +129,22 @@ def look(answer: Answer) -> CardReading:
         temperature=number(answer.get("temperature")),
         power=None if (milliwatts := number(answer.get("power"))) is None else milliwatts / 1000,
         unanswered={name: error["text"] for name, error in errors.items()},
+        windows=answer.get("windows") is True,
     )
 
 
 def processes(answer: Answer) -> tuple[Process, ...]:
-    """Return each process once; one that is listed under several kinds counts as computing."""
-    kinds: tuple[ProcessKind, ...] = ("G", "M", "C")
-    found = {
-        entry["pid"]: Process(
-            entry["pid"], kind, number(entry["memory"]), entry.get("user"), entry.get("command")
-        )
-        for kind in kinds
-        for entry in answer.get(f"processes_{kind}", ())
-    }
+    """Return each process once; one that draws and computes is listed by the driver as both."""
+    kinds: tuple[ProcessKind, ...] = ("G", "C", "M")
+    found: dict[int, Process] = {}
+    for kind in kinds:
+        for entry in answer.get(f"processes_{kind}", ()):
+            pid, memory = entry["pid"], number(entry["memory"])
+            before = found.get(pid)
+            both: ProcessKind = "C+G" if kind == "C" and before else kind
+            if memory is None and before:
+                memory = before.memory
+            found[pid] = Process(pid, both, memory, entry.get("user"), entry.get("command"))
     return tuple(found[pid] for pid in sorted(found))
 
 

@@ -148,6 +148,7 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
     fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
     fields.ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    fields.answer["windows"] = draws_windows(nvml, handle)
     return fields.answer
 
 
@@ -201,6 +202,18 @@ def memory_v2(nvml: Any, handle: Any) -> Answer:
 def memory_v1(nvml: Any, handle: Any) -> Answer:
     info = nvml.nvmlDeviceGetMemoryInfo(handle)
     return {"total": info.total, "free": info.free, "used": info.used}
+
+
+def draws_windows(nvml: Any, handle: Any, wsl: str = "/dev/dxg") -> bool:
+    """Tell whether the card draws Windows' desktop, as under WSL.
+
+    There the driver says by which of Windows' models it drives the card (nvidia-container-toolkit
+    issue 271); Linux' own knows none. Where it fails to say, the device file that WSL has counts.
+    """
+    try:
+        return bool(nvml.nvmlDeviceGetCurrentDriverModel(handle) == nvml.NVML_DRIVER_WDDM)
+    except (nvml.NVMLError, OSError):
+        return os.path.exists(wsl)
 
 
 def processes(nvml: Any, handle: Any, kind: str) -> list[Callable[[], list[Answer]]]:

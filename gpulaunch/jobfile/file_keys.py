@@ -1,5 +1,5 @@
-"""The file's own keys (name, gpus, per_gpu, limits, notify, engine, defaults), and how any mapping
-of fields is checked against their kinds: right ones converted, mistakes added.
+"""The file's own keys (name, gpus, free_below, per_gpu ...), and how any mapping of fields is
+checked against their kinds: right ones converted, mistakes added.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.core.selection import ALL, Selection, parse_selection
+from gpulaunch.free_below import EXPECTED, parse_free_below
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import engines
 from gpulaunch.jobfile.fields import (
@@ -25,7 +26,10 @@ from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import Plain, YamlNode
 from gpulaunch.jobfile.values import found
 
-TOP = ("name", "gpus", "per_gpu", "limits", "notify", "engine", "defaults", "jobs")
+TOP = (
+    *("name", "gpus", "free_below", "per_gpu"),
+    *("limits", "notify", "engine", "defaults", "jobs"),
+)
 
 
 class FileKeys:
@@ -37,6 +41,7 @@ class FileKeys:
         self.mistakes = mistakes
         self.name = ""
         self.selection: Selection = ALL
+        self.free_below: str | None = None
         self.per_gpu = 1
         self.limits: dict[str, int] = {}
         self.notify: tuple[Target, ...] = ()
@@ -51,6 +56,7 @@ class FileKeys:
                 self.mistakes.add((key,), _unknown(key), key=True)
         self.name = self._one("name", c.run_name, None) or c.clean_name(stem) or "jobs"
         self.selection = self._one("gpus", _selection, ALL)
+        self.free_below = self._one("free_below", _free_below, None)
         self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
         self.limits = self._one("limits", _limits, {})
         self.notify = self._one("notify", targets, ())
@@ -99,6 +105,12 @@ def _selection(value: Plain) -> Selection:
     return parse_selection(c.scalar(value, "all, a number of cards, or a list like [0, 2]"))
 
 
+def _free_below(value: Plain) -> str:
+    text = c.scalar(value, EXPECTED)
+    parse_free_below(text)
+    return text
+
+
 def _limits(value: Plain) -> dict[str, int]:
     if not isinstance(value, dict):
         raise FieldError(
@@ -113,7 +125,7 @@ def _limits(value: Plain) -> dict[str, int]:
 
 # ── fields of a job, or of defaults: ────────────────────────────────────────────────────────────
 
-OF_THE_FILE = frozenset({"notify", "limits", "defaults", "jobs"})
+OF_THE_FILE = frozenset({"free_below", "notify", "limits", "defaults", "jobs"})
 """Keys that may stand only beside `jobs:`."""
 
 

@@ -142,4 +142,5 @@ def load_text(
         source=source,
         sources=tuple(context.sources),
         held=held,
+        free_below=top.free_below,
     )

@@ -25,9 +25,10 @@ from gpulaunch.text import several, size
 class Plan(Struct, frozen=True, dict=True):
     """A job file, read, expanded and checked.
 
-    `selection` is what `gpus:` says. `limits` are the tokens of `uses:`; `notify` is whom the run
-    tells. `path` is the file, None for text from elsewhere. `sources` is what its `foreach`
-    rest on. `held`: jobs that are left out for now, as what they wait for may still come.
+    `selection` is what `gpus:` says, `free_below` what its own key says, as typed. `limits` are the
+    tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
+    elsewhere. `sources` is what its `foreach` rest on. `held`: jobs that are left out for now, as
+    what they wait for may still come.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Plan(Struct, frozen=True, dict=True):
     notify: tuple[Target, ...] = ()
     sources: tuple[ForeachSource, ...] = ()
     held: tuple[str, ...] = ()
+    free_below: str | None = None
 
     @property
     def text(self) -> bytes:

@@ -54,6 +54,7 @@ def schema() -> dict[str, Any]:
         "properties": {
             "name": _described(f.any_of(f.TEXT, f.NULL), "name"),
             "gpus": _described(f.any_of(f.LIST, f.COUNT, f.NULL), "pool"),
+            "free_below": _described(f.any_of(f.TEXT, f.NULL), "free_below"),
             "per_gpu": _described(f.any_of(f.SOME, f.NULL), "per_gpu"),
             "limits": _described(
                 {"type": ["object", "null"], "additionalProperties": f.SOME}, "limits"
@@ -84,6 +85,8 @@ def _described(found: f.Schema, name: str) -> f.Schema:
 
 DESCRIPTIONS = {
     "pool": "Which cards: all, how many (any), or a list of indices or UUIDs. --gpus overrides.",
+    "free_below": "Memory below which a card counts as free, of nobody that the driver names or of"
+    " desktop programs: 2GB, 5%, or 2GB,5%, the larger (512MiB,1%). --free-below overrides.",
     "limits": "Named tokens that jobs hold with uses:, and how many of each there are.",
     "notify": "Whom the run tells, and when: to: an address, or run: a command.",
     "name": "Unique after expansion, at most 200 bytes. Items' labels are appended where needed.",
@@ -147,6 +150,7 @@ DESCRIPTIONS = {
 OF_FILE = {
     "name": "name: nanobodies",
     "gpus": "gpus: [0, 2]",
+    "free_below": "free_below: 2GB",
     "per_gpu": "per_gpu: 2",
     "limits": "limits: {msa_server: 1}",
     "notify": 'notify: {to: "env:LAB_CHANNEL", "on": [finish, first_failure]}',

@@ -25,7 +25,7 @@ class Choices(Struct, frozen=True):
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
     are patterns of job names. `follow`: the inputs of `foreach` are looked at again as they change,
     files once they have been still for `settle` seconds. `between`: hours as `gpulaunch.hours`
-    reads them, `always`: all.
+    reads them, `always`: all. `free_below`: memory as `gpulaunch.free_below` reads it.
     """
 
     gpus: str | None = None
@@ -33,6 +33,7 @@ class Choices(Struct, frozen=True):
     per_gpu: int | None = None
     simulate: int | None = None
     share_busy: bool | None = None
+    free_below: str | None = None
     fail_fast: bool | None = None
     max_failures: int | None = None
     breaker: int | None = None
@@ -55,7 +56,7 @@ class Choices(Struct, frozen=True):
 
     def elsewhere(self) -> Choices:
         """Return the choices that hold where another engine than `local` has the cards."""
-        local = replace(self, simulate=None, share_busy=None)
+        local = replace(self, simulate=None, share_busy=None, free_below=None)
         named = self.gpus is not None and parse_selection(self.gpus).which is not None
         return replace(local, gpus=None) if named else local
 

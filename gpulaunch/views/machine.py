@@ -38,7 +38,7 @@ def _state(card: MachineCard) -> tuple[str, str]:
         return words.visible(card["health"]), "bold red"
     if card["lease"]:
         return "held" if card["hold"] else "leased", "cyan"
-    return ("in use", "yellow") if card["users"] or card["state"] else ("free", "green")
+    return ("in use", "yellow") if card["state"] else ("free", "green")
 
 
 def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
@@ -50,6 +50,8 @@ def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
         yield words.visible(card["state"]), ""
     for user in card["users"]:
         yield _user(user), ""
+    if card["option"] and not card["lease"]:
+        yield f"{card['option']} takes it all the same", "dim"
     yield words.visible(card["uuid"]), "dim"
 
 

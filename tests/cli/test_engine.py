@@ -150,6 +150,7 @@ def test_what_slurm_is_not_told_is_said(launcher: Launcher) -> None:
     {
         ("--simulate", "2"): "--simulate does not go with --engine slurm",
         ("--share-busy",): "--share-busy does not go with --engine slurm",
+        ("--free-below", "2GB"): "--free-below does not go with --engine slurm",
         ("--wait", "1h"): "--wait does not go with --engine slurm",
         ("--slurm", "--array=0-3"): "--slurm: --array cannot be set here",
         ("--slurm", "-o x"): "--slurm: --output cannot be set here",

@@ -60,7 +60,8 @@ def test_what_was_left_out_runs_when_all_is_asked_for_and_from_then_on(launcher:
 
 def test_each_option_is_kept_and_can_be_overridden(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: bad, run: exit 1}]")
-    begun = "--fail-fast --breaker 3 --pin warn --share-busy --per-gpu 2 --explain --no-preload"
+    begun = "--fail-fast --breaker 3 --pin warn --share-busy --free-below 2GB,5%"
+    begun += " --per-gpu 2 --explain --no-preload"
     assert launcher("run", "jobs.yaml", "--simulate", "1", *begun.split()).status == 1
     kept = {
         "simulate": 1,
@@ -68,6 +69,7 @@ def test_each_option_is_kept_and_can_be_overridden(launcher: Launcher) -> None:
         "breaker": 3,
         "pin": "warn",
         "share_busy": True,
+        "free_below": "2GB,5%",
         "per_gpu": 2,
         "explain": True,
         "preload": False,
@@ -76,7 +78,8 @@ def test_each_option_is_kept_and_can_be_overridden(launcher: Launcher) -> None:
     assert launcher("retry").status == 1
     assert choices(launcher) == kept
     then = (
-        "--no-fail-fast --breaker 0 --pin fail --no-share-busy --per-gpu 1 --no-explain --preload"
+        "--no-fail-fast --breaker 0 --pin fail --no-share-busy --free-below 3GB --per-gpu 1"
+        " --no-explain --preload"
     )
     assert launcher("retry", "--simulate", "2", *then.split()).status == 1
     assert choices(launcher) == {
@@ -85,6 +88,7 @@ def test_each_option_is_kept_and_can_be_overridden(launcher: Launcher) -> None:
         "breaker": 0,
         "pin": "fail",
         "share_busy": False,
+        "free_below": "3GB",
         "per_gpu": 1,
         "explain": False,
         "preload": True,
@@ -99,7 +103,7 @@ def test_a_number_of_failures_takes_the_place_of_the_first_one() -> None:
 
 
 def test_another_engine_takes_over_a_number_of_cards_and_no_names() -> None:
-    here = Choices(gpus="[0,1]", simulate=4, share_busy=True, pin="warn")
+    here = Choices(gpus="[0,1]", simulate=4, share_busy=True, free_below="2GB", pin="warn")
     assert here.elsewhere() == Choices(pin="warn")
     assert Choices(gpus="2").elsewhere() == Choices(gpus="2")
 

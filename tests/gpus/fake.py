@@ -65,7 +65,7 @@ class FakeDriver:
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
         retiring remap_pending remap_failed utilization temperature power power_limit throttled
-        events`, and
+        events driver_model` (0: Windows', as under WSL), and
         `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
         `processes` or `register`. `events` has the bits of what the card can announce, `registers`
         of what the driver then takes.
@@ -103,10 +103,18 @@ class FakeDriver:
     def process(
         self, card: int | str, pid: int, memory: int | None = None, kind: str = "C"
     ) -> None:
-        """A process on a card (or "0.1", an instance): kind C computes, G draws, M is MPS's."""
+        """A process on a card (or "0.1", an instance): kind C computes, G draws, M is MPS's.
+
+        `C+G` does both: the driver lists it among the ones and the others.
+        """
         told = -1 if memory is None else memory
-        self._processes.append((f"process.{card}", {"kind": kind, "pid": pid, "memory": told}))
+        for each in kind.split("+"):
+            self._processes.append((f"process.{card}", {"kind": each, "pid": pid, "memory": told}))
         self._write()
+
+    def wsl(self, index: int, used: int) -> str:
+        """Add or change a card that Windows draws on: no process is named, no number is told."""
+        return self.card(index, used=used, driver_model=0, minor=None, utilization=None)
 
     def no_processes(self) -> None:
         self._processes.clear()

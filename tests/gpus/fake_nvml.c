@@ -325,6 +325,13 @@ int nvmlDeviceGetCurrentClocksEventReasons(dev d, u64 *out) {
 int nvmlDeviceGetComputeMode(dev d, u32 *out) { return number_of(d, "compute_mode", out); }
 int nvmlDeviceGetPersistenceMode(dev d, u32 *out) { return number_of(d, "persistence", out); }
 
+/* What only the driver under Windows and WSL knows: 0 is WDDM, which draws a desktop. */
+int nvmlDeviceGetDriverModel_v2(dev d, u32 *current, u32 *pending) {
+    int code = number_of(d, "driver_model", current);
+    *pending = *current;
+    return code;
+}
+
 int nvmlDeviceGetRetiredPagesPendingStatus(dev d, u32 *out) {
     return number_of(d, "retiring", out);
 }

@@ -15,10 +15,11 @@ import pytest
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
+from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.names import command_of
-from gpulaunch.gpus.probe import is_the_same_here
+from gpulaunch.gpus.probe import draws_windows, is_the_same_here
 from gpulaunch.gpus.visible import style_for
 from gpulaunch.loop import Loop
 from tests.gpus.fake import GIB, MIB, FakeDriver
@@ -273,7 +274,7 @@ def test_a_foreign_process_is_named(fake_driver: FakeDriver, client: ProbeClient
         busy = is_free(one(client, gpu))
         stranger.kill()
     user = pwd.getpwuid(os.getuid()).pw_name
-    assert busy == Occupied(f"{user} (pid {stranger.pid}, 41 GiB): sleep 60")
+    assert busy == Occupied(f"{user} (pid {stranger.pid}, 41 GiB): sleep 60", 0)
 
 
 def test_an_unknown_pid_and_an_untold_memory_make_the_card_busy(
@@ -296,8 +297,27 @@ def test_graphics_alone_is_not_busy(fake_driver: FakeDriver, client: ProbeClient
     assert is_free(one(client, gpu)) is None
     fake_driver.process(0, pid=999_999, memory=690 * MIB, kind="C")
     look = one(client, gpu)
-    assert [process.kind for process in look.processes] == ["C"]
-    assert isinstance(is_free(look), Occupied)
+    assert [process.kind for process in look.processes] == ["C+G"]
+    assert is_free(look) is None  # less than one per cent of the card
+    assert isinstance(is_free(look, free_below=FreeBelow(600 * MIB)), Occupied)
+
+
+def test_a_card_of_windows_is_told_by_the_driver_s_model(
+    fake_driver: FakeDriver, client: ProbeClient, gpu: Gpu
+) -> None:
+    assert not one(client, gpu).windows
+    fake_driver.card(0, driver_model=0)
+    assert one(client, gpu).windows
+    fake_driver.card(0, driver_model=1)  # TCC: it draws nothing
+    assert not one(client, gpu).windows
+
+
+def test_the_device_of_wsl_counts_where_the_driver_does_not_say(tmp_path: Path) -> None:
+    import pynvml
+
+    assert not draws_windows(pynvml, None, wsl=str(tmp_path / "dxg"))
+    (tmp_path / "dxg").touch()
+    assert draws_windows(pynvml, None, wsl=str(tmp_path / "dxg"))
 
 
 @pytest.mark.parametrize(

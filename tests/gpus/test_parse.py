@@ -60,12 +60,19 @@ def test_the_cuda_version(version: int | None, read: str | None) -> None:
     assert parse.cuda_version({"cuda": version}) == read
 
 
-def test_a_process_listed_twice_is_one_that_computes() -> None:
+@pytest.mark.parametrize(
+    ("listed", "kind"), [("G", "G"), ("C", "C"), ("GC", "C+G"), ("GCM", "M"), ("CM", "M")]
+)
+def test_a_process_listed_twice_is_one(listed: str, kind: str) -> None:
     entry = {"pid": 7, "memory": 1, "user": None, "command": None}
-    (process,) = parse.processes(
-        {"processes_G": [entry], "processes_C": [entry], "processes_M": [entry]}
-    )
-    assert process.kind == "C"
+    (process,) = parse.processes({f"processes_{each}": [entry] for each in listed})
+    assert (process.kind, process.memory) == (kind, 1)
+
+
+def test_memory_that_one_list_tells_is_known() -> None:
+    told, untold = ({"pid": 7, "memory": memory} for memory in (5, None))
+    (process,) = parse.processes({"processes_G": [told], "processes_C": [untold]})
+    assert (process.kind, process.memory) == ("C+G", 5)
 
 
 def test_an_empty_answer_is_a_look_that_knows_nothing() -> None:

@@ -45,8 +45,8 @@ def test_a_field_of_jobs_beside_jobs_or_in_defaults_is_told_where_it_goes() -> N
     assert [line.partition(": ")[2] for line in mistakes_of(text)] == [
         "timeout: a field of jobs: it goes into a job, or into defaults: for all of them",
         "foreach: a field of jobs: it goes into a job, which is an entry of the list jobs:",
-        "tasks: unknown key; did you mean jobs? (known: defaults, engine, gpus, jobs, limits, name,"
-        " notify, per_gpu)",
+        "tasks: unknown key; did you mean jobs? (known: defaults, engine, free_below, gpus, jobs,"
+        " limits, name, notify, per_gpu)",
         "defaults.command: unknown key",
         "defaults.walltime: unknown key; did you mean timeout?",
         "jobs[0].limits: belongs beside jobs:, for the whole run",

@@ -39,7 +39,14 @@ from gpulaunch.gpus.lease import (
     take,
 )
 from gpulaunch.gpus.lease_client import EntrustedLeases
-from gpulaunch.gpus.machine import CardReading, LookCallback, drained, is_free, memory_free
+from gpulaunch.gpus.machine import (
+    CardReading,
+    LookCallback,
+    drained,
+    is_free,
+    memory_free,
+    not_drained,
+)
 from gpulaunch.gpus.names import NameHeldError
 from gpulaunch.loop import Loop
 
@@ -101,7 +108,7 @@ class CardLeases:
         self._loop = loop
         self._post = post
         self._probe = pool.probe(loop)
-        self._share_busy = pool.share_busy
+        self._share_busy, self._free_below = pool.share_busy, pool.free_below
         self._user = user or LeaseUser()
         self._scope = scope_of(environ)
         # The leases that this run has. Their descriptors are closed while the server keeps them.
@@ -188,7 +195,7 @@ class CardLeases:
     def _looked(self, uuid: str, lease: Lease, look: CardReading) -> None:
         if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
             return
-        if unfit := is_free(look, self._share_busy):
+        if unfit := is_free(look, self._share_busy, self._free_below):
             self._refuse(uuid, unfit)
             return
         self._before[uuid] = look
@@ -415,12 +422,11 @@ class CardLeases:
             return
         if look.sick:
             self._refuse(uuid, events.Sick(look.sick))
-        elif drained(self._before[uuid], look):
+        elif drained(self._before[uuid], look, self._free_below):
             self._draining.discard(uuid)
             self._post(events.Drained(uuid, memory_free(self._gpus[uuid], look)))
         elif self._loop.now() >= until:
-            why = f"its memory was not given back within {DRAIN_TIMEOUT:.0f} s of its last job"
-            self._refuse(uuid, events.Sick(why))
+            self._refuse(uuid, not_drained(look, DRAIN_TIMEOUT))
         else:
             self._loop.call_after(
                 "drain:" + uuid, DRAIN_PAUSE, lambda: self._look_again(uuid, lease, until)

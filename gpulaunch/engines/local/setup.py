@@ -11,6 +11,7 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import UsageError
+from gpulaunch.free_below import parse_free_below
 from gpulaunch.journal.choices import Choices
 from gpulaunch.text import several
 
@@ -27,7 +28,8 @@ def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) 
 def open_pool(
     spec: str | Selection | None, choices: Choices, environ: Mapping[str, str], run: str
 ) -> CardPool:
-    return pools.open_pool(spec, choices.simulate, environ, run, bool(choices.share_busy))
+    line = parse_free_below(choices.free_below) if choices.free_below else None
+    return pools.open_pool(spec, choices.simulate, environ, run, bool(choices.share_busy), line)
 
 
 def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:

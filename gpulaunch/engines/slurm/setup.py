@@ -22,6 +22,7 @@ def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) 
     for given, name, why in (
         (choices.simulate, "--simulate", "pretend cards are this machine's"),
         (choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
+        (choices.free_below, "--free-below", "which cards are in use, Slurm knows"),
         (choices.per_gpu, "--per-gpu", "Slurm gives a job whole cards"),
         (wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
     ):
