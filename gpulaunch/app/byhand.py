@@ -177,7 +177,7 @@ def prepared(
     """
     job = asked.job
     home = _fresh(asked.source.directory, job.name)
-    place = strict.placed(job, _place(asked, home, gpus))
+    place = _place(asked, home, gpus)
     log = home.log(AttemptId(job.name, asked.attempt))
     log.touch(0o600)
     step = next_step(asked.source.ledger, job)

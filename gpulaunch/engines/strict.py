@@ -3,9 +3,9 @@
 It combines the cards' device nodes (`gpus.nodes`) with what keepers can do here, and sets how the
 mask is spelt. It hides nothing itself.
 
-A strict job's mask names its cards by UUID: CUDA numbers only the cards whose node it can open, so
-the job's only card is 0 to it, whatever its index in nvidia-smi is outside (as under Slurm's
-device cgroups, and in containers).
+CUDA, and NVML, number only the cards whose node they can open: the job's only card is 0 to it,
+whatever its index in nvidia-smi is outside (as under Slurm's device cgroups, and in containers). So
+a strict job's mask counts its own cards, which programs read that know no UUIDs.
 
 None of this is for a job in a container: docker and podman show it its own cards alone, and the
 other engines refuse it (`jobfile.containers.why_not`). Their client stands outside, where hidden
@@ -41,8 +41,13 @@ def hides(job: Job) -> bool:
 
 
 def placed(job: Job, place: AttemptPlace) -> AttemptPlace:
-    """Return the place with the mask's style that a strict job needs; others unchanged."""
-    return replace(place, style="uuid") if hides(job) else place
+    """Return the place with the mask's style that a strict job needs; others unchanged.
+
+    Only for an attempt from which the others' nodes are hidden: elsewhere these numbers are other
+    cards'.
+    """
+    by_number = hides(job) and job.visible != "uuid"
+    return replace(place, style="own") if by_number else place
 
 
 def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
@@ -36,11 +37,25 @@ def pool(machine: Machine, environ: Mapping[str, str]) -> InheritedPool:
     """
     mask = environ.get(MASK)
     if mask is not None:
-        return masked(machine, mask, environ.get(ORDER, ""))
+        return masked(_counted(machine, mask, environ), mask, environ.get(ORDER, ""))
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         if given := environ.get(name):
             return by_slurm(machine, name, given)
     return InheritedPool(machine.gpus)
+
+
+def _counted(machine: Machine, mask: str, environ: Mapping[str, str]) -> Machine:
+    """Return the machine with those cards alone that the mask's numbers count.
+
+    A strict job of gpulaunch has numbers from 0 for its own cards. They may be read where NVML
+    still names the others, and are told by not being its cards' indices.
+    """
+    names = environ.get("GPULAUNCH_GPU_UUID", "").split(",")
+    own = tuple(gpu for gpu in machine.gpus if gpu.uuid in names)
+    if not own or not environ.get("GPULAUNCH_LEASED") or mask.startswith(("GPU-", "MIG-")):
+        return machine
+    numbers, _ = ordinals(mask)
+    return machine if {gpu.index for gpu in own}.issuperset(numbers) else replace(machine, gpus=own)
 
 
 def masked(machine: Machine, mask: str, order: str) -> InheritedPool:

@@ -20,7 +20,9 @@ MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 MANY = 64
-Style: TypeAlias = Literal["index", "uuid"]
+Style: TypeAlias = Literal["index", "uuid", "own"]
+"""How a mask names cards: by NVML's index, by UUID, or by number among the job's own, where the
+others' device nodes are absent."""
 
 
 def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[str, str]:
@@ -36,7 +38,10 @@ def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[
         return {MASK: ",".join(str(beyond + gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
     if style == "uuid" or any(gpu.mig for gpu in gpus):
         return {MASK: ",".join(gpu.uuid for gpu in gpus)}
-    return {MASK: ",".join(str(gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
+    indices = [gpu.index for gpu in gpus]
+    if style == "own":
+        indices = [sorted(indices).index(index) for index in indices]
+    return {MASK: ",".join(map(str, indices)), ORDER: PCI_ORDER}
 
 
 def style_for(machine: Machine) -> tuple[Style, str]:

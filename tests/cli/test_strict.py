@@ -56,7 +56,7 @@ JOBS = f"""
     jobs:
       - name: one-{{{{n}}}}
         matrix: {{n: [1, 2]}}
-        run: 'echo $GPULAUNCH_GPU_INDEX $CUDA_VISIBLE_DEVICES; {LOOK}'
+        run: 'echo $GPULAUNCH_GPU_INDEX $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER; {LOOK}'
       - name: both
         gpus: 2
         run: {LOOK}
@@ -79,14 +79,47 @@ def test_a_job_without_its_mask_has_its_own_cards_and_no_other(here: Here) -> No
         first, names, text = launcher.log(f"one-{n}").splitlines()
         index = int(first.split()[0])
         minor = 1 - index
-        # By UUID: a program that sees one card alone numbers it from 0.
-        assert first.split()[1].startswith(f"GPU-{index:08x}-")
+        # A program that sees one card alone numbers it from 0.
+        assert first.split()[1:] == ["0", "PCI_BUS_ID"]
         assert names == f"{shared} /dev/nvidia{minor} /dev/nvidiactl"
         assert text == f"nvidia{minor}"
     every = f"{shared} /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl\nnvidia0\nnvidia1\n"
     assert launcher.log("both") == every
     assert launcher.log("none").splitlines()[0] == f"{shared} /dev/nvidiactl"
     assert launcher.log("open") == every
+
+
+SHOWN = "echo $GPULAUNCH_GPU_INDEX $CUDA_VISIBLE_DEVICES"
+
+
+def test_uuids_are_there_for_who_wants_them(here: Here) -> None:
+    launcher = here()
+    job = "{name: a, gpus: 2, isolation: strict, visible: uuid, run: echo $CUDA_VISIBLE_DEVICES}"
+    launcher.file("jobs.yaml", f"jobs: [{job}]")
+    assert launcher("run", "jobs.yaml").status == 0
+    assert [name[:12] for name in launcher.log("a").split(",")] == ["GPU-00000000", "GPU-00000001"]
+
+
+def test_by_hand_nothing_is_hidden_and_the_mask_counts_the_machines_cards(here: Here) -> None:
+    launcher = here()
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, isolation: strict, run: '{SHOWN}'}}]")
+    assert launcher("run", "jobs.yaml", "--gpus", "1,").status == 0
+    assert launcher.log("a") == "1 0\n"
+    assert launcher("exec", "--job", "a", "--gpus", "1,").out == "1 1\n"
+
+
+def test_a_launcher_inside_a_strict_job_has_that_jobs_cards(here: Here) -> None:
+    launcher = here()
+    uuid = "echo $GPULAUNCH_GPU_UUID"
+    inner = f"{sys.executable} -m gpulaunch exec -- sh -c '{uuid}'"
+    launcher.file(
+        "jobs.yaml", f"jobs:\n  - name: a\n    isolation: strict\n    run: {uuid}; {inner}\n"
+    )
+    for index in range(2):
+        done = launcher("run", "jobs.yaml", "--new", "--gpus", f"{index},")
+        assert done.status == 0, done.err + launcher.log("a")
+        outer, *said, own = launcher.log("a").splitlines()
+        assert own == outer, said
 
 
 def test_pretend_cards_have_no_nodes_and_real_ones_are_hidden(here: Here) -> None:

@@ -19,10 +19,12 @@ CONTAINED = replace(STRICT, container=Container("lab/tool"))
 CARD = Gpu("GPU-1", 1, "0000:02:00.0", "NVIDIA H100", 80 << 30, minor=77)
 
 
-def test_a_strict_jobs_mask_is_by_uuid() -> None:
-    place = AttemptPlace((CARD,), "index", "run/1", 1)
-    assert strict.placed(STRICT, place) == replace(place, style="uuid")
-    assert strict.placed(ENV, place) is place
+def test_a_strict_jobs_mask_counts_its_own_cards_unless_it_wants_uuids() -> None:
+    for style in ("index", "uuid"):  # the latter: some card of the machine does not open
+        place = AttemptPlace((CARD,), style, "run/1", 1)
+        assert strict.placed(STRICT, place) == replace(place, style="own")
+        assert strict.placed(ENV, place) is place
+        assert strict.placed(replace(STRICT, visible="uuid"), place) is place
 
 
 def test_only_a_strict_job_has_something_hidden() -> None:

@@ -127,6 +127,35 @@ def test_in_a_cgroup_that_opens_some_cards_numbers_count_those_alone() -> None:
     assert indices(pool(opened, {"CUDA_VISIBLE_DEVICES": "0,1"})) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("own", "mask", "meant"),
+    [
+        ([1], "0", [1]),  # a strict job's own card, counted from 0
+        ([0], "0", [0]),
+        ([1, 2], "0,1", [1, 2]),
+        ([1, 2], "1,0", [2, 1]),
+        ([3], "3", [3]),  # any other job's, by the machine's index
+        ([2, 3], "3", [3]),
+    ],
+)
+def test_inside_a_job_numbers_mean_its_own_cards(
+    own: list[int], mask: str, meant: list[int]
+) -> None:
+    here = machine()
+    inside = {
+        "GPULAUNCH_LEASED": "run/a.1",
+        "GPULAUNCH_GPU_UUID": ",".join(here.gpus[n].uuid for n in own),
+        "CUDA_VISIBLE_DEVICES": mask,
+    }
+    assert indices(pool(here, inside)) == meant
+
+
+def test_a_strict_jobs_numbers_are_read_beside_mig_instances() -> None:
+    here = machine(2, mig=1)
+    inside = {"GPULAUNCH_LEASED": "r/a.1", "GPULAUNCH_GPU_UUID": here.gpus[1].uuid}
+    assert indices(pool(here, {**inside, "CUDA_VISIBLE_DEVICES": "0"})) == [1]
+
+
 def test_slurms_numbers_are_those_of_the_device_files() -> None:
     given = {"SLURM_JOB_GPUS": "0,3", "SLURM_STEP_GPUS": "0"}
     assert indices(pool(machine(), given)) == [3]

@@ -26,6 +26,24 @@ def test_the_mask_by_uuid() -> None:
     assert visible([card(3), card(1)], "uuid") == {"CUDA_VISIBLE_DEVICES": "GPU-3,GPU-1"}
 
 
+@pytest.mark.parametrize(
+    ("indices", "mask"), [((3,), "0"), ((1, 3), "0,1"), ((3, 1), "1,0"), ((5, 0, 7), "1,0,2")]
+)
+def test_where_no_other_card_opens_the_own_ones_are_counted(
+    indices: tuple[int, ...], mask: str
+) -> None:
+    assert visible([card(index) for index in indices], "own") == {
+        "CUDA_VISIBLE_DEVICES": mask,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def test_a_set_with_a_mig_instance_is_named_by_uuid_even_where_no_other_card_opens() -> None:
+    cards = [card(1), card(3, mig=True)]
+    assert visible(cards, "own") == {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-3"}
+    assert visible(simulated(2, "run"), "own", 8)["CUDA_VISIBLE_DEVICES"] == "8,9"
+
+
 def test_a_mig_instance_is_never_named_by_index() -> None:
     assert visible([card(3, mig=True)], "index") == {"CUDA_VISIBLE_DEVICES": "MIG-3"}
 
