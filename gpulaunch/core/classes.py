@@ -59,6 +59,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "gpu_busy": Policy("later", "yes", suspect=True),
         "no_gpu_seen": Policy("no", "no", suspect=True),
         "wrong_gpu": _NEVER,
+        "uuid_mask": _NEVER,
         "driver": _NEVER,
         "wrong_arch": Policy("no", "other_kind"),
         "wrong_build": _NEVER,

@@ -114,6 +114,10 @@ RAISED: tuple[Text, ...] = (
         r"|[Cc]heck the warnings above"
         r"|returned non-zero exit status",
     ),
+    _raised(  # vLLM, whose model is looked at in a process of its own
+        WRAPPER, r"Model architectures \[[^\]\n]{1,200}\] failed to be inspected\.", deep=True
+    ),
+    _raised(WRAPPER, r"^Error raised in subprocess:"),
     _raised("secondary", _NCCL_PEER),
     _raised("secondary", r"Please check rank \d{1,5} logs for faulty rank"),
     _raised("secondary", r"DataLoader worker \(pid\(s\)[^)\n]{0,200}\) exited unexpectedly"),
@@ -166,6 +170,15 @@ RAISED: tuple[Text, ...] = (
     _raised("wrong_arch", _ARCH),
     _raised(
         "wrong_cpu", r"built using AVX instructions, which your CPU|compiled to use \w{1,10} instr"
+    ),
+    # UUIDs in CUDA_VISIBLE_DEVICES, read as numbers, or (torch before 2.0, where the runtime's own
+    # is_available() is true) as no card at all.
+    _raised("uuid_mask", r"^invalid literal for int\(\) with base 10: '(?:GPU|MIG)-", "ValueError"),
+    _raised(
+        "uuid_mask",
+        r"^Attempting to deserialize object on CUDA device \d{1,4} but torch\.cuda\.device_count"
+        r"\(\) is 0\b",
+        r"RuntimeError",
     ),
     # The program on the card.
     _raised("device_mismatch", _ORDINAL),
