@@ -56,14 +56,42 @@ def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Findin
     if observer.quiet:
         return []
     found = report(plan)
-    for finding in found.findings[:most]:
-        observer.warn(str(finding))
-    if len(found.findings) > most:
-        more = len(found.findings) - most
-        observer.note(f"and {more:,} more warnings: gpulaunch check shows them all")
+    _warn_of(found.findings, observer, most)
     if found.note:
         observer.note(found.note)
     return list(found.findings)
+
+
+def warn_of_uuids(
+    plan: Plan,
+    pool: CardPool,
+    known: Sequence[Finding],
+    observer: Observer,
+    most: int = WARNINGS,
+) -> list[Finding]:
+    """Warn of what does not read UUIDs, where the pool's masks name them; return all findings.
+
+    `known`: findings that were warned of before the pool was known.
+    """
+    from gpulaunch.diagnose.lint import report
+
+    if observer.quiet or not pool.named_by_uuid:
+        return list(known)
+    fresh = [
+        finding
+        for finding in report(plan, by_uuid=pool.named_by_uuid).findings
+        if finding not in known
+    ]
+    _warn_of(fresh, observer, most)
+    return [*known, *fresh]
+
+
+def _warn_of(found: Sequence[Finding], observer: Observer, most: int) -> None:
+    for finding in found[:most]:
+        observer.warn(str(finding))
+    if len(found) > most:
+        more = len(found) - most
+        observer.note(f"and {more:,} more warnings: gpulaunch check shows them all")
 
 
 def looking_for(engine: str | None) -> Look:

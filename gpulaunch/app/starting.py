@@ -24,6 +24,7 @@ from gpulaunch.app.checks import (
     refuse_uncontainable,
     warn_of,
     warn_of_telling,
+    warn_of_uuids,
 )
 from gpulaunch.app.following import first_plan
 from gpulaunch.app.lookup import alive_of, with_needs
@@ -109,6 +110,7 @@ def start(
             lambda: refuse_uncontainable(plan, jobs, options),
             lambda: warn_of_telling(plan, looking, observer),
         )
+    found = warn_of_uuids(plan, pool, found, observer)
     observer.planned(Preview(plan, jobs, pool, found))
     setup_of(pool.engine).require_here(pool, os.environ)
     with metrics_port(options) as exporter, held_signals():

@@ -17,6 +17,7 @@ from gpulaunch.app.checks import (
     short_ladders,
     warn_of,
     warn_of_telling,
+    warn_of_uuids,
 )
 from gpulaunch.app.contained import chosen_engines
 from gpulaunch.app.observer import Preview
@@ -70,6 +71,8 @@ def check(
             lambda: pool_for(plan, plan.jobs, options, "check", terminal) if here else pool,
         )
         pool = asked
+        if pool is not None:
+            found = warn_of_uuids(plan, pool, found, terminal, most=sys.maxsize)
     if not here:
         for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)

@@ -64,6 +64,16 @@ class CardPool(Struct, frozen=True):
         return len(self.gpus) if self.limit is None else min(self.limit, len(self.gpus))
 
     @property
+    def named_by_uuid(self) -> frozenset[str]:
+        """The kinds of a job's `isolation` under which masks name UUIDs, whatever it asks for.
+
+        Strict jobs count their own cards, and MIG instances have no number in any case.
+        """
+        if any(gpu.mig for gpu in self.gpus):
+            return frozenset({"env", "strict"})
+        return frozenset({"env"} if self.style == "uuid" else ())
+
+    @property
     def queueing(self) -> bool:
         """True where the engine queues jobs, and places them by itself."""
         return self.engine != LOCAL

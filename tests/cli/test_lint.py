@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.launcher import Launcher
+from tests.gpus.fake import FakeDriver
 
 JOBS = "jobs: [{name: a, run: python x.py}]\n"
 
@@ -47,3 +48,17 @@ def test_without_findings_nothing_is_said(launcher: Launcher) -> None:
     launcher.file("x.py", 'device = "cuda:0"\n')
     result = launcher("check", "jobs.yaml", "--simulate", "1")
     assert "warning" not in result.err
+
+
+def test_what_reads_no_uuids_is_told_on_a_machine_with_mig_instances(
+    on_cards: Launcher, driver: FakeDriver
+) -> None:
+    driver.card(0)
+    on_cards.file("jobs.yaml", "jobs: [{name: a, run: vllm serve model || true}]\n")
+    assert "[mask-value]" not in on_cards("check", "jobs.yaml").err
+    driver.mig(0, 0)
+    checked = on_cards("check", "jobs.yaml", "--json")
+    assert checked.err.count("[mask-value]") == 1
+    (warning,) = json.loads(checked.out)["warnings"]
+    assert warning["rule"] == "mask-value"
+    assert on_cards("run", "jobs.yaml").err.count("[mask-value]") == 1

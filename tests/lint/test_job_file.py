@@ -84,6 +84,46 @@ jobs:
     assert "another job's card" in other.why
 
 
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [
+        ("visible: uuid", True),
+        ("visible: uuid, isolation: strict", True),
+        ("visible: uuid, gpus: 0", False),
+        ("isolation: strict", False),
+        ("gpus: 2", False),
+        ("container: vllm.sif", True),
+        ("container: {image: vllm, engine: apptainer}", True),
+        ("container: docker://vllm/vllm-openai, visible: uuid", False),
+    ],
+)
+def test_what_reads_no_uuids_is_found_where_the_job_s_mask_has_them(
+    job: str, found: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "vllm.sif").touch()
+    plan = plan_of(f"jobs: [{{name: a, run: vllm serve model, {job}}}]", base=tmp_path)
+    assert [one.rule for one in report(plan).findings] == ["mask-value"] * found
+
+
+def test_machines_whose_masks_have_uuids_are_told_apart_by_isolation() -> None:
+    plan = plan_of(
+        """
+        jobs:
+          - {name: a, run: vllm serve model}
+          - {name: b, run: vllm serve other, isolation: strict}
+        """
+    )
+    lines = [
+        [one.line for one in report(plan, by_uuid=kinds).findings]
+        for kinds in ((), ("env",), ("env", "strict"))
+    ]
+    assert lines == [[], [3], [3, 4]]
+    of_mig = plan_of('gpus: ["MIG-1"]\njobs: [{name: a, run: vllm serve model}]')
+    assert len(report(of_mig).findings) == 1
+    whole = plan_of('gpus: ["GPU-1"]\njobs: [{name: a, run: vllm serve model}]')
+    assert report(whole).findings == ()
+
+
 COMMANDS = {
     "python x --device cuda:1": "device-index",
     "python x --device=cuda:2": "device-index",

@@ -33,6 +33,66 @@ def test_the_message_tells_what_the_job_has_and_how_to_mend_it() -> None:
     )
 
 
+UUIDS = Given(gpus=1, uuid=True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "int(os.environ['CUDA_VISIBLE_DEVICES'])",
+        "[int(x) for x in os.environ['CUDA_VISIBLE_DEVICES'].split(',')]",
+        "list(map(int, os.getenv('CUDA_VISIBLE_DEVICES').split(',')))",
+        "int(os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')[0])",
+        "ids = os.environ['CUDA_VISIBLE_DEVICES'].split(',')\nphysical = int(ids[rank])",
+        "mask = os.environ['CUDA_VISIBLE_DEVICES']\nfor x in mask.split(','):\n    int(x.strip())",
+        "from vllm import LLM",
+        "import vllm.entrypoints",
+        "subprocess.run(['vllm', 'serve', model])",
+    ],
+)
+def test_what_reads_the_mask_as_numbers_is_found_where_it_has_uuids(code: str) -> None:
+    (found,) = in_python(f"import os, subprocess\n{code}\n", UUIDS)
+    assert found.rule == "mask-value"
+    assert "UUID" in found.why
+    assert in_python(f"import os, subprocess\n{code}\n") == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "[x for x in os.environ['CUDA_VISIBLE_DEVICES'].split(',')]",
+        "len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))",
+        "[int(x) for x in os.environ['SIZES'].split(',')]",
+        "list(map(str, os.environ['CUDA_VISIBLE_DEVICES'].split(',')))",
+        "for x in os.environ['CUDA_VISIBLE_DEVICES'].split(','): pass\nfor x in sizes: int(x)",
+        "from mine.vllm import LLM",
+        "from .vllm import LLM",
+        "import vllm_stub",
+    ],
+)
+def test_what_reads_uuids_as_well_is_not_found(code: str) -> None:
+    assert in_python(f"import os\n{code}\n", UUIDS) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("vllm serve model", 1),
+        ("HF_HOME=/x /opt/bin/vllm serve model --port 1", 1),
+        ("python -m vllm.entrypoints.openai.api_server --model m", 1),
+        ("python3 -m vllm", 1),
+        ("pip install vllm", 0),
+        ("python serve.py --engine vllm", 0),
+        ("cd vllm && python serve.py", 0),
+        ("docker run --gpus all vllm/vllm-openai serve", 0),
+    ],
+)
+def test_vllm_on_a_command_line_is_found_where_the_mask_has_uuids(script: str, found: int) -> None:
+    of_uuids = [one for one in in_shell(script, UUIDS) if one.rule == "mask-value"]
+    assert len(of_uuids) == found
+    assert "mask-value" not in rules(in_shell(script))
+
+
 @pytest.mark.parametrize("cards", range(4))
 def test_a_card_is_there_where_the_job_has_more_than_its_number(cards: int) -> None:
     assert len(in_python('x.to("cuda:2")', Given(gpus=cards))) == (cards <= 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -61,15 +61,27 @@ def alike(job: Job) -> object:
     return tuple(_SCRIPTS.findall(text)), job.cwd, job.shell
 
 
-def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
-    """Return what these jobs have, each kind once."""
+def given(jobs: Iterable[Job], by_uuid: Collection[str]) -> list[Given]:
+    """Return what these jobs have, each kind once.
+
+    `by_uuid`: kinds of isolation under which the machine's masks name UUIDs.
+    """
     kinds = set()
     for job in jobs:
         strict, shares = job.isolation == "strict", job.demand.share
-        kinds.add((job.demand.gpus, strict or by_uuid or job.visible == "uuid", strict, shares))
+        kinds.add((job.demand.gpus, _named_by_uuid(job, by_uuid), strict, shares))
     return [
         Given(gpus, uuid, strict, shares=shares) for gpus, uuid, strict, shares in sorted(kinds)
     ]
+
+
+def _named_by_uuid(job: Job, by_uuid: Collection[str]) -> bool:
+    if not job.demand.gpus:
+        return False
+    if job.container is not None:  # the others show the job's cards alone, without a mask
+        engine, image = job.container.engine, job.container.image
+        return engine in ("apptainer", "singularity") or (not engine and image.endswith(".sif"))
+    return job.visible == "uuid" or job.isolation in by_uuid
 
 
 def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellScan:

@@ -153,6 +153,8 @@ class Masks:
                 if before == "cuda:" and len(parent.values) == 2:
                     yield node.value, wording.mask_as_index()
         elif isinstance(node.func, ast.Name) and node.func.id == "int" and len(node.args) == 1:
+            if self._reads_part(node.args[0]):
+                yield node, wording.mask_as_numbers()
             if not self._reads_mask(node.args[0]):
                 return
             outer = self.tree.parents.get(node)
@@ -162,6 +164,10 @@ class Masks:
             else:
                 for suspect in wording.mask_as_number():
                     yield node, suspect
+        elif self.tree.dotted(node.func) == "map" and len(node.args) == 2:
+            numbers = last_name(node.args[0]) == "int"
+            if numbers and self._reads_parts(node.args[1]):
+                yield node, wording.mask_as_numbers()
 
     def _reads_mask(self, node: ast.expr) -> bool:
         """Tell whether a value is the mask itself, no part of it."""
@@ -174,6 +180,34 @@ class Masks:
             whole = self.tree.dotted(node.func)
             return whole in ("os.environ.get", "os.getenv") and self._is(node.args[0], MASK)
         return False
+
+    def _reads_part(self, node: ast.expr) -> bool:
+        """Tell whether a value is one part of the mask: `mask.split(",")[0]`, a loop's name."""
+        if isinstance(node, ast.Call) and last_name(node.func) == "strip":
+            return isinstance(node.func, ast.Attribute) and self._reads_part(node.func.value)
+        if isinstance(node, ast.Subscript):
+            return self._reads_parts(node.value)
+        if not isinstance(node, ast.Name):
+            return False
+        bound = self.tree.bound.get(node.id)
+        if bound is not None and not isinstance(bound, ast.Name):
+            return self._reads_part(bound)
+        looped = [value for name, value in self.tree.iterated if name == node.id]
+        return bool(looped) and all(map(self._reads_parts, looped))
+
+    def _reads_parts(self, node: ast.expr) -> bool:
+        """Tell whether a value is the list of the mask's parts."""
+        if isinstance(node, ast.Name):
+            bound = self.tree.bound.get(node.id)
+            return (
+                bound is not None and not isinstance(bound, ast.Name) and self._reads_parts(bound)
+            )
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "split"
+            and self._reads_mask(node.func.value)
+        )
 
 
 def _passed_on(tree: PythonTree) -> frozenset[str]:

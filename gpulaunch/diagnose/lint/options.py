@@ -74,6 +74,8 @@ def check(
         yield from _without_the_mask(words)
     if suspect := _whole_memory(words):
         yield 0, suspect
+    if (at := _numbers_alone(words)) is not None:
+        yield at, wording.reads_no_uuids(words[at] or "")
     launcher = _launcher(words)
     for at, option, value in settings(words):
         if option in _ASKED_OF_SLURM:
@@ -97,6 +99,16 @@ def _whole_memory(words: Words) -> Suspect | None:
         return None
     told = any(option == name for _, name, _ in settings(words))
     return None if told else wording.whole_memory(program, option)
+
+
+def _numbers_alone(words: Words) -> int | None:
+    """Return where the name of a program stands that reads the mask's parts as numbers, vLLM."""
+    for at, word in enumerate(words[:12]):
+        name = (word or "").rpartition("/")[2]
+        behind_m = at and words[at - 1] == "-m"
+        if name == "vllm" if not behind_m else name.partition(".")[0] == "vllm":
+            return at if at == 0 or behind_m else None
+    return None
 
 
 def is_textual(program: str) -> bool:

@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 from msgspec.structs import replace
 
-from gpulaunch.diagnose.lint import devices, options, shell, spread
+from gpulaunch.diagnose.lint import devices, options, shell, spread, wording
 from gpulaunch.diagnose.lint.finding import Placed, Suspect, option_name
 from gpulaunch.diagnose.lint.masks import Masks
 from gpulaunch.diagnose.lint.scan import FileScan, Module
@@ -28,7 +28,7 @@ _WORTH = (
 )
 # fmt: on
 _SPEAKS = re.compile(
-    r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|docker|podman|apptainer|singularity|\.to\(|spawn|\.system\(",
+    r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|vllm|docker|podman|apptainer|singularity|\.to\(|spawn|\.system\(",
     re.I,
 )
 """A file without any of these has nothing to find, whatever its tree."""
@@ -71,6 +71,8 @@ def suspects_in(code: str) -> Iterator[Suspect]:
 def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
     masks = Masks(tree)
     for node in tree.nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom) and _imports_vllm(node):
+            yield node, wording.reads_no_uuids("vllm")
         if not isinstance(node, _WORTH):
             continue
         for at, suspect in devices.check(tree, node):
@@ -78,6 +80,12 @@ def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
                 yield from _reached(tree, node, at, suspect)
         yield from spread.check(tree, node)
         yield from masks.check(node)
+
+
+def _imports_vllm(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and (node.module or "").partition(".")[0] == "vllm"
+    return any(name.name.partition(".")[0] == "vllm" for name in node.names)
 
 
 def _reached(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 from msgspec import Struct
@@ -28,25 +28,30 @@ class LintReport(Struct, frozen=True):
 
 
 def report(
-    plan: Plan, jobs: Sequence[Job] | None = None, budget: ReadBudget | None = None
+    plan: Plan,
+    jobs: Sequence[Job] | None = None,
+    budget: ReadBudget | None = None,
+    by_uuid: Collection[str] = (),
 ) -> LintReport:
     """Return what in jobs' commands and scripts does not suit their cards; by default all jobs'.
 
     In the order of the files, the job file first; and what was left out because of the budget.
+    `by_uuid`: as for `jobs.given`.
     """
     budget = budget or ReadBudget()
-    looking = _PlanScan(plan, Files(os.getcwd(), budget))
+    looking = _PlanScan(plan, Files(os.getcwd(), budget), by_uuid)
     found = looking.all(plan.jobs if jobs is None else jobs)
     note = f"not every script was looked at: {budget.why}" if budget.why else ""
     return LintReport(tuple(found), note)
 
 
 class _PlanScan:
-    def __init__(self, plan: Plan, files: Files) -> None:
+    def __init__(self, plan: Plan, files: Files, by_uuid: Collection[str]) -> None:
         self.plan = plan
         self.files = files
         self.follow = Follow(files)
-        self.by_uuid = any("-" in name for name in plan.selection.which or ())
+        mig = any(name.startswith("MIG-") for name in plan.selection.which or ())
+        self.by_uuid = ("env", "strict") if mig else by_uuid
         self.comments = "gpulaunch:" in plan.source.text
         self.seen: set[object] = set()
 

@@ -219,6 +219,21 @@ def mask_as_number() -> tuple[Suspect, Suspect]:
     )
 
 
+def mask_as_numbers() -> Suspect:
+    """For a mask of which each part is read as a number."""
+    return replace(mask_as_number()[1], why=f"{MASK} is read as numbers, and has UUIDs here")
+
+
+def reads_no_uuids(shown: str) -> Suspect:
+    """For a program that is known to read the mask's parts as numbers."""
+    return Suspect(
+        "mask-value",
+        f"{shown} reads {MASK} as numbers, and has UUIDs here, by which it fails (vllm#41848)",
+        "leave out visible: uuid; where a MIG instance is named so, give it whole cards (gpus:)",
+        uuids=True,
+    )
+
+
 def mask_as_index() -> Suspect:
     return Suspect(
         "mask-value",
