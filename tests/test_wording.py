@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from gpulaunch import wording
 from gpulaunch.core.causes import Because, ByCluster, Cause, ClusterCause, EndCause
 from gpulaunch.core.reasons import (
+    CardAway,
+    CardIs,
+    CardNow,
     CardReason,
+    CardsAre,
     JobReason,
+    NeedsCards,
+    OthersThere,
     RunReason,
     WaitReason,
 )
@@ -90,6 +96,40 @@ def test_every_reason_has_words(union: object, said: object) -> None:
             assert type(reason).__name__ not in text, "a value that was not worded"
 
         check()
+
+
+GB = 10**9
+ANN = CardAway("occupied", OthersThere("ann (pid 7): python"))
+
+
+def little(free_below: int) -> CardAway:
+    return CardAway("occupied", OthersThere("1 GiB are in use there by nobody", free_below))
+
+
+@pytest.mark.parametrize(
+    ("cards", "told"),
+    [
+        ([(0, ANN)], "GPU 0 is in use: ann (pid 7): python; --share-busy takes it all the same"),
+        ([(0, little(2 * GB))], "by nobody; --free-below 2GB takes it all the same"),
+        ([(0, ANN), (1, ANN)], "; --share-busy takes them all the same"),
+        ([(0, little(2 * GB)), (3, little(4 * GB))], "; --free-below 4GB takes them all the same"),
+        (
+            [(0, ANN), (1, little(2 * GB)), (2, CardIs("given_back"))],
+            "; --free-below 2GB takes GPU 1, --share-busy takes GPU 0 all the same",
+        ),
+        ([(0, CardAway("elsewhere", OthersThere("x"))), (1, CardIs("free"))], "GPU 1 is free"),
+    ],
+)
+def test_the_options_that_take_cards_are_told_once(
+    cards: list[tuple[int, CardNow]], told: str
+) -> None:
+    alike: dict[CardNow, list[int]] = {}
+    for index, state in cards:
+        alike.setdefault(state, []).append(index)
+    parts = tuple(CardsAre(tuple(some), state) for state, some in alike.items())
+    said = wording.job_reason(NeedsCards(1, 0, parts))
+    assert said.endswith(told)
+    assert said.count("all the same") <= 1
 
 
 def states(result_dir: Path) -> list[tuple[str, str, list[str]]]:

@@ -142,7 +142,9 @@ def device_files(machine: Machine, directory: str = "/dev") -> Iterator[DoctorFi
         return
     minors = sorted({gpu.minor for gpu in machine.gpus if gpu.minor is not None})
     paths = [f"{directory}/{name}" for name in ("nvidiactl", "nvidia-uvm")]
-    for path in paths + [f"{directory}/nvidia{minor}" for minor in minors]:
+    paths += [f"{directory}/nvidia{minor}" for minor in minors]
+    wsl = f"{directory}/dxg"  # one node for all cards, in the place of these
+    for path in [wsl] if not minors and os.path.exists(wsl) else paths:
         if not os.path.exists(path):
             advice = "`nvidia-modprobe -u -c=0` makes it; in a container, pass it in"
             yield DoctorFinding("warning", f"{path} does not exist", advice)

@@ -133,10 +133,10 @@ def hidden_from(gpus: Sequence[Gpu], nodes: Nodes) -> tuple[str, ...]:
 def why_not(gpu: Gpu, nodes: Nodes) -> str | None:
     """Return why a job cannot be given this card alone, in one line; None if it can."""
     where = f"GPU {gpu.index} ({gpu.uuid})"
-    if gpu.minor is None:
-        return f"{where}: the driver does not say which /dev/nvidiaN is this card's"
     if "/dev/dxg" in nodes.paths and f"/dev/nvidia{gpu.minor}" not in nodes.paths:
         return f"{where}: under WSL all cards are one node, /dev/dxg, and cannot be hidden singly"
+    if gpu.minor is None:
+        return f"{where}: the driver does not say which /dev/nvidiaN is this card's"
     for path in (f"/dev/nvidia{gpu.minor}", *SHARED):
         if path not in nodes.paths:
             return (

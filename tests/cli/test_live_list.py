@@ -141,11 +141,14 @@ def test_a_job_that_runs_is_as_the_file_has_it_from_its_next_attempt_on(
 
 def test_keys_of_the_whole_file_wait_for_the_next_resume(launcher: Launcher) -> None:
     with alive(launcher):
-        launcher.file("jobs.yaml", LIST.replace("    jobs:", "    limits: {x: 1}\n    jobs:"))
-        result = launcher("reload")
-        assert (
-            "limits: changed in the job file; the run has it so from its next resume" in result.err
+        launcher.file(
+            "jobs.yaml",
+            LIST.replace("    jobs:", "    limits: {x: 1}\n    free_below: 2GB\n    jobs:"),
         )
+        result = launcher("reload")
+        for key in ("limits", "free_below"):
+            told = f"{key}: changed in the job file; the run has it so from its next resume"
+            assert told in result.err
 
 
 def test_reload_and_resume_make_the_same_of_an_edited_file(

@@ -110,6 +110,13 @@ def test_env_may_not_set_the_mask() -> None:
         GpuExecutor(simulate=1, env={"CUDA_VISIBLE_DEVICES": "1"})
 
 
+def test_a_line_below_which_cards_are_free_is_read_as_in_a_job_file() -> None:
+    with pytest.raises(UsageError, match=r"free_below='lots': expected memory like 2GB"):
+        GpuExecutor(simulate=1, free_below="lots")
+    with GpuExecutor(simulate=1, free_below="2GB,5%") as executor:
+        assert executor.submit(int, "7").result(60) == 7
+
+
 def test_workers_may_share_a_card(tmp_path: Path) -> None:
     marks = [str(tmp_path / name) for name in "ab"]
     with GpuExecutor(simulate=1, per_gpu=2) as executor:

@@ -153,6 +153,14 @@ def test_device_files_that_are_missing_or_shut(
     assert "nvidia-modprobe" in missing.advice
 
 
+def test_under_wsl_one_device_file_is_for_all_cards(
+    fake_driver: FakeDriver, tmp_path: Path
+) -> None:
+    fake_driver.wsl(0, used=0)
+    (tmp_path / "dxg").touch()
+    assert list(doctor.device_files(find(fake_driver.environ), str(tmp_path))) == []
+
+
 def test_the_order_of_cards(fake_driver: FakeDriver) -> None:
     fake_driver.card(0, name="NVIDIA L40S")
     fake_driver.card(1)

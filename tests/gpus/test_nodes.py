@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import find
@@ -162,6 +163,8 @@ def test_a_card_that_cannot_be_told_apart_is_refused(machine: Path) -> None:
 def test_under_wsl_no_card_can_be_hidden(tmp_path: Path) -> None:
     write(tmp_path / "dev/dxg")
     assert "WSL" in str(why_not(card(0), look(str(tmp_path))))
+    unnumbered = replace(card(0), minor=None)  # as the driver has it there
+    assert "WSL" in str(why_not(unnumbered, look(str(tmp_path))))
 
 
 def test_a_machine_without_cards_has_nothing_to_hide(tmp_path: Path) -> None:

@@ -229,7 +229,8 @@ def reads_no_uuids(shown: str) -> Suspect:
     return Suspect(
         "mask-value",
         f"{shown} reads {MASK} as numbers, and has UUIDs here, by which it fails (vllm#41848)",
-        "leave out visible: uuid; where a MIG instance is named so, give it whole cards (gpus:)",
+        "leave out visible: uuid, give it whole cards where these are MIG instances (gpus:), or run"
+        " its image with docker or podman where that is apptainer",
         uuids=True,
     )
 
