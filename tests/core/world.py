@@ -712,6 +712,12 @@ class World:
             side.inbox.append(Refused(uuid, Sick("its memory was not given back")))
             return
         place.dirty = False
+        if place.stranger and self.rng.random() < 0.3:  # a desktop, whose memory is not told
+            place.granted = False
+            place.holder = None
+            self._hand_over(place)
+            side.inbox.append(Refused(uuid, Occupied("3 GiB are in use there", 4 * 10**9)))
+            return
         side.inbox.append(Drained(uuid, self._free(place)))
 
     def _start(self, process: Process) -> None:
