@@ -116,6 +116,17 @@ class FakeDriver:
         """Add or change a card that Windows draws on: no process is named, no number is told."""
         return self.card(index, used=used, driver_model=0, minor=None, utilization=None)
 
+    def hold(self, memory: dict[int, list[tuple[int, int]]]) -> None:
+        """On these cards there are these processes (PID, bytes) alone, and their memory is used."""
+        parts = {f"process.{index}" for index in memory}
+        self._processes = [one for one in self._processes if one[0] not in parts]
+        for index, there in memory.items():
+            self._parts[f"card.{index}"]["used"] = sum(took for _, took in there)
+            for pid, took in there:
+                what: dict[str, object] = {"kind": "C", "pid": pid, "memory": took}
+                self._processes.append((f"process.{index}", what))
+        self._write()
+
     def no_processes(self) -> None:
         self._processes.clear()
         self._write()
