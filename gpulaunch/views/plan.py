@@ -82,11 +82,9 @@ def _share_of(group: Sequence[Job], gpus: Sequence[Gpu]) -> str:
     most = max(demands, key=lambda demand: demand.promise)
     took = group[0].learned if most.kind is not None else 0
     if most.kind is not None and not took:
-        never = any(gpu.simulated for gpu in gpus)
-        known = (
-            "nothing is learned on simulated cards" if never else "it is not known what it takes"
-        )
-        return f"shares its card; as long as {known}, each has one alone"
+        if any(gpu.simulated for gpu in gpus):
+            return "shares its card; nothing is learned on simulated ones: each has one alone"
+        return "shares its card once it is known what it takes; until then each has one alone"
     learned = f" ({size(took)} at most in earlier runs)" if took else ""
     cards = [gpu for gpu in gpus if gpu.memory >= most.gpu_memory]
     fit = sharers(most, most.promise, cards) if cards else 0

@@ -133,6 +133,23 @@ def test_threads_are_the_cards_share_of_the_cpus(demand: Demand, expected: int) 
     assert threads(replace(JOB, demand=demand), MACHINE) == expected
 
 
+def test_threads_of_jobs_that_share_are_for_as_many_as_fit() -> None:
+    shared = replace(JOB, demand=Demand(per_gpu=0, share=True))
+    assert environment(shared, replace(PLACE, sharers=2))["OMP_NUM_THREADS"] == "2"
+    assert environment(shared, replace(PLACE, sharers=1))["OMP_NUM_THREADS"] == "4"
+
+
+def test_frameworks_that_take_a_whole_card_are_told_not_to_where_it_is_shared() -> None:
+    told = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    for demand in (Demand(per_gpu=0, share=True), Demand(per_gpu=2)):
+        env = environment(replace(JOB, demand=demand))
+        assert {name: env[name] for name in told} == told
+        own = environment(replace(JOB, demand=demand), base={"TF_FORCE_GPU_ALLOW_GROWTH": "false"})
+        assert own["TF_FORCE_GPU_ALLOW_GROWTH"] == "false", "what the user set wins"
+    for demand in (Demand(), Demand(gpus=0)):
+        assert not told.keys() & environment(replace(JOB, demand=demand)).keys()
+
+
 def test_caches_are_apart_per_card() -> None:
     one = environment()
     two = environment(place=replace(PLACE, gpus=(GPUS[3],)))

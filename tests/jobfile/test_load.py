@@ -392,3 +392,49 @@ def test_jobs_are_plain_values() -> None:
     job = job_of("run: x")
     assert replace(job, name="y").name == "y"
     assert hash(job.run) == hash("x")
+
+
+# ── Sharing a card ──────────────────────────────────────────────────────────────────────────────
+
+
+def demands_of(jobs: str, head: str = "") -> list[Demand]:
+    return [job.demand for job in plan_of(f"{{{head}jobs: [{jobs}]}}").jobs]
+
+
+def test_jobs_that_share_say_how_much_they_take_or_learn_it_by_entry() -> None:
+    sized, learned, plain, bounded = demands_of(
+        "{run: x, share: true, gpu_memory: 20GiB}, {run: x, share: true},"
+        " {run: x, gpu_memory: AUTO}, {run: x, share: true, per_gpu: 3, gpu_memory: auto}"
+    )
+    assert sized == Demand(gpu_memory=20 << 30, per_gpu=0, share=True)
+    assert learned == Demand(per_gpu=0, share=True, kind=1)
+    assert plain == Demand(kind=2), "it learns what must be free, and has its card alone"
+    assert bounded == Demand(per_gpu=3, share=True, kind=3)
+
+
+def test_the_files_own_per_gpu_bounds_those_that_share_and_1_bounds_nothing() -> None:
+    jobs = "{run: x, share: true}, {run: x, gpus: 0, share: true}"
+    assert [demand.per_gpu for demand in demands_of(jobs, "per_gpu: 4, ")] == [4, 1]
+    shared, none = demands_of(jobs, "per_gpu: 1, ")
+    assert (shared.per_gpu, none) == (0, Demand(gpus=0))
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "why"),
+    [
+        ("share: true, gpus: 2", "share", "what a job with gpus: 2 takes is not learned"),
+        ("gpu_memory: auto, gpus: 2", "gpu_memory", "what a job with gpus: 2 takes"),
+        ('share: true, service: {ready: "tcp:1"}', "share", "known only once it is over"),
+        ("share: perhaps", "share", "expected true or false, found 'perhaps'"),
+        ("gpu_memory: most", "gpu_memory", "expected a size with its unit"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_with_what_to_do(job: str, place: str, why: str) -> None:
+    (mistake,) = mistakes_of(f"jobs: [{{run: x, {job}}}]")
+    assert f"jobs[0].{place}: " in mistake
+    assert why in mistake
+
+
+def test_a_wide_job_may_share_by_a_number() -> None:
+    (demand,) = demands_of("{run: x, gpus: 2, share: true, gpu_memory: 1GiB}")
+    assert demand == Demand(2, 1 << 30, 0, share=True)

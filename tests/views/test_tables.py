@@ -22,6 +22,7 @@ from gpulaunch.gpus.names import Holder, NamedHold
 from gpulaunch.views.machine import print_gpus, print_runs
 from gpulaunch.views.plain import LinePrinter
 from gpulaunch.views.plan import print_plan
+from tests.core.world import GIB, pretend_gpus
 from tests.views.history import START, gpus
 from tests.views.screen import rendered
 
@@ -234,3 +235,23 @@ def test_a_pipe_gets_columns_however_long_one_of_them_is() -> None:
 def test_no_run_is_said_plainly() -> None:
     text = rendered(lambda c: print_runs(c, [], Instant(0, START)))
     assert text == "no run is alive on this machine"
+
+
+def test_a_group_that_shares_says_what_is_promised_what_was_learned_and_how_many_fit() -> None:
+    cards = pretend_gpus(2)
+
+    def line(*group: Job, gpus: Sequence[Gpu] = cards) -> str:
+        stream = io.StringIO()
+        print_plan(LinePrinter(stream, {}), "n", "2 cards", {}, group, gpus=gpus)
+        return stream.getvalue().splitlines()[3].strip()
+
+    sized = Job("a", "x", demand=Demand(gpu_memory=20 * GIB, per_gpu=0, share=True))
+    assert line(sized) == "shares its card: 20 GiB promised; 4 fit on a card"
+    bounded = replace(sized, demand=replace(sized.demand, per_gpu=2))
+    assert line(bounded) == "shares its card: 20 GiB promised; 2 fit on a card"
+    unknown = Job("a", "x", demand=Demand(per_gpu=0, share=True, kind=0))
+    assert line(unknown).startswith("shares its card once it is known what it takes")
+    learned = replace(unknown, learned=10 * GIB)
+    told = "shares its card: 12 GiB promised (10 GiB at most in earlier runs)"
+    assert line(learned) == f"{told}; 6 fit on a card"
+    assert line(learned, gpus=()) == told
