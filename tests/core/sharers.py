@@ -117,7 +117,7 @@ class CardShares:
         """What the run is told of what an attempt takes that has just started."""
         if job.demand.kind is None or rng.random() < 0.1:
             return []
-        usual = 2 + 3 * job.demand.kind
+        usual = 10 + 8 * job.demand.kind
         looks = sorted(rng.choice([1, usual, usual, 2 * usual]) * GIB for _ in range(2))
         return [MemoryPeaked(attempt, took) for took in looks]
 
