@@ -42,6 +42,7 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         _seconds(keeper["idle_timeout"]),
         _seconds(keeper["grace"] or 0.0),
         keeper.get("oom_kills") or "",
+        keeper.get("cgroup") or "",
         coded_text(keeper.get("term_by") or ""),
         _number(keeper.get("warn_signal")),
         _seconds(keeper.get("warn_before")),
@@ -163,7 +164,8 @@ class LaunchOrder:
     """A command as keepers read it, once its first field is read; `message` is the whole of it.
 
     `success_codes`, `outputs` and `kept_outputs`, which may be older than the attempt: what counts
-    as a success. `oom_kills`: the file that counts them. `term_by`: who sends TERM to all processes
+    as a success. `oom_kills`: the file that counts them. `cgroup`: the list of processes of the
+    cgroup that the job enters first; empty for none. `term_by`: who sends TERM to all processes
     here, if anybody does. `warn_signal`: sent `warn_before` seconds before the timeout. `hidden`:
     None without isolation. `item`: a worker's. `main`: how a job looks that does no exec.
 
@@ -181,6 +183,7 @@ class LaunchOrder:
         self.idle_timeout = fields.seconds()
         self.grace = fields.seconds() or 0.0
         self.oom_kills = fields.next()
+        self.cgroup = fields.next()
         self.term_by = fields.text()
         self.warn_signal = fields.limit()
         self.warn_before = fields.seconds() or 0.0

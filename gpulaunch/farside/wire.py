@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:  # for annotations, which are never evaluated here
     IO = Any = object
 
-PROTOCOL = 4  # of what keepers are told; one that does not know it exits
+PROTOCOL = 5  # of what keepers are told; one that does not know it exits
 UNKNOWN_PROTOCOL = 64  # with this status
 MAX_MESSAGE = 60_000  # bytes of a message to keepers; a longer one is in a file without a name
 MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)

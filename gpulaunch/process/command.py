@@ -87,11 +87,12 @@ class Command:
     many ends, which may exist, and the slot is free. `timeout` (from the start), `idle_timeout`
     (silence of the log) and `grace` are seconds; `warn` comes before the timeout. `outputs` are
     absolute paths or glob patterns, looked at after an exit with one of `success_codes`; those that
-    are kept may be older than the attempt. A path that exists stands
-    for itself, whatever characters it has, so values put into a pattern want `glob.escape`.
-    `hidden` are paths below /dev that the job does not see, in namespaces of its own; None: no
-    namespaces. `task`: the program is a worker, and this is its item. `main`: on a pair of a
-    preload server the job goes on in the server's interpreter instead of executing `argv`.
+    are kept may be older than the attempt. A path that exists stands for itself, whatever
+    characters it has, so values put into a pattern want `glob.escape`. `hidden` are paths below
+    /dev that the job does not see, in namespaces of its own; None: no namespaces. `cgroup`: the
+    list of processes of the one that the program enters before it begins; empty: it stays where it
+    is. `task`: the program is a worker, and this is its item. `main`: on a pair of a preload server
+    the job goes on in the server's interpreter instead of executing `argv`.
     """
 
     attempt: str
@@ -110,6 +111,7 @@ class Command:
     kept_outputs: tuple[str, ...] = ()
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
+    cgroup: str = ""
     task: Task | None = None
     main: Main | None = None
 
@@ -117,7 +119,14 @@ class Command:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
         words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
-        words += (self.log, self.end, *self.outputs, *self.kept_outputs, *(self.hidden or ()))
+        words += (
+            self.log,
+            self.end,
+            self.cgroup,
+            *self.outputs,
+            *self.kept_outputs,
+            *(self.hidden or ()),
+        )
         if "\0" in "".join(words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if "" in self.env_set or "=" in "".join(self.env_set):

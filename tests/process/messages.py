@@ -83,6 +83,7 @@ def some_command(chance: random.Random) -> Command:
 def some_message(chance: random.Random) -> bytes:
     command = some_command(chance)
     keeper = for_the_keeper(command)
+    keeper |= {"cgroup": os.fsencode(word(chance)).decode("latin-1")}
     keeper |= {"oom_kills": os.fsencode(word(chance)).decode("latin-1"), "term_by": word(chance)}
     return launch_message(keeper, for_the_child(command))
 
@@ -135,7 +136,7 @@ def read_by_python(message: bytes) -> list[Any]:
         return start
     env = [b"%s=%s" % entry for entry in order.env_set.items()]
     limits = [-1 if one is None else one for one in (order.slot, order.timeout, order.idle_timeout)]
-    texts = [os.fsencode(order.id), order.end, order.log, order.cwd, order.oom_kills]
+    texts = [os.fsencode(order.id), order.end, order.log, order.cwd, order.oom_kills, order.cgroup]
     told = [*start, *map(_shown, [*texts, order.term_by.encode("utf-8", "surrogateescape")])]
     told += [*limits, order.grace, order.warn_signal or 0, order.warn_before]
     told += [[len(order.success_codes), *order.success_codes]]

@@ -25,7 +25,7 @@ static void show_all(struct text *t, const char **list, size_t count) {
 
 static void show_launch(struct text *t, const struct launch *l) {
   show(t, l->id), show(t, l->end), show(t, l->log), show(t, l->cwd);
-  show(t, l->oom_kills), show(t, l->term_by);
+  show(t, l->oom_kills), show(t, l->cgroup), show(t, l->term_by);
   putf(t, ",%ld,%.17g,%.17g,%.17g", l->slot, l->timeout, l->idle_timeout, l->grace);
   putf(t, ",%d,%.17g", l->warn_signal, l->warn_before);
   putf(t, ",[%zu", l->ncodes);

@@ -621,3 +621,19 @@ def test_a_pair_is_used_a_hundred_times_without_growth(
         if "GPULAUNCH_TEST_SANITIZE" not in os.environ:  # it keeps what is freed for a while
             assert size()[1] < memory + 500_000
         slot.finish()
+
+
+def test_a_job_enters_its_cgroup_before_its_program_starts(slot: Slot, tmp_path: Path) -> None:
+    procs = tmp_path / "cgroup.procs"
+    procs.touch()
+    slot.launch("cat", str(procs), cgroup=str(procs))
+    assert slot.expect(AttemptOver).end.outcome == Exited(0)
+    assert slot.log.read_text() == "0"  # who writes it
+
+
+def test_a_job_whose_cgroup_is_gone_is_not_started(slot: Slot, tmp_path: Path) -> None:
+    slot.launch("touch", str(tmp_path / "made"), cgroup=str(tmp_path / "gone" / "cgroup.procs"))
+    error = error_of(slot.expect(AttemptOver))
+    where = tmp_path / "gone" / "cgroup.procs"
+    assert error == f"cannot enter its cgroup by {where}: No such file or directory"
+    assert not (tmp_path / "made").exists()

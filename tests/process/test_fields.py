@@ -90,19 +90,19 @@ def test_a_workers_limits_come_as_they_were_sent() -> None:
 @pytest.mark.parametrize(
     ("at", "field"),
     [
-        (13, b"1000000000"),
+        (14, b"1000000000"),
+        (14, b"-1"),
+        (14, b"1_0"),
+        (15, b"0x0"),
+        (12, b"0"),
+        (12, b"65"),
         (13, b"-1"),
-        (13, b"1_0"),
-        (14, b"0x0"),
-        (11, b"0"),
-        (11, b"65"),
-        (12, b"-1"),
         (6, b"inf"),
         (6, b" 1"),
         (3, b"+1"),
-        (17, b"0"),
-        (23, b"5"),
-        (25, b"\x00"),
+        (18, b"0"),
+        (24, b"5"),
+        (26, b"\x00"),
     ],
 )
 def test_what_is_no_command_is_refused(at: int, field: bytes) -> None:

@@ -91,6 +91,14 @@ def test_a_worker_loads_once_and_each_item_has_its_own_log(bench: Bench) -> None
     assert len(bench.alive) == 1
 
 
+def test_a_worker_enters_its_cgroup_once(bench: Bench, tmp_path: Path) -> None:
+    procs = tmp_path / "cgroup.procs"
+    procs.touch()
+    for _ in range(2):
+        assert bench.do(cgroup=str(procs)).kept
+    assert procs.read_text() == "0"
+
+
 def test_each_item_is_said_to_have_started_in_the_same_process(bench: Bench) -> None:
     pids = set()
     for _ in range(2):

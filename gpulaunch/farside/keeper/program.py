@@ -16,6 +16,24 @@ class Refusal(Exception):
         self.full = full
 
 
+def join_cgroup(procs: bytes) -> None:
+    """Let this process, and all that it will fork, count in the cgroup whose list `procs` is.
+
+    Empty: it stays where it is. Raises Refusal.
+    """
+    if not procs:
+        return
+    try:
+        fd = os.open(procs, os.O_WRONLY)
+        try:
+            os.write(fd, b"0")  # whoever writes it
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        text = f"cannot enter its cgroup by {shown(procs)}: {problem.strerror}"
+        raise Refusal(text) from None
+
+
 def stdio(log: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOCTTY
     try:

@@ -15,7 +15,7 @@ from ..wire import Any, KeeperChannel, receive_fields, send_fields
 from . import host
 from .isolation import isolate
 from .kernel import PR_SET_PDEATHSIG, SCARCE, copy_high, has_ended, prctl, send_signal
-from .program import Refusal, enter, execute, stdio
+from .program import Refusal, enter, execute, join_cgroup, stdio
 from .worker import WorkerPipes
 
 READY = b"\0"  # through the child's pipe: hooks at forks have returned
@@ -192,6 +192,7 @@ def become_job(station: Station, parent: int, link: socket.socket, pipe: int) ->
         environment = dict(station.environment)
         with link:
             launch, pipes = await_launch(link)
+        join_cgroup(launch.cgroup)
         stdio(launch.log)
         if launch.hidden is not None:
             isolate(launch.hidden)  # which opens the standard input anew: before a worker's

@@ -87,6 +87,7 @@ bool parse_launch(struct fields f, struct launch *l) {
   l->grace = seconds_of(p, next_field(p));
   if (!(l->grace > 0)) l->grace = 0;
   l->oom_kills = next_field(p);
+  l->cgroup = next_field(p);
   l->term_by = next_field(p);
   long number = limit_of(p, next_field(p));
   p->wrong = p->wrong || number == 0 || number > MAX_SIGNAL;

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define PROTOCOL "4" /* as in ../wire.py, with these three */
+#define PROTOCOL "5" /* as in ../wire.py, with these three */
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
@@ -76,7 +76,7 @@ const char **next_list(struct fields *f, size_t *count);
 
 struct launch {
   struct fields fields;
-  const char *id, *end, *log, *cwd, *oom_kills, *term_by;
+  const char *id, *end, *log, *cwd, *oom_kills, *cgroup, *term_by;
   int warn_signal;                               /* 0: none */
   double warn_before;                            /* seconds */
   long slot;                                     /* below zero: `end` is this attempt's own file */

@@ -164,6 +164,16 @@ static void enter(const char *cwd, int pipe) {
   refuse(pipe, "the working directory %s cannot be entered: %s", cwd, strerror(errno));
 }
 
+/* Let this process, and all that it will fork, count in the cgroup whose list of processes `procs`
+ * is; empty: it stays where it is. */
+static void join_cgroup(const char *procs, int pipe) {
+  if (!*procs) return;
+  int fd = open(procs, O_WRONLY | O_CLOEXEC);
+  bool joined = fd >= 0 && write(fd, "0", 1) == 1; /* 0: whoever writes it */
+  if (!joined) refuse(pipe, "cannot enter its cgroup by %s: %s", procs, strerror(errno));
+  close(fd);
+}
+
 /* Connect a worker to its items and, by descriptor 3, its answers; return where the pipe is then. */
 static int connect_worker(const int *items, int pipe) {
   int high = copy_high(pipe), answers = copy_high(items[1]);
@@ -183,6 +193,7 @@ void become_job(const struct launch *l, int pipe, int go, const int *items) {
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
   const char **environment = environment_of(l);
   if (go >= 0 && read(go, &byte, 1) != 1) _exit(0); /* the launch never came */
+  join_cgroup(l->cgroup, pipe);
   open_log(l->log, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);
