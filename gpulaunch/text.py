@@ -112,6 +112,11 @@ def size(amount: float) -> str:
     return f"{amount:.{digits}f} {unit}"
 
 
+def megabytes(amount: int) -> int:
+    """Return bytes in the units of Slurm and HyperQueue, MiB, rounded up."""
+    return -(-amount // (1 << 20))
+
+
 def several(number: int, noun: str, plural: str = "") -> str:
     """Return `1 job` or `2,988 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -236,7 +236,7 @@ def job_reason(reason: r.JobReason | r.WaitReason | None) -> str:
             return f"{job} needs it"
         case r.ImageUnavailable(image, why):
             return f"never started: its image {image} cannot be had: {why}"
-        case r.TokensShort() | r.CardsShort() | r.CardsCapped():
+        case r.TokensShort() | r.CardsShort() | r.CardsCapped() | r.MemoryShort():
             return f"never started: {_impossible(reason)}"
         case r.FailedOnCard(gpu, jobs):
             if not jobs:
@@ -267,6 +267,8 @@ def _impossible(reason: r.Impossible) -> str:
     match reason:
         case r.TokensShort(token, wanted, limit):
             return f"needs {wanted} of {token}, of which there are {limit}"
+        case r.MemoryShort(wanted, limit):
+            return f"reserves {size(wanted)} of memory, the run may reserve {size(limit)}"
         case r.CardsCapped(wanted, limit):
             return f"needs {wanted} cards at once, the run may take {limit}"
         case r.CardsShort(wanted, available, memory) if memory:
@@ -312,6 +314,9 @@ def _waiting(reason: r.WaitReason) -> str:
             return f"waits for a token of {token} ({used} of {limit} in use by {listing(jobs)})"
         case r.NeedsCpus(cpus, used, limit):
             return f"waits for {several(cpus, 'CPU')}; {used} of {limit} are in use"
+        case r.NeedsMemory(memory, used, limit, jobs):
+            by = f", {size(used)} by {listing(jobs)}" if jobs else ""
+            return f"waits for {size(memory)} of memory: {size(limit)} may be reserved{by}"
         case r.NeedsTurn(attempts):
             return f"waits for its turn: {attempts:,} attempts at once are in the queue or running"
         case r.NeedsShare(count, limit, taken):

@@ -167,7 +167,8 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
     """Return a mistake of the file for each of `jobs` that can never run on the pool's cards."""
     if pool.queueing:
         return scheduler_support.unfit(plan, jobs, pool.limit)
-    if found := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
+    asked = replace(plan, jobs=tuple(jobs))
+    if found := asked.unplaceable(pool.gpus, pool.size, pool.memory):
         return found
     if found := _unwarned(plan, jobs):
         return found

@@ -318,7 +318,7 @@ def _run(
     choices = session.options.choices
     breaker = BREAKER if choices.breaker is None else choices.breaker
     pool = session.pool
-    on_cards = OnCards(pool.limit, pool.machine.cpus)
+    on_cards = OnCards(pool.limit, pool.machine.cpus, pool.memory)
     config = RunConfig(
         InEngineQueue(QUEUE, pool.limit, ahead=True) if pool.queueing else on_cards,
         session.plan.limits,

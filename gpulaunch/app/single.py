@@ -50,7 +50,9 @@ class Single(LeaseUser):
     ) -> None:
         self._loop = Loop()
         self._run = Run(
-            pool.gpus, RunConfig(OnCards(pool.limit)), unrecorded(pool.gpus, JOB, os.getpid())
+            pool.gpus,
+            RunConfig(OnCards(pool.limit, memory=pool.memory)),
+            unrecorded(pool.gpus, JOB, os.getpid()),
         )
         self._tell: Callable[[str], object] | None = tell
         self._launch: Launch | None = None
@@ -110,13 +112,13 @@ class Single(LeaseUser):
 
 def exec_environment(
     pool: CardPool,
-    count: int,
+    demand: Demand,
     wait: float | None,
     environ: Mapping[str, str],
     tell: Callable[[str], object],
 ) -> dict[str, str]:
-    """Take `count` cards for good; return the environment in which a program sees only these."""
-    gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
+    """Take cards for good; return the environment in which a program sees only these."""
+    gpus = take_for_good(pool, demand, wait, environ, tell)
     return environment_on(gpus, pool, environ)
 
 
@@ -125,19 +127,19 @@ def exec_in_container(
     container: Container,
     here: ImageHere,
     pool: CardPool,
-    count: int,
+    demand: Demand,
     wait: float | None,
     environ: Mapping[str, str],
     tell: Callable[[str], object],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Take `count` cards for good; return the line, and its environment, that runs `argv` there.
+    """Take cards for good; return the line, and its environment, that runs `argv` there.
 
     Raises as `take_for_good` does, and OSError or NotContainedError.
     """
     from gpulaunch.app.in_container import made_contained
 
-    gpus = take_for_good(pool, Demand(gpus=count), wait, environ, tell)
-    job = Job(JOB, argv, demand=Demand(gpus=count), cwd=os.getcwd(), container=container)
+    gpus = take_for_good(pool, demand, wait, environ, tell)
+    job = Job(JOB, argv, demand=demand, cwd=os.getcwd(), container=container)
     place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
     return made_contained(job, here, place, pool.machine, as_given(environ), argv, {})
 

@@ -58,6 +58,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @click.option("-g", "gpus", type=click.IntRange(0), metavar="N", help="Cards (1).")
 @click.option("--gpu-memory", metavar="SIZE", help="Only a card with so much memory free: 16GB.")
 @click.option("--share", is_flag=True, default=None, help="Share the card, as --gpu-memory fits.")
+@click.option("--memory", metavar="SIZE", help="Host memory reserved: 64GB.")
 @click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs (1).")
 @click.option("--uses", multiple=True, metavar="TOKEN", help="Named tokens of the run.")
 @click.option("--needs", multiple=True, metavar="JOB", help="Starts once these have succeeded.")
@@ -119,7 +120,7 @@ def add(
 @_only_alive
 @click.argument("words", nargs=-1, required=True, metavar="JOB... FIELD=VALUE...")
 def set_(run: str | None, words: tuple[str, ...]) -> None:
-    """Set priority, timeout, retries, gpus or needs of jobs that wait. JOB may be a pattern.
+    """Set priority, timeout, retries, gpus, memory, needs of waiting jobs. JOB may be a pattern.
 
     It holds over what the job file says, also after a reload, until FIELD= takes it back.
 

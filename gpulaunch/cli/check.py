@@ -20,6 +20,7 @@ from gpulaunch.app.checks import (
     warn_of_uuids,
 )
 from gpulaunch.app.contained import chosen_engines
+from gpulaunch.app.earlier_memory import notes
 from gpulaunch.app.observer import Preview
 from gpulaunch.app.options import RunOptions, with_engine
 from gpulaunch.cli.options import as_json, engine_options, gpus_option, job_file, simulate_option
@@ -77,7 +78,7 @@ def check(
         for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
-    for line in chosen_engines(plan.jobs, cluster=not local):
+    for line in (*chosen_engines(plan.jobs, cluster=not local), *notes(plan.jobs, jobs)):
         say(line)
     if local and any(job.preload for job in plan.jobs):
         from gpulaunch.engines.local.preload_preview import told

@@ -33,6 +33,7 @@ _say = as_command("exec")
 @click.option("-g", "count", type=click.IntRange(0), metavar="N", help="Cards (1).")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
+@click.option("--memory", metavar="SIZE", help="The most host memory it may use: 64GB.")
 @pool_options
 @container_options
 @click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
@@ -48,6 +49,7 @@ def command(
     job: str | None,
     wait: float | None,
     no_wait: bool,
+    memory: str | None,
     container: str | None,
     mount: tuple[str, ...],
     **given: Any,
@@ -74,11 +76,14 @@ def command(
         if job is not None:
             if container is not None or mount:
                 raise UsageError("--job has the container that the job says: leave out --container")
+            if memory is not None:
+                raise UsageError("--job has the memory that the job says: leave out --memory")
             _the_job(job, argv, wait, **given)
+        most = 0 if memory is None else _bytes_of(memory)
         if container is None:
             refuse_mounts_alone(mount)
-            _the_line(argv, wait, None, **given)
-        _the_line(argv, wait, _asked(container, mount), **given)
+            _the_line(argv, wait, None, most, **given)
+        _the_line(argv, wait, _asked(container, mount), most, **given)
 
     return with_status(run, _say)
 
@@ -90,10 +95,28 @@ def _asked(image: str, mounts: tuple[str, ...]) -> Container:
     return container_of(image, mounts, working_directory(), os.environ)
 
 
+def _bytes_of(memory: str) -> int:
+    from gpulaunch.text import parse_size
+
+    try:
+        return parse_size(memory)
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
+
+
+def _limit(memory: int) -> None:
+    """Limit this process's memory, and that of the command that it becomes; say where it is not."""
+    from gpulaunch.engines.local.memory_limits import enter_for_good
+
+    if memory and (why := enter_for_good(memory)):
+        _say(f"its memory is not limited: {why}")
+
+
 def _the_line(
     argv: tuple[str, ...],
     wait: float | None,
     container: Container | None,
+    memory: int,
     count: int | None,
     gpus: str | None,
     simulate: int | None,
@@ -108,6 +131,8 @@ def _the_line(
     UsageError for an option of --job alone.
     """
     from gpulaunch.app.single import exec_environment, exec_in_container
+    from gpulaunch.containers.command_lines import CARRIED
+    from gpulaunch.core.model import Demand
     from gpulaunch.core.selection import describe_taken
 
     refuse_option_as_command(argv)
@@ -116,12 +141,18 @@ def _the_line(
     pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below)
     if gpus is not None and pool.here:
         _say(describe_taken(count, pool.selection, pool.here))
+    demand = Demand(gpus=count, memory=memory)
     if container is None:
-        become(argv, exec_environment(pool, count, wait, os.environ, _say), _say)
+        environment = exec_environment(pool, demand, wait, os.environ, _say)
+        _limit(memory)
+        become(argv, environment, _say)
     from gpulaunch.app.in_container import pulled
 
     here = pulled(container.source, os.environ, _say)
-    become(*exec_in_container(argv, container, here, pool, count, wait, os.environ, _say), _say)
+    made = exec_in_container(argv, container, here, pool, demand, wait, os.environ, _say)
+    if here.engine not in CARRIED:
+        _limit(memory)
+    become(*made, _say)
 
 
 def _the_job(
@@ -138,6 +169,7 @@ def _the_job(
     from gpulaunch.app.in_container import pulled
     from gpulaunch.app.single import take_for_good
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.containers.command_lines import CARRIED
     from gpulaunch.engines.environment import as_given
 
     if argv:
@@ -153,4 +185,6 @@ def _the_job(
     made = prepared(asked, gpus, as_given(os.environ), here)
     _say(understood(asked, made, gpus))
     os.chdir(made.cwd)
+    if here is None or here.engine not in CARRIED:
+        _limit(asked.job.demand.memory)
     become(made.argv, made.environment, _say)

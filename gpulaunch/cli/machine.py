@@ -110,7 +110,7 @@ def doctor(as_json: bool) -> int:
     """
     from gpulaunch.app import logout
     from gpulaunch.engines import keepers, strict
-    from gpulaunch.engines.local import containers
+    from gpulaunch.engines.local import containers, memory_limits
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
@@ -121,6 +121,7 @@ def doctor(as_json: bool) -> int:
         keepers=keepers.finding,
         logout=logout.finding,
         left=containers.finding,
+        memory=memory_limits.finding,
     )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]

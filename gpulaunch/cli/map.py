@@ -48,6 +48,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--per-gpu", type=click.IntRange(1), default=1, metavar="N", help="Jobs a card.")
 @click.option("--gpu-memory", metavar="SIZE", help="Only cards with so much free: 16GB, or auto.")
 @click.option("--share", is_flag=True, help="Jobs share cards, as their --gpu-memory (auto) fits.")
+@click.option("--memory", metavar="SIZE", help="Host memory a job: 64GB.")
 @click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
 @click.option("--timeout", metavar="TIME")
 @click.option("--literal", is_flag=True, help="Items are as they stand: * ? [ mean nothing.")
@@ -64,6 +65,7 @@ def command(
     per_gpu: int,
     gpu_memory: str | None,
     share: bool,
+    memory: str | None,
     retries: int,
     timeout: str | None,
     literal: bool,
@@ -101,6 +103,7 @@ def command(
     job = {
         "gpus": str(cards),
         "retries": str(retries),
+        **({"memory": memory} if memory else {}),
         **({"timeout": timeout} if timeout else {}),
         **({"gpu_memory": gpu_memory} if gpu_memory else {}),
         **({"share": "true"} if share else {}),

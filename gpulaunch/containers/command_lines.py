@@ -53,6 +53,7 @@ class ContainerLine(Struct, frozen=True):
 
     `image` is what the engine calls it: an id, a name or a file. `args` stand as they were given.
     `shared_memory`: bytes that /dev/shm holds at most, for docker and podman, which give it anew.
+    `memory`: bytes that all processes may use together, for the same two; 0: any.
     """
 
     image: str
@@ -60,6 +61,7 @@ class ContainerLine(Struct, frozen=True):
     cards: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     shared_memory: int = 64 << 20
+    memory: int = 0
 
 
 class ContainerName(Struct, frozen=True):
@@ -86,7 +88,11 @@ def client_line(
     # As without a container, unless `args:` says otherwise: the machine's addresses and ports, and
     # as much room in /dev/shm, of which an engine gives 64 MB by itself.
     network = [] if chosen & {"--network", "--net"} else ["--network=host"]
-    memory = [] if chosen & {"--shm-size", "--ipc"} else [f"--shm-size={line.shared_memory}"]
+    shared = [] if chosen & {"--shm-size", "--ipc"} else [f"--shm-size={line.shared_memory}"]
+    # Both: by itself an engine lets a container have as much swap beside it.
+    most = [f"--memory={line.memory}b", f"--memory-swap={line.memory}b"] if line.memory else []
+    if chosen & {"--memory", "-m", "--memory-swap"}:
+        most = []
     return [
         engine,
         "run",
@@ -99,7 +105,8 @@ def client_line(
         "--stop-signal=TERM",
         "--security-opt=label=disable",  # else SELinux forbids the mounts, and the socket
         *network,
-        *memory,
+        *shared,
+        *most,
         *_user_options(engine, user),
         *(f"--mount={_mount_field(mount)}" for mount in (*ours, *line.mounts)),
         *line.cards,

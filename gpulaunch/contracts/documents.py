@@ -224,6 +224,7 @@ class PlanJob(TypedDict):
     cwd: Annotated[str, "its working directory"]
     gpus: Annotated[int, "cards at once"]
     gpu_memory: Annotated[Bytes | None, "bytes that have to be free on each card"]
+    memory: Annotated[Bytes | None, "bytes of the host's memory that it reserves"]
     learned_gpu_memory: Annotated[Bytes | None, "bytes that such jobs took in earlier runs at most"]
     per_gpu: Annotated[int | None, "how many such jobs share a card; null: as memory allows"]
     share: Annotated[bool, "whether it shares its card with any that say so"]

@@ -1,6 +1,6 @@
 """Attempts that have not ended, what they take, and whether they were asked to end.
 
-Only this module emits Launch, and it counts tokens and CPUs. Cards are taken by
+Only this module emits Launch, and it counts tokens, CPUs and memory. Cards are taken by
 `core.admission`, which decides on them.
 """
 
@@ -129,6 +129,14 @@ class ActiveAttempt(Struct, eq=False):
         """CPUs that the attempt takes of the run's: attempts with cards and services take none."""
         return 0 if self.service else cpus_of(self.demand)
 
+    @property
+    def memory(self) -> int:
+        """Bytes of the host's memory that are reserved for the attempt's process.
+
+        None for one that is behind another: they are that one's, until this one has its worker.
+        """
+        return 0 if self.behind is not None else self.demand.memory
+
     def become(self, state: Going | Stopping) -> None:
         """Change what the attempt was asked: the only door, which tests watch."""
         self.state = state
@@ -152,7 +160,7 @@ class ActiveAttempt(Struct, eq=False):
 
 
 class ActiveAttempts:
-    """All attempts of the run that have not ended, with the tokens, CPUs and cards they take.
+    """All attempts of the run that have not ended, and the tokens, CPUs, memory, cards they take.
 
     `queueing`: the engine places attempts by itself, and they outlive a supervisor.
     """
@@ -163,6 +171,7 @@ class ActiveAttempts:
         self._live: dict[AttemptId, ActiveAttempt] = {}
         self.tokens: Counter[str] = Counter()
         self.cpus = 0
+        self.memory = 0
         self.gpus = 0
 
     def __iter__(self) -> Iterator[ActiveAttempt]:
@@ -236,8 +245,9 @@ class ActiveAttempts:
         for `launch`.
         """
         id, gpus = self.next_of(node), tuple(card.gpu for card in leader.cards)
-        live = ActiveAttempt(id, node, node.job.demand, leader.seat, turn=leader.turn + 1)
-        live.promised, live.behind, leader.follower = promised, leader, live
+        seat, turn = leader.seat, leader.turn + 1
+        live = ActiveAttempt(id, node, node.job.demand, seat, turn=turn, behind=leader)
+        live.promised, leader.follower = promised, live
         self._begin(live)
         uuids, seat = tuple(gpu.uuid for gpu in gpus), leader.seat
         step, promise = next_step(self._effects.ledger, node.job), share_of(promised)
@@ -245,6 +255,11 @@ class ActiveAttempts:
         self._effects.fact(fact)
         launch = Launch(id, node.job, gpus, seat, (), None, leader.id, step, promise)
         self._effects.emit(launch)
+
+    def follow(self, live: ActiveAttempt) -> None:
+        """Let an attempt that was behind another have the worker, as that one has ended."""
+        live.behind = None
+        self.memory += live.memory
 
     def take_back(self, live: ActiveAttempt) -> None:
         """Ask for an attempt that is behind another, unless it has begun by now."""
@@ -273,6 +288,7 @@ class ActiveAttempts:
     def _count(self, live: ActiveAttempt, step: int) -> None:
         self._count_tokens(live, step)
         self.cpus += step * live.cpus
+        self.memory += step * live.memory
         self.gpus += step * live.demand.gpus
 
     def _count_tokens(self, live: ActiveAttempt, step: int) -> None:

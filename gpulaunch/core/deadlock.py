@@ -35,7 +35,7 @@ def step(state: State) -> bool:
         state.standstill.since = None
         return False
     # A card that launchers hand to and fro is no progress: `since` stays as it is.
-    if any(card.coming or card.idle_workers for card in state.cards):
+    if state.idle_workers or any(card.coming for card in state.cards):
         return False
     blocked = [node for node in state.placing.last.blocked if isinstance(node.state, Ready)]
     if blocked:

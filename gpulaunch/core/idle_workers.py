@@ -72,6 +72,11 @@ class IdleWorkers:
     def __iter__(self) -> Iterator[IdleWorker]:
         return iter(list(self._by_id.values()))
 
+    @property
+    def memory(self) -> int:
+        """Bytes of the host's memory that are reserved for these workers."""
+        return sum(resident.demand.memory for resident in self._by_id.values())
+
     def stay(self, live: ActiveAttempt) -> None:
         """Add the worker of an attempt that has ended."""
         until = self._effects.now.mono + LINGER

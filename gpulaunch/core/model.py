@@ -63,13 +63,13 @@ class Gpu(Struct, frozen=True):
 
 
 class Demand(Struct, frozen=True, omit_defaults=True):
-    """The cards, CPUs and tokens that an attempt takes. Jobs of equal demand wait in one queue.
+    """The cards, CPUs, memory and tokens that an attempt takes. Jobs of equal demand wait together.
 
-    `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
-    all saying the same number, may share a card. `avoid` names cards (UUIDs) that an earlier
-    attempt's end speaks against. `spare`: it gives its cards up to launchers that have none.
-    `worker` is the key of the worker that runs it, empty without
-    one: attempts of one key may follow each other in one process.
+    `memory` is the host's, reserved for all processes of the attempt. `cpus` is None where the job
+    file is silent (1 is then reserved). `per_gpu` is how many jobs, all saying the same number, may
+    share a card. `avoid` names cards (UUIDs) that an earlier attempt's end speaks against. `spare`:
+    it gives its cards up to launchers that have none. `worker` is the key of the worker that runs
+    it, empty without one: attempts of one key may follow each other in one process.
 
     `share`: it shares its card with any others that say so, while what all of them are promised of
     the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
@@ -88,6 +88,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     share: bool = False
     kind: int | None = None
     margin: int = 0
+    memory: int = 0
 
     @property
     def shares_card(self) -> bool:
@@ -107,7 +108,10 @@ class Demand(Struct, frozen=True, omit_defaults=True):
 
     @property
     def _seat(self) -> tuple[object, ...]:
-        return (self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind)
+        return (
+            *(self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind),
+            self.memory,
+        )
 
 
 class DueTime(Struct, frozen=True):

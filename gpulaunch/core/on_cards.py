@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from gpulaunch.core import graph, one_ahead
+from gpulaunch.core import graph, host, one_ahead
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
 from gpulaunch.core.graph import closure, demands_beside
@@ -25,7 +25,7 @@ from gpulaunch.core.model import Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
 from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
-from gpulaunch.core.waiting import BlockedOn, Node, Ready, is_extra
+from gpulaunch.core.waiting import HELD_BY_WORKERS, BlockedOn, Node, Ready, is_extra
 
 
 def consider(state: State, node: Node) -> None:
@@ -33,9 +33,13 @@ def consider(state: State, node: Node) -> None:
     demand, found = node.job.demand, state.placing.last
     kept_for = node is state.placing.reserving and found.reserved
     lacks = "cards" if kept_for else obstacle(state, node) or _begin(state, node, demand)
+    if lacks == "memory":
+        one_ahead.launch(state, node)  # in a worker that has it
     if not isinstance(node.state, Ready):
         return
-    never = impossible(demand, state.cards.all, state.cards.limit, state.config.limits)
+    never = host.memory_short(demand, state.config.memory) or impossible(
+        demand, state.cards.all, state.cards.limit, state.config.limits
+    )
     if never:
         if demand.avoid:
             graph.forget_avoided(state, node)
@@ -54,6 +58,8 @@ def consider(state: State, node: Node) -> None:
     if node.skipped >= state.placing.patience and _fits_beside_services(state, demand):
         found.kept_tokens.update(demand.uses)
         found.kept_cpus = found.kept_cpus or lacks == "cpus"
+        if lacks == "memory":
+            host.gather_for(state, node)
 
 
 def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
@@ -73,8 +79,12 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
     demand = node.job.demand
     if state.lacks_tokens(demand):
         return "tokens"
+    if node.job.service and not _room_for(state, node):
+        return "room"
+    if demand.memory and host.lacks_memory(state, demand):
+        return "memory"
     if node.job.service:
-        return None if _room_for(state, node) else "room"
+        return None
     cpus, taken = cpus_of(demand), state.attempts.cpus
     # A job that wants more than is allowed runs, alone.
     if cpus and (state.placing.last.kept_cpus or (taken and taken + cpus > state.config.cpus)):
@@ -95,6 +105,7 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     if len(there) < missing:
         return None if one_ahead.launch(state, node) else "cards"
     _claim(state, here + there[:missing], demand)
+    host.keep_for(state, node)
     _park(state, node)
     return None
 
@@ -152,6 +163,8 @@ def could_start(state: State, demand: Demand) -> bool:
     """Tell whether a worker or cards could be had for this demand, beside what runs."""
     if state.idle_workers.fit(demand) is not None:
         return True
+    if host.lacks_memory(state, demand):
+        return False
     demand = promised(state, demand)
     here = sum(suits_now(card, demand) for card in state.cards)
     return here + len(_attainable(state, demand)) >= demand.gpus
@@ -268,7 +281,7 @@ def _are_to_come(state: State, demand: Demand) -> bool:
     """Tell whether jobs for this demand's worker will come, while no job waits for cards."""
     if state.closed or state.placing.focus is not None or state.placing.reserving is not None:
         return False
-    if any(node.lacks in ("cards", "room") for node in state.placing.last.blocked):
+    if any(node.lacks in HELD_BY_WORKERS for node in state.placing.last.blocked):
         return False
     alike = [known for known in state.jobs.demands if known.same_seat(demand)]
     begun = (live for live in state.attempts if live.behind is None)
@@ -305,6 +318,8 @@ def reserve(state: State) -> None:
         _claim(state, chosen, demand)
         _close_shared(state, demand.gpus - len(chosen), demand)
         state.placing.last.reserved = True
+        if state.cards.held():  # else it may wait for other launchers, for long
+            host.keep_for(state, node)
         if demand.gpus > 1:
             state.placing.gang.keep(here)
 
@@ -400,6 +415,8 @@ def _fits_beside_services(state: State, demand: Demand) -> bool:
     tokens.update(demand.uses)
     if any(tokens[token] > state.config.limits.get(token, 1) for token in demand.uses):
         return False
+    if not host.fits_together((demand, *(live.demand for live in services)), state.config.memory):
+        return False
     kept = {card.gpu.uuid for live in services for card in live.cards}
     usable = [c for c in state.cards if c.serves and not c.drained]
     usable = [c for c in usable if c.gpu.uuid not in kept | demand.avoid]
@@ -432,6 +449,8 @@ def _room_for(state: State, service: Node) -> bool:
     gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: state.cards.limit]
     demands = [promised(state, s.job.demand) for s in services]
     variants = [[*demands, promised(state, demand)] for demand in beside] or [demands]
+    if not all(host.fits_together(variant, state.config.memory) for variant in variants):
+        return False
     return all(fit_together(variant, gpus, state.config.limits) for variant in variants)
 
 

@@ -11,13 +11,13 @@ start any more, it is taken back.
 
 from __future__ import annotations
 
-from gpulaunch.core import graph
+from gpulaunch.core import graph, host
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.idle_workers import may_go_on
 from gpulaunch.core.model import Demand
 from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
-from gpulaunch.core.waiting import Node
+from gpulaunch.core.waiting import HELD_BY_WORKERS, Node
 
 
 def launch(state: State, node: Node) -> bool:
@@ -50,17 +50,20 @@ def stayed(state: State, live: ActiveAttempt) -> None:
     if follower is None:
         state.idle_workers.stay(live)
         return
-    follower.behind, follower.cards, follower.promised = None, live.cards, live.promised
+    state.attempts.follow(follower)
+    follower.cards, follower.promised = live.cards, live.promised
     for card in live.cards:
         state.cards.occupy(card, follower.id, follower.promised)
 
 
 def _is_first(state: State, node: Node) -> bool:
-    """Tell whether no more urgent job waits for cards, and cards are kept for none."""
+    """Tell whether no more urgent job waits for cards or memory, and neither is kept for any."""
     placing = state.placing
     if placing.focus is not None or placing.reserving is not None:
         return False
-    waiting = (other for other in placing.last.blocked if other.lacks in ("cards", "room"))
+    if host.is_kept_from(state, node):
+        return False
+    waiting = (other for other in placing.last.blocked if other.lacks in HELD_BY_WORKERS)
     return not any(_urgency(other) > _urgency(node) for other in waiting)
 
 

@@ -150,6 +150,13 @@ class CardsCapped(Struct, frozen=True):
     limit: int
 
 
+class MemoryShort(Struct, frozen=True):
+    """The job reserves more bytes of the host's memory than the run may reserve in all."""
+
+    wanted: int
+    limit: int
+
+
 class FailedOnCard(Struct, frozen=True):
     """The job failed on this card (by its index), as others did; it is tried on another one.
 
@@ -219,7 +226,7 @@ PausedBy: TypeAlias = Literal["recorder", "breaker", "asked", "hours"]
 the hours of `--between`. In the order in which people are told, of several the first."""
 PlacementChange: TypeAlias = Literal["other_card", "other_kind", "more_memory", "alone"]
 """What will differ in the next attempt of a job."""
-Impossible: TypeAlias = TokensShort | CardsShort | CardsCapped
+Impossible: TypeAlias = TokensShort | CardsShort | CardsCapped | MemoryShort
 RunReason: TypeAlias = (
     EndCause
     | FailedAlike
@@ -332,6 +339,18 @@ class NeedsCpus(Struct, frozen=True):
     limit: int
 
 
+class NeedsMemory(Struct, frozen=True):
+    """The job waits for so many bytes of the host's memory.
+
+    `used` of `limit` are reserved for the attempts or workers of `jobs`, of whom the most first.
+    """
+
+    memory: int
+    used: int
+    limit: int
+    jobs: tuple[str, ...]
+
+
 class NeedsTurn(Struct, frozen=True):
     """The engine's queue holds as many attempts as it may."""
 
@@ -425,6 +444,7 @@ WaitReason: TypeAlias = (
     | NeedsOthers
     | NeedsToken
     | NeedsCpus
+    | NeedsMemory
     | NeedsTurn
     | NeedsShare
     | NeedsCards
@@ -451,6 +471,7 @@ JobReason: TypeAlias = (
     | TokensShort
     | CardsShort
     | CardsCapped
+    | MemoryShort
     | FailedOnCard
     | InQueue
     | NextInWorker

@@ -47,7 +47,7 @@ def wait(state: State) -> None:
     if state.config.queues:
         return
     heads = [node for node in state.jobs.waiting.heads() if node.job.demand.gpus]
-    lacking = [node for node in heads if node.lacks not in ("tokens", "cpus")]
+    lacking = [node for node in heads if node.lacks not in ("tokens", "cpus", "memory")]
     gently = all(node.job.demand.spare for node in lacking)
     heard = bool(heads) or any(isinstance(card.state, Away) for card in state.cards)
     if gently != state.placing.gently and (heard or not gently):

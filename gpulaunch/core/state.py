@@ -28,17 +28,20 @@ from gpulaunch.core.records import JobRecord
 from gpulaunch.core.waiting import Jobs, Node, Ready
 
 NO_BOUND = 1 << 60
-"""CPUs that jobs without cards may take together where the engine places: no limit."""
+"""CPUs that jobs without cards may take together, and bytes that all may reserve, where that has
+no limit: the engine places."""
 
 
 class OnCards(Struct, frozen=True):
     """The run places its jobs on cards.
 
-    `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together.
+    `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together;
+    `memory`: bytes of the host's that all attempts may reserve together, None: any.
     """
 
     limit: int | None = None
     cpus: int = 1
+    memory: int | None = None
 
 
 class InEngineQueue(Struct, frozen=True):
@@ -85,6 +88,13 @@ class RunConfig(Struct, frozen=True):
         """The CPUs that jobs without cards may take together."""
         return max(1, self.placing.cpus) if isinstance(self.placing, OnCards) else NO_BOUND
 
+    @property
+    def memory(self) -> int:
+        """The bytes of the host's memory that all attempts may reserve together."""
+        placing = self.placing
+        most = placing.memory if isinstance(placing, OnCards) else None
+        return NO_BOUND if most is None else most
+
     def tokens(self, name: str) -> int:
         return self.limits.get(name, 1)
 
@@ -93,13 +103,16 @@ class Pass(Struct):
     """What one pass over the ready jobs found.
 
     `blocked`: ready jobs that it could not start. `kept_*`: what later jobs of the pass may not
-    take, as a job that was overtaken too often waits for it. `reserved`: cards are claimed for the
+    take, as a job that was overtaken too often waits for it, or has cards on their way;
+    `memory_for`: the first one for which memory is gathered. `reserved`: cards are claimed for the
     job that cards are kept for. `settled`: it settled a job, so that another pass may start more.
     """
 
     blocked: list[Node] = field(default_factory=list)
     kept_tokens: Counter[str] = field(default_factory=Counter)
     kept_cpus: bool = False
+    kept_memory: int = 0
+    memory_for: Node | None = None
     kept_cards: bool = False
     reserved: bool = False
     settled: bool = False
@@ -269,4 +282,6 @@ def _takes_what_it_lacks(demand: Demand, other: Node) -> bool:
             return bool(set(demand.uses) & set(other.job.demand.uses))
         case "cpus":
             return cpus_of(demand) > 0
+        case "memory":
+            return demand.memory > 0
     return False

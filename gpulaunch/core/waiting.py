@@ -18,9 +18,11 @@ from gpulaunch.core.model import AttemptId, Demand, ImageSource, Job
 Key: TypeAlias = tuple[int, float, float, int]
 Entry: TypeAlias = "tuple[int, float, float, int, int, Node]"
 """A ready job's entry in the heap of its demand: its key, its order, itself."""
-BlockedOn: TypeAlias = Literal["tokens", "room", "cpus", "cards", "turn"]
-"""What a ready job lacks: tokens, room for a service and its dependants, CPUs, cards, or its turn
-in the engine's queue."""
+BlockedOn: TypeAlias = Literal["tokens", "room", "cpus", "memory", "cards", "turn"]
+"""What a ready job lacks: tokens, room for a service and its dependants, CPUs, the host's memory,
+cards, or its turn in the engine's queue."""
+HELD_BY_WORKERS: frozenset[BlockedOn | None] = frozenset({"cards", "room", "memory"})
+"""What a job may lack because an idle worker has it."""
 
 UNCOUNTED = 1 << 30
 """A job's blockers before they are counted: so many that settled jobs cannot bring them to 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulaunch.core import placement
+from gpulaunch.core import host, placement
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
@@ -108,6 +108,8 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return r.NeedsCpus(cpus, used, state.config.cpus)
     if node.lacks == "room":
         return Because("room")
+    if demand.memory and host.held(state) + demand.memory > state.config.memory:
+        return _memory(state, demand)
     if state.placing.focus not in (None, node):
         return r.NeedsStart(state.placing.focus.name)
     if not demand.gpus:
@@ -132,6 +134,13 @@ def _token(state: State, demand: Demand) -> r.NeedsToken | None:
             holders = [live.id.job for live in state.attempts if token in live.demand.uses]
             return r.NeedsToken(token, used, limit, tuple(holders))
     return None
+
+
+def _memory(state: State, demand: Demand) -> r.NeedsMemory:
+    holders = [(live.memory, live.id.job) for live in state.attempts]
+    holders += [(each.demand.memory, each.id.job) for each in state.idle_workers]
+    jobs = dict.fromkeys(job for memory, job in sorted(holders, key=lambda h: -h[0]) if memory)
+    return r.NeedsMemory(demand.memory, host.held(state), state.config.memory, tuple(jobs))
 
 
 def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:

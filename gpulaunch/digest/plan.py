@@ -71,6 +71,7 @@ def _job_json(job: Job) -> PlanJob:
         "cwd": job.cwd,
         "gpus": job.demand.gpus,
         "gpu_memory": job.demand.gpu_memory or None,
+        "memory": job.demand.memory or None,
         "learned_gpu_memory": job.learned or None,
         "per_gpu": job.demand.per_gpu or None,
         "share": job.demand.share,

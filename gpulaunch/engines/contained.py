@@ -102,7 +102,8 @@ class Containing(Struct, frozen=True):
             if why := why_not_mounted(self.engine, mount):
                 raise NotContainedError(why)
         cards, args = self.cards.options, self.container.args
-        return ContainerLine(self.here.id, mounts, cards, args, _shared_memory())
+        memory = self.job.demand.memory
+        return ContainerLine(self.here.id, mounts, cards, args, _shared_memory(), memory)
 
 
 def _shared_memory() -> int:

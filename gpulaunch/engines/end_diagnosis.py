@@ -26,6 +26,7 @@ from gpulaunch.diagnose.failure.edge import rooms as rooms_of
 from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
     Evidence,
+    OwnMemory,
     advice_on_modules,
     advice_on_signal,
     diagnose,
@@ -56,6 +57,7 @@ class PendingDiagnosis(Struct, eq=False):
     job: Job
     tell: Tell
     beginning: Beginning | None
+    memory: OwnMemory | None
     unseen: set[str]
     cards: list[CardFacts] = field(default_factory=list)
 
@@ -93,8 +95,18 @@ class EndDiagnosis:
             self._counted = Beginning(counters(), now)
         self._begun[attempt] = replace(self._counted, at=now)
 
-    def diagnose(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
-        """Pass the end to `tell` with its failure, once the attempt's cards have been looked at."""
+    def diagnose(
+        self,
+        ended: Ended,
+        job: Job,
+        gpus: Sequence[Gpu],
+        tell: Tell,
+        memory: OwnMemory | None = None,
+    ) -> None:
+        """Pass the end to `tell` with its failure, once the attempt's cards have been looked at.
+
+        `memory`: what is told of its limit of host memory, None without one.
+        """
         beginning = self._begun.pop(ended.attempt, None)
         if not isinstance(ended.end.outcome, BY_ITSELF):
             tell(ended)
@@ -103,7 +115,7 @@ class EndDiagnosis:
             self._later(lambda: self._hint(ended))
         else:
             unseen = {gpu.uuid for gpu in gpus}
-            pending = PendingDiagnosis(ended, job, tell, beginning, unseen)
+            pending = PendingDiagnosis(ended, job, tell, beginning, memory, unseen)
             for gpu in gpus:
                 self._look(gpu, partial(self._seen, pending, gpu))
             if not gpus:
@@ -138,6 +150,7 @@ class EndDiagnosis:
             rises=counters() - begun.counters if begun else Counters(),
             cards=tuple(pending.cards),
             # The attempt's own `{{out}}`, if it stayed empty, may be a later attempt's by now.
+            memory=pending.memory,
             rooms=rooms_of([os.fspath(self._run.outs), job.cwd, *self._rooms]),
         )
         found = diagnose(evidence) or _plain(evidence, job)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpulaunch.cgroups.hierarchy import memory_of_machine
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
@@ -43,7 +44,8 @@ class CardPool(Struct, frozen=True):
 
     `style` spells the mask. `here` are all cards that could be selected; `notes` what a person
     should know at the start. `share_busy` and `free_below`: as in `gpus.machine.is_free`. `engine`:
-    one that queues gives cards by itself, and none is known here.
+    one that queues gives cards by itself, and none is known here. `memory`: bytes of the host's
+    that jobs may reserve together: all that the launcher may use; None: any.
     """
 
     gpus: tuple[Gpu, ...]
@@ -57,6 +59,7 @@ class CardPool(Struct, frozen=True):
     share_busy: bool = False
     free_below: FreeBelow | None = None
     engine: str = LOCAL
+    memory: int | None = None
 
     @property
     def size(self) -> int:
@@ -129,6 +132,7 @@ def open_pool(
             pool=len(chosen) if limit is None else limit,
             cache=cache_directory(environ),
         ),
+        memory=memory_of_machine(),
         selection=selection,
         here=here,
         driver=driver,

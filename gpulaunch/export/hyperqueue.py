@@ -15,6 +15,7 @@ from gpulaunch.core.retry import LOST_IN_A_ROW
 from gpulaunch.export.look import RESOURCE, ExportSelection
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line, values_at_start
 from gpulaunch.export.words import word
+from gpulaunch.text import megabytes
 
 
 def to_hyperqueue(chosen: ExportSelection) -> str:
@@ -79,6 +80,8 @@ def _resources(job: Job) -> Iterator[tuple[str, str]]:
         shared = job.demand.per_gpu > 1 and job.demand.gpus == 1 and not job.demand.share
         share = f'"{1 / job.demand.per_gpu:.4f}"' if shared else str(job.demand.gpus)
         yield "gpus/nvidia", share
+    if job.demand.memory:
+        yield "mem", str(megabytes(job.demand.memory))
     for token, count in Counter(job.demand.uses).items():
         if RESOURCE.fullmatch(token):
             yield token, str(count)

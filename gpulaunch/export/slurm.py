@@ -14,7 +14,7 @@ from gpulaunch.export.general import ExportedEntry
 from gpulaunch.export.look import ExportSelection, Note, note_at
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line
 from gpulaunch.export.words import is_identifier, word
-from gpulaunch.text import ranges
+from gpulaunch.text import megabytes, ranges
 
 MAX_ARRAY_TASKS = 1000
 """Tasks of an array that every Slurm takes (MaxArraySize is 1001 unless the site says more)."""
@@ -127,6 +127,8 @@ def _options(job: Job) -> Iterator[str]:
         yield f"#SBATCH --gpus-per-node={job.demand.gpus}"
     if job.demand.cpus is not None:
         yield f"#SBATCH --cpus-per-task={job.demand.cpus}"
+    if job.demand.memory:
+        yield f"#SBATCH --mem={megabytes(job.demand.memory)}M"
     if (seconds := longest(job)) is not None:
         yield f"#SBATCH --time={ceil(seconds / 60)}"
 

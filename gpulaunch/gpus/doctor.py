@@ -33,13 +33,15 @@ def examine(
     keepers: Callable[[], DoctorFinding] | None = None,
     logout: Callable[[], DoctorFinding] | None = None,
     left: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
+    memory: Callable[[], DoctorFinding] | None = None,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
     keepers jobs get. `logout` finds out whether a run outlives its user's logout, `left` what
-    containers killed runs have left; None: nothing here could have left one.
+    containers killed runs have left; None: nothing here could have left one. `memory` finds out
+    whether jobs can be limited in the host's memory.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -56,6 +58,7 @@ def examine(
         *([isolation(machine.gpus)] if isolation else []),
         *filter(None, [cluster(environ)]),
         *([keepers()] if keepers else []),
+        *([memory()] if memory else []),
         *([logout()] if logout else []),
         *filter(None, [left(environ)]),
     ]

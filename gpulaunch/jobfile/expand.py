@@ -479,18 +479,19 @@ class EntryExpansion(Struct):
         uses = resolved.get("uses", ())
         converted(self._limited, uses, "uses")
         gpus = resolved.get("gpus", 1)
-        cpus = resolved.get("cpus")
+        cpus, memory = resolved.get("cpus"), resolved.get("memory", 0)
         if not gpus:
-            return Demand(gpus=0, cpus=cpus, uses=uses)
+            return Demand(gpus=0, cpus=cpus, uses=uses, memory=memory)
         spare, share = resolved.get("spare", False), resolved.get("share", False)
-        memory = resolved.get("gpu_memory", AUTO if share else 0)
+        promise = resolved.get("gpu_memory", AUTO if share else 0)
         per_gpu, kind = resolved.get("per_gpu", self.context.per_gpu), None
         if share and "per_gpu" not in resolved and per_gpu == 1:
             per_gpu = 0  # as many as its memory allows
-        if memory == AUTO:
+        if promise == AUTO:
             self._check_learnable(gpus, "gpu_memory" if "gpu_memory" in resolved else "share")
-            memory, kind = 0, self.group
-        return Demand(gpus, memory, per_gpu, cpus, uses, spare=spare, share=share, kind=kind)
+            promise, kind = 0, self.group
+        card = Demand(gpus, promise, per_gpu, cpus, uses, spare=spare, share=share, kind=kind)
+        return replace(card, memory=memory) if memory else card
 
     def _check_learnable(self, gpus: int, field: str) -> None:
         """Raise FieldError for a job whose memory cannot be learned; `field` asks for that."""

@@ -18,7 +18,7 @@ from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import SPAN, parse_span
+from gpulaunch.text import SPAN, parse_size, parse_span
 
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
@@ -248,6 +248,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
     "share": _FLAG,
     "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
+    "memory": Kind(c.each(parse_size), _SIZE),
     "uses": Kind(c.texts, LIST),
     "cwd": _WORD,
     "env": Kind(c.env, _ENV, defers=False),

@@ -66,13 +66,16 @@ class Plan(Struct, frozen=True, dict=True):
         """Return the file's tree, made when it is first asked for."""
         return tree.parse(self.source)[0]
 
-    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[Mistake]:
+    def unplaceable(
+        self, gpus: Sequence[Gpu], pool_size: int, memory: int | None = None
+    ) -> list[Mistake]:
         """Return mistakes for jobs that could never run on these cards; one per entry and reason.
 
-        `gpus` are the cards the run may use, `pool_size` how many of them at once. More `cpus`
-        than there are is no mistake: such a job runs alone.
+        `gpus` are the cards the run may use, `pool_size` how many of them at once; `memory`: bytes
+        of the host's that its jobs may reserve together, None for any. More `cpus` than there are
+        is no mistake: such a job runs alone.
         """
-        machine = _Machine(gpus, pool_size, self.limits)
+        machine = _Machine(gpus, pool_size, self.limits, memory)
         found = [
             (("jobs", job.group, where), f"{reason} (job {job.name})")
             for job in self.jobs
@@ -96,10 +99,14 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def why_never(
-    job: Job, gpus: Sequence[Gpu], pool_size: int, limits: Mapping[str, int]
+    job: Job,
+    gpus: Sequence[Gpu],
+    pool_size: int,
+    limits: Mapping[str, int],
+    memory: int | None = None,
 ) -> list[str]:
     """Return `field: reason` for all that keeps one job from ever running on these cards."""
-    machine = _Machine(gpus, pool_size, limits)
+    machine = _Machine(gpus, pool_size, limits, memory)
     return [f"{field}: {reason}" for field, reason in machine.why_never(job)]
 
 
@@ -107,6 +114,7 @@ class _Machine(Struct):
     gpus: Sequence[Gpu]
     pool_size: int
     limits: Mapping[str, int]
+    memory: int | None = None
 
     def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
         """Yield (field, reason) for everything that keeps the job from ever starting here."""
@@ -128,6 +136,12 @@ class _Machine(Struct):
                     f"needs {several(demand.gpus, 'card')} with {size(demand.gpu_memory)} each;"
                     f" {large} of {len(self.gpus)} have that much, the largest has {size(most)}",
                 )
+        if self.memory is not None and demand.memory > self.memory:
+            yield (
+                "memory",
+                f"reserves {size(demand.memory)} of the host's memory, of which this run may"
+                f" reserve {size(self.memory)}",
+            )
         for token, count in overdrawn(demand.uses, self.limits):
             yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
 
@@ -149,6 +163,12 @@ class _Machine(Struct):
             return (
                 f"{job.name} and the services it needs ({names}) take {several(cards, 'card')}"
                 f" at once, the run has {self.pool_size}"
+            )
+        memory = sum(one.demand.memory for one in together)
+        if self.memory is not None and memory > self.memory:
+            return (
+                f"{job.name} and the services it needs ({names}) reserve {size(memory)} of the"
+                f" host's memory at once, the run may reserve {size(self.memory)}"
             )
         uses = (token for one in together for token in one.demand.uses)
         for token, count in overdrawn(uses, self.limits):

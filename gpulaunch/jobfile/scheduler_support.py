@@ -53,6 +53,9 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:
         yield "gpus", f"needs {demand.gpus}, the run may have {limit} at once (job {job.name})"
+    asked = [word for word in job.engine.get("slurm", {}).get("extra", ()) if word[:5] == "--mem"]
+    if demand.memory and asked:
+        yield "memory", f"Slurm is asked for memory by {asked[0]} in extra: too: leave one out"
     for token, count in overdrawn(demand.uses, limits):
         yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
 

@@ -97,6 +97,7 @@ DESCRIPTIONS = {
     "gpu_memory": 'Only a card with this much memory free: "16GB", "20GiB". auto: what jobs of'
     " this entry took at most, in this run or earlier ones, and a fifth more; until that is known,"
     " each has a card alone.",
+    "memory": "Host memory reserved for this job, and its limit where this user may set one.",
     "per_gpu": "How many jobs that say the same may share a card (1: alone). With share: how many"
     " at most.",
     "share": "Shares its card with any jobs that say so, while the gpu_memory of all of them fits"
@@ -164,6 +165,7 @@ OF_JOB = {
     "worker": 'worker: "fold.py:fold"\nforeach: inputs/*.fasta',
     "gpus": "gpus: 2",
     "gpu_memory": "gpu_memory: 16GB",
+    "memory": "memory: 64GB",
     "per_gpu": "per_gpu: 2",
     "share": "share: true\ngpu_memory: auto",
     "foreach": "foreach: inputs/*.fasta\nrun: python predict.py {{path}} {{out}}",

@@ -77,8 +77,13 @@ def _needs(job: Job, words: tuple[str, ...] | None, names: Collection[str]) -> J
 def _gpus(job: Job, count: int, names: Collection[str]) -> Job:
     demand = replace(job.demand, gpus=count)
     if not count:
-        demand = Demand(gpus=0, cpus=demand.cpus, uses=demand.uses, worker=demand.worker)
+        plain = Demand(gpus=0, cpus=demand.cpus, uses=demand.uses, worker=demand.worker)
+        demand = replace(plain, memory=demand.memory)
     return replace(job, demand=demand)
+
+
+def _memory(job: Job, memory: int, names: Collection[str]) -> Job:
+    return replace(job, demand=replace(job.demand, memory=memory))
 
 
 def _own(field: str) -> Callable[[Job, Any, Collection[str]], Job]:
@@ -90,6 +95,7 @@ _SET: Mapping[str, Callable[[Job, Any, Collection[str]], Job]] = {
     "timeout": _own("timeout"),
     "retries": _own("retry"),
     "gpus": _gpus,
+    "memory": _memory,
     "needs": _needs,
 }
 """The fields that can be set, and how each changes a job."""

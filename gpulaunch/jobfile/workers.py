@@ -129,6 +129,8 @@ def with_key(job: Job) -> Job:
         [job.visible, job.isolation, job.inherit_ranks, job.explain],
         None if file_of(made.function) else job.cwd,
     ]
+    if demand.memory:
+        parts.append(["memory", demand.memory])
     if job.container is not None:
         parts.append(["container", *of_container(job.container)])
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

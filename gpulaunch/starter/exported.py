@@ -159,6 +159,8 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
     at = next(at for at, line in enumerate(lines) if line.strip() == "status=$?")
     gpus = re.search(r"^#SBATCH --gpus-per-node=(\d+)$", text, re.MULTILINE)
     cpus = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.MULTILINE)
+    asked = re.findall(r"^#SBATCH --mem=(\d+)M$", text, re.MULTILINE)
+    memory = [("memory", f"{megabytes}MiB") for megabytes in asked]
     for row in rows:
         values = _row(row)
         if "item_input" in values:
@@ -167,7 +169,7 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
         entry = _entry(values["GPULAUNCH_JOB"], lines[at - 1].strip(), values, cwd)
         own = {name: value for name, value in values.items() if name.startswith("item_")}
         used = {name: escaped(own[name]) for name in own if f"${{{name}}}" in lines[at - 1]}
-        extra = _extra(text, _outputs_in(lines, values))
+        extra = (*memory, *_extra(text, _outputs_in(lines, values)))
         yield replace(
             entry,
             gpus=int(gpus.group(1)) if gpus else 0,

@@ -133,6 +133,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _workers_of(group),
         _images_of(group),
         _span(memories, size, "{} free on the card"),
+        _span([demand.memory or None for demand in demands], size, "{} of memory"),
         _span(shares, words.count, "{} share a card"),
         _span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
         _listed("uses", [demand.uses for demand in demands]),

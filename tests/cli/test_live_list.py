@@ -349,6 +349,7 @@ def test_what_is_set_is_so_after_a_crash_too(launcher: Launcher) -> None:
         (("a", "run=true"), "run cannot be set"),
         (("a", "needs=b"), "a cycle"),
         (("a", "gpus=9"), "needs 9 cards, the run has 1"),
+        (("a", "memory=900TB"), "memory: reserves 838190.3 GiB of the host's memory"),
         (("long", "priority=1"), "does not wait (running)"),
         (("nobody", "priority=1"), "no job of jobs is called nobody"),
         (("a",), "set takes jobs and fields"),

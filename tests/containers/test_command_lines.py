@@ -43,6 +43,11 @@ def test_a_job_has_the_machines_network_and_as_much_shared_memory() -> None:
     assert {"--network=host", "--shm-size=123"} <= set(client(shared_memory=123))
 
 
+def test_a_jobs_memory_is_its_containers_and_swap_is_no_more() -> None:
+    assert {"--memory=5b", "--memory-swap=5b"} <= set(client(memory=5))
+    assert not [word for word in client() if "memory" in word]
+
+
 @pytest.mark.parametrize(
     ("args", "left_out"),
     [
@@ -50,10 +55,12 @@ def test_a_job_has_the_machines_network_and_as_much_shared_memory() -> None:
         (("--net=mine",), "--network=host"),
         (("--shm-size=8g",), "--shm-size=67108864"),
         (("--ipc=host",), "--shm-size=67108864"),
+        (("--memory=2g",), "--memory=5b"),
+        (("-m", "2g"), "--memory=5b"),
     ],
 )
 def test_what_args_choose_is_not_chosen_for_them(args: tuple[str, ...], left_out: str) -> None:
-    assert left_out not in client(args=args)
+    assert left_out not in client(args=args, memory=5)
 
 
 def mounts_in(line: list[str]) -> list[list[str]]:

@@ -28,6 +28,7 @@ def check(run: Run) -> None:
     check_behind(state)
     check_rest(state)
     check_counters(state)
+    check_memory(state)
     check_foreseen(run)
     if state.course.submitted and not state.closed:
         if isinstance(state.config.placing, InEngineQueue):
@@ -216,6 +217,24 @@ def check_counters(state: State) -> None:
     assert attempts.cpus == total, f"{attempts.cpus} CPUs counted, {total} found"
     inherited = any(live.inherited for live in takers)
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
+
+
+def check_memory(state: State) -> None:
+    """Check that the memory held is within the limit, and that nobody waits in vain for any."""
+    attempts, limit = state.attempts, state.config.memory
+    total = sum(live.demand.memory for live in attempts if live.behind is None)
+    assert attempts.memory == total, f"{attempts.memory} bytes counted, {total} found"
+    total += sum(resident.demand.memory for resident in state.idle_workers)
+    inherited = any(live.inherited or live.adopted for live in attempts)
+    assert total <= limit or inherited, f"{total} of {limit} bytes are reserved"
+    placing = state.placing
+    ready = [node for node in state.jobs.waiting.heads() if node.lacks == "memory"]
+    kept = placing.last.kept_memory
+    for node in ready if placing.focus is None and not state.closed else ():
+        short = total + node.job.demand.memory > limit
+        assert short or kept, f"{node.name} waits for memory, and {total} of {limit} is held"
+        idle = [resident.id for resident in state.idle_workers if not resident.ending]
+        assert not idle, f"{node.name} waits for memory beside idle workers: {idle}"
 
 
 def check_foreseen(run: Run) -> None:

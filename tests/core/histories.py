@@ -53,7 +53,7 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 service=Service("tcp:8000") if service else None,
             )
         )
-    return some_spare(jobs, rng)
+    return some_with_memory(some_spare(jobs, rng), rng)
 
 
 def some_spare(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
@@ -65,6 +65,19 @@ def some_spare(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
         if job.demand.gpus and job.service is None and aside.random() < share
         else job
         for job in jobs
+    )
+
+
+def some_with_memory(jobs: tuple[Job, ...], rng: random.Random) -> tuple[Job, ...]:
+    """The same jobs, some with host memory, alike for alike demands; draws nothing from `rng`."""
+    aside = random.Random(f"memory {rng.getstate()[1][:9]}")
+    share = aside.choice([0.0, 0.5, 0.8, 1.0])
+    chosen = {job.demand: 0 for job in jobs}
+    for demand in chosen:
+        if aside.random() < share:
+            chosen[demand] = aside.choice([1, 2, 4, 7, 7, 9]) * GIB
+    return tuple(
+        replace(job, demand=replace(job.demand, memory=chosen[job.demand])) for job in jobs
     )
 
 
@@ -95,6 +108,7 @@ def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
     return {
         "limits": {token: rng.choice([1, 1, 2]) for token in TOKENS},
         "cpus": rng.choice([1, 2, 4]),
+        "memory": random_memory(rng),
         "limit": rng.choice([None, None, rng.randint(1, cards)]),
         "fail_fast": rng.random() < 0.07,
         "max_failures": rng.choice([None, None, None, 2]),
@@ -102,6 +116,12 @@ def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
         "pinned": rng.random() < 0.7,
         "patient": rng.random() < 0.5,
     }
+
+
+def random_memory(rng: random.Random) -> int | None:
+    """What a run may reserve; draws nothing from `rng`."""
+    aside = random.Random(f"host {rng.getstate()[1][:9]}")
+    return aside.choice([None, 8 * GIB, 8 * GIB, 12 * GIB, 16 * GIB])
 
 
 def play(
@@ -156,7 +176,7 @@ def play_in_a_queue(seed: int) -> Cluster:
     rng = random.Random(seed)
     cards = rng.randint(1, 3)
     options = random_options(rng, 4)
-    del options["cpus"]
+    del options["cpus"], options["memory"]
     options["ahead"] = rng.random() < 0.5
     jobs = random_jobs(rng, cards)
     jobs = tuple(job for job in jobs if job.service is None or rng.random() < 0.1)

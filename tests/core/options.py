@@ -11,10 +11,11 @@ def config(
     *,
     limit: int | None = None,
     cpus: int = 1,
+    memory: int | None = None,
     queue: int | None = None,
     ahead: bool = False,
     **others: Any,
 ) -> RunConfig:
     """`queue`: attempts that an engine may have at once that places by itself; None: on cards."""
-    placing = OnCards(limit, cpus) if queue is None else InEngineQueue(queue, limit, ahead)
+    placing = OnCards(limit, cpus, memory) if queue is None else InEngineQueue(queue, limit, ahead)
     return RunConfig(placing, **others)

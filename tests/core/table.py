@@ -68,7 +68,10 @@ def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
     """A job; fields of its Demand may be given beside its own."""
     demand = {
         key: fields.pop(key)
-        for key in ("gpu_memory", "per_gpu", "cpus", "uses", "worker", "spare", "share", "kind")
+        for key in (
+            *("gpu_memory", "per_gpu", "cpus", "uses", "worker", "spare", "share", "kind"),
+            "memory",
+        )
         if key in fields
     }
     return Job(name, "true", demand=Demand(gpus, **demand), **fields)  # type: ignore[arg-type]

@@ -609,6 +609,14 @@ class World:
         if not uuids and not job.service:
             total = sum(cpus) + (demand.cpus or 1)
             assert total <= side.cpus or not cpus, f"{attempt}: {total} CPUs"
+        if launch.behind is None and demand.memory:
+            begun = [p for p in alive if (side.name, p.attempt) not in self.behind]
+            reserved = sum(p.job.demand.memory for p in begun) + demand.memory
+            for (name, worker), idle in self.workers.items():
+                if name == side.name and worker != launch.worker:
+                    reserved += idle.job.demand.memory
+            most = side.options.get("memory")
+            assert most is None or reserved <= most, f"{attempt}: {reserved} bytes of {most}"
         process = Process(side, attempt, job, tuple(uuids), worker=launch.worker)
         process.behind = launch.behind
         if launch.behind is None:

@@ -44,7 +44,7 @@ def test_names_order_cards_and_terms_are_those_of_the_job_file(launcher: Launche
             run: [score, "{{run_dir}}/results/fold {{stem}}", "a b"]
             retries: {times: 2, delay: 3}
             outputs: ["{{out}}/score.txt", "{{out}}/*.png"]
-          - {name: wide, gpus: 2, run: "serve {{port}}", success_codes: [0, 3]}
+          - {name: wide, gpus: 2, memory: 2GiB, run: "serve {{port}}", success_codes: [0, 3]}
           - {name: table, gpus: 0, after: ["score *", wide], run: table, cwd: in, env: {A: "x y"}}
         """,
     )
@@ -52,7 +52,7 @@ def test_names_order_cards_and_terms_are_those_of_the_job_file(launcher: Launche
     assert sorted(new) == sorted(old)
     for name, job in old.items():
         back = new[name]
-        assert back.demand.gpus == job.demand.gpus
+        assert (back.demand.gpus, back.demand.memory) == (job.demand.gpus, job.demand.memory)
         assert (set(back.needs), set(back.after)) == (set(job.needs), set(job.after))
         assert (back.cwd, back.timeout) == (job.cwd, job.timeout)
         assert (back.retry.times, back.retry.delay) == (job.retry.times, job.retry.delay)

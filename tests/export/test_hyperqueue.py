@@ -97,13 +97,20 @@ def test_needs_cards_cpus_tokens_time_and_priority_are_hyperqueues(launcher: Lau
         """
         limits: {server: 2}
         jobs:
-          - {name: a, gpus: 2, cpus: 4, uses: [server], run: "true", timeout: 1m, retries: 1}
+          - name: a
+            gpus: 2
+            cpus: 4
+            memory: 2GiB
+            uses: [server]
+            run: "true"
+            timeout: 1m
+            retries: 1
           - {name: b, gpus: 0, needs: [a], priority: -3, run: "true"}
           - {name: c, per_gpu: 4, needs: [a, b], run: "true"}
         """,
     )
     tasks = export(launcher)
-    assert tasks["a"].resources == {"cpus": 4, "gpus/nvidia": 2, "server": 1}
+    assert tasks["a"].resources == {"cpus": 4, "gpus/nvidia": 2, "mem": 2048, "server": 1}
     assert tasks["b"].resources == {"cpus": 1}
     assert tasks["c"].resources == {"cpus": 1, "gpus/nvidia": "0.2500"}
     assert [tasks[name].deps for name in "abc"] == [[], [0], [0, 1]]

@@ -41,6 +41,7 @@ def test_fields_are_sbatch_options(launcher: Launcher) -> None:
             uses: [server, server]
             gpus: 2
             cpus: 8
+            memory: 64GB
             timeout: 90s
             retries: {times: 1, delay: 5s}
             run: "true"
@@ -55,6 +56,7 @@ def test_fields_are_sbatch_options(launcher: Launcher) -> None:
         "ntasks=1",
         "gpus-per-node=2",
         "cpus-per-task=8",
+        "mem=61036M",
         "time=5",  # 2 x (90 + 10) + 5 + 60 seconds
         "open-mode=append",
         "output=slurm/%x-%A_%a.out",

@@ -27,6 +27,7 @@ from gpulaunch.diagnose.failure.edge import Counters, Room
 from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
     Evidence,
+    OwnMemory,
     advice_on_modules,
     advice_on_signal,
     diagnose,
@@ -117,6 +118,24 @@ def test_a_kill_with_a_rise_of_oom_kill_is_the_machines_memory(
     outcome: Outcome, rises: Counters
 ) -> None:
     assert kind(outcome, BUG, rises=rises) == "host_oom"
+
+
+@pytest.mark.parametrize("outcome", [Signaled(9), Exited(137), Exited(1)])
+def test_a_kill_at_the_jobs_own_limit_names_the_limit_and_the_peak(outcome: Outcome) -> None:
+    memory = OwnMemory(2 * GIB, 2 * GIB, kills=1)
+    failure = diagnose(Evidence(outcome, BUG, rises=Counters(1, 1), memory=memory))
+    assert failure is not None
+    assert failure.kind == "host_oom"
+    assert failure.evidence == (
+        "out of the 2 GiB that memory: gave it; peak 2 GiB (1 process killed there)"
+    )
+    assert words(failure.advice).startswith("Raise memory:")
+
+
+def test_a_limit_at_which_nothing_was_killed_is_not_to_blame() -> None:
+    memory = OwnMemory(2 * GIB, 2 * GIB, kills=0)
+    assert kind(Exited(1), BUG, memory=memory) is None
+    assert kind(TimedOut("timeout", 60.0), "", memory=OwnMemory(GIB, kills=1)) is None
 
 
 @pytest.mark.parametrize("rises", [Counters(), Counters(0, 0), Counters(None, 0)])

@@ -258,7 +258,15 @@ def test_merge_keys_fill_in_what_a_mapping_lacks() -> None:
 def test_digest_changes_with_what_is_run_and_with_nothing_else() -> None:
     digest = job_of("run: x").digest
     same = ["name: b", "needs: []", "priority: 3", "timeout: 3", "retries: 2", "uses: []"]
-    for field in [*same, "cpus: 2", "cost: 4", "grace: 1", "gpu_memory: 1GB", "per_gpu: 2"]:
+    for field in [
+        *same,
+        "cpus: 2",
+        "cost: 4",
+        "grace: 1",
+        "gpu_memory: 1GB",
+        "per_gpu: 2",
+        "memory: 1GB",
+    ]:
         assert job_of(f"run: x, {field}").digest == digest, field
     other = ["env: {A: 1}", "gpus: 2", "cwd: inputs", "shell: sh", "outputs: a", "env: {A: null}"]
     found = {job_of(f"run: x, {field}").digest for field in other}

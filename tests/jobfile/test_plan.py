@@ -50,6 +50,27 @@ def test_more_memory_than_any_card_has() -> None:
     assert len(never("jobs: [{run: x, gpus: 2, gpu_memory: 20GB}]", cards(16, 24))) == 1
 
 
+def test_more_host_memory_than_the_run_may_reserve() -> None:
+    plan = plan_of("jobs: [{run: x, gpus: 0, memory: 64GB}]")
+    (mistake,) = plan.unplaceable([], 0, 32 * GB)
+    assert mistake.text.split("\n")[0] == (
+        "jobs.yaml:1:34: jobs[0].memory: reserves 59.6 GiB of the host's memory, of which this run"
+        " may reserve 29.8 GiB (job job-1)"
+    )
+    assert plan.unplaceable([], 0, 64 * GB) == plan.unplaceable([], 0) == []
+
+
+def test_a_service_and_a_job_that_needs_it_reserve_memory_together() -> None:
+    plan = plan_of(
+        "jobs: [{name: db, run: x, gpus: 0, memory: 40GB, service: {ready: 'tcp:80'}},"
+        " {name: a, run: x, gpus: 0, memory: 30GB, needs: [db]}]"
+    )
+    (mistake,) = plan.unplaceable([], 0, 64 * GB)
+    assert "a and the services it needs (db) reserve 65.2 GiB of the host's memory at once" in (
+        mistake.text
+    )
+
+
 def test_one_process_uses_one_mig_instance() -> None:
     (line,) = never("jobs: [{run: x, gpus: 2}]", cards(5, 5, mig=True))
     assert "the run has 0 that are not MIG instances" in line

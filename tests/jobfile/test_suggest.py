@@ -12,7 +12,7 @@ MEANT = {
     "command": "run", "cmd": "run", "script": "run", "exec": "run",
     "workdir": "cwd", "working_dir": "cwd", "dir": "cwd", "working-directory": "cwd",
     "gpu": "gpus", "num_gpus": "gpus", "ngpus": "gpus", "devices": "gpus",
-    "vram": "gpu_memory", "mem": "gpu_memory",
+    "vram": "gpu_memory", "mem": "memory", "ram": "memory",
     "depends_on": "needs", "dependencies": "needs", "requires": "needs",
     "environment": "env", "vars": "env",
     "retry": "retries", "max_retries": "retries",

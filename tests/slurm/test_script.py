@@ -86,6 +86,14 @@ def test_what_the_job_file_tells_slurm_is_told_and_its_own_options_come_last() -
     assert asked[-2:] == ("--mem=64G", "--constraint=a&b")
 
 
+def test_memory_is_asked_for_in_whole_megabytes_and_an_option_of_the_run_goes_before_it() -> None:
+    job = Job("a", "true", demand=Demand(memory=64 * 10**9))
+    assert "--mem=61036M" in options(job)
+    asked = script.options(job, SlurmDir(Path("/run")), ["--mem=8G"])
+    assert asked.index("--mem=61036M") < asked.index("--mem=8G")
+    assert options(job) != options(replace(job, demand=Demand(memory=1 << 30)))
+
+
 def test_jobs_that_want_the_same_come_to_the_same_options() -> None:
     one, other = Job("a", "true", cwd="/x", group=1), Job("b", "false", priority=3)
     assert options(one) == options(other)

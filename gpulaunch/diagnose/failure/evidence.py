@@ -29,7 +29,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.diagnose.failure.edge import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
-from gpulaunch.text import clip
+from gpulaunch.text import clip, several, size
 from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
@@ -64,13 +64,25 @@ class CardFacts(Struct, frozen=True):
     xids: tuple[int, ...] = ()
 
 
+class OwnMemory(Struct, frozen=True):
+    """The host memory that the attempt was limited to, and `peak`: the most that it used of that.
+
+    None where that is not told. `kills`: its processes that the kernel killed at the limit.
+    """
+
+    limit: int
+    peak: int | None = None
+    kills: int = 0
+
+
 class Evidence(Struct, frozen=True):
     """All that is known of how an attempt ended.
 
     `tail` is its log's end (`tail()` reads it). `succeeded`: the outcome counts as success (a code
     of success, outputs there). `by_launcher`: the launcher itself ended it, whatever the status.
     `rises`: the kernel's counters, after less before. `rooms`: at that moment, for the file systems
-    of its output, its working directory, its temporary directory and /dev/shm.
+    of its output, its working directory, its temporary directory and /dev/shm. `memory`: None
+    without a limit of its own.
     """
 
     outcome: Outcome
@@ -80,6 +92,7 @@ class Evidence(Struct, frozen=True):
     rises: Counters = field(default_factory=Counters)
     cards: tuple[CardFacts, ...] = ()
     rooms: tuple[Room, ...] = ()
+    memory: OwnMemory | None = None
 
 
 def diagnose(evidence: Evidence) -> Failure | None:
@@ -105,7 +118,8 @@ def diagnose(evidence: Evidence) -> Failure | None:
 
 def _found(evidence: Evidence, verdict: Verdict) -> Failure | None:
     return (
-        _by_signal(evidence, _signal(evidence.outcome))
+        _by_limit(evidence.memory)
+        or _by_signal(evidence, _signal(evidence.outcome))
         or _by_log(evidence, verdict)
         or _by_status(evidence)
         or _by_signal(evidence, verdict.child)
@@ -148,6 +162,16 @@ def _lost(evidence: Evidence) -> Failure | None:
     words = [card.sick or f"the driver reported Xid {fatal[card.uuid]}" for card in gone]
     uuids = tuple(card.uuid for card in gone)
     return Failure("gpu_lost", "; ".join(dict.fromkeys(words)), (Hint("gpu_lost"),), uuids)
+
+
+def _by_limit(memory: OwnMemory | None) -> Failure | None:
+    """Blame the job's own limit, at which the kernel killed some of it: nothing else was killed."""
+    if memory is None or not memory.kills:
+        return None
+    killed = several(memory.kills, "process", "processes")
+    peak = f"; peak {size(memory.peak)}" if memory.peak is not None else ""
+    words = f"out of the {size(memory.limit)} that memory: gave it{peak} ({killed} killed there)"
+    return Failure("host_oom", words, (Hint("raise_memory"),))
 
 
 def _by_signal(evidence: Evidence, signal: int | None) -> Failure | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from dataclasses import replace as changed
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,15 @@ from msgspec.structs import replace
 from gpulaunch.containers.command_lines import CARRIED
 from gpulaunch.containers.removing import PID
 from gpulaunch.core.causes import Because, EndCause
-from gpulaunch.core.events import Ended, EndWorker, Launch, StopAttempt, TakeBack, WorkerEnded
+from gpulaunch.core.events import (
+    Ended,
+    EndWorker,
+    Event,
+    Launch,
+    StopAttempt,
+    TakeBack,
+    WorkerEnded,
+)
 from gpulaunch.core.facts import AttemptStarted, AttemptWarned
 from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.placement import sharers
@@ -26,6 +35,7 @@ from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.local.ahead import PreparedAhead, PreparedAttempt
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
+from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.local.post_in_order import PostInOrder
@@ -107,7 +117,8 @@ class LocalAttempts:
         self.ahead = PreparedAhead(
             self.pairs, self._ports, slots, self._prepared, context.loop.when_idle
         )
-        self._workers = WaitingWorkers(self.pairs, self._ports, context.post)
+        self._workers = WaitingWorkers(self.pairs, self._ports, self._worker_over)
+        self._limits = MemoryLimits(context)
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
         self._on_pair: dict[Pair, list[_Running]] = {}
@@ -181,13 +192,14 @@ class LocalAttempts:
         pair = ready.pair
         try:
             make_room(launch, self._context.run, self._outs)
+            self._limits.begin(launch)
             if pair is not None:
                 pair.go()
             else:
                 pair = self.pairs.take(ready.kind)
                 pair.launch(ready.command, ready.message)
         except BaseException:
-            self._undo(pair, ready.ports)
+            self._undo(launch, pair, ready.ports)
             raise
         return _Running(launch, pair, ready.place, ready.ports, ready.kind)
 
@@ -201,17 +213,21 @@ class LocalAttempts:
                 ports.append(self._ports.take())
             place = self._place(launch, ports)
             command = prepare(launch, place, self._context, self._outs, self._slots)
+            if launch.job.demand.memory:
+                command = changed(command, cgroup=self._limits.entrance(launch))
+                self._limits.begin(launch)
             server, command = self.pairs.preloads.served(launch.job, command)
             kind = PairKind(_leases(launch), server)
             pair = worker.pair if worker else self.pairs.take(kind)
             pair.launch(command)
         except BaseException:
-            self._undo(None if worker else pair, ports[had:])
+            self._undo(launch, None if worker else pair, ports[had:])
             raise
         return _Running(launch, pair, place, tuple(ports), kind)
 
-    def _undo(self, pair: Pair | None, ports: Sequence[PortLease]) -> None:
+    def _undo(self, launch: Launch, pair: Pair | None, ports: Sequence[PortLease]) -> None:
         """Give back what a launch that failed had."""
+        self._limits.end(launch.attempt)
         if pair is not None:
             self.pairs.dismiss(pair)
         self._ports.give_back(ports)
@@ -228,6 +244,8 @@ class LocalAttempts:
     ) -> tuple[AttemptPlace, Command, bytes]:
         place = self._place(launch, ports)
         command = command_of(launch, place, self._context, {}, self._slots)
+        if launch.job.demand.memory:
+            command = changed(command, cgroup=self._limits.entrance(launch))
         return place, command, client.message_of(command)
 
     def _place(self, launch: Launch, ports: Sequence[PortLease]) -> AttemptPlace:
@@ -285,6 +303,7 @@ class LocalAttempts:
         self._on_pair.clear()
         self._ports.close()
         self._outs.close()
+        self._limits.close()
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -342,6 +361,7 @@ class LocalAttempts:
 
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
+        memory = self._limits.used(launch) if launch.job.demand.memory else None
         self._over(running, report.kept, report.cpu)
         follower = next(iter(self._all_on(running.pair)), None)
         if report.kept and follower:
@@ -369,7 +389,7 @@ class LocalAttempts:
             return
         free = {} if report.kept else self._cards.memory_back(_leases(launch))
         ended = Ended(launch.attempt, report.end, report.kept, free)
-        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post)
+        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post, memory)
 
     def _unbegun(self, pair: Pair, attempt: str) -> None:
         """Post the end of an attempt that was behind another; keep the pair where that is over."""
@@ -416,7 +436,7 @@ class LocalAttempts:
         self.ahead.forget(pair)
         for worker in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
-            self._context.post(WorkerEnded(worker))
+            self._worker_over(WorkerEnded(worker))
         for running in self._all_on(pair):
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
@@ -442,7 +462,13 @@ class LocalAttempts:
         self._services.end(attempt)
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))
+            self._limits.end(running.worker)
         self._context.loop.later(lambda: self._end_out(attempt))
+
+    def _worker_over(self, event: Event) -> None:
+        if isinstance(event, WorkerEnded):
+            self._limits.end(event.worker)
+        self._context.post(event)
 
     def _end_out(self, attempt: AttemptId) -> None:
         self._outs.over(self._context.run.out_dir(attempt))

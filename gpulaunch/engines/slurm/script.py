@@ -21,6 +21,7 @@ from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.wire import PROTOCOL
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
+from gpulaunch.text import megabytes
 
 WARNING = 60
 """Seconds before Slurm's time limit at which Slurm sends the script SIGTERM."""
@@ -149,6 +150,8 @@ def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:
         yield f"--gpus-per-node={':'.join((*kind, str(job.demand.gpus)))}"
     if job.demand.cpus is not None:
         yield f"--cpus-per-task={job.demand.cpus}"
+    if job.demand.memory:
+        yield f"--mem={megabytes(job.demand.memory)}M"
     if job.timeout is not None:
         # A backstop, in whole minutes; the keeper on the node keeps the exact limit.
         yield f"--time={math.ceil((job.timeout + job.grace + TIME_LIMIT_MARGIN) / 60)}"
