@@ -288,7 +288,8 @@ class ActiveAttempts:
     def _count(self, live: ActiveAttempt, step: int) -> None:
         self._count_tokens(live, step)
         self.cpus += step * live.cpus
-        self.memory += step * live.memory
+        if live.demand.memory:
+            self.memory += step * live.memory
         self.gpus += step * live.demand.gpus
 
     def _count_tokens(self, live: ActiveAttempt, step: int) -> None:

@@ -37,7 +37,7 @@ def consider(state: State, node: Node) -> None:
         one_ahead.launch(state, node)  # in a worker that has it
     if not isinstance(node.state, Ready):
         return
-    never = host.memory_short(demand, state.config.memory) or impossible(
+    never = (demand.memory and host.memory_short(demand, state.config.memory)) or impossible(
         demand, state.cards.all, state.cards.limit, state.config.limits
     )
     if never:
@@ -79,11 +79,12 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
     demand = node.job.demand
     if state.lacks_tokens(demand):
         return "tokens"
-    if node.job.service and not _room_for(state, node):
+    service = node.job.service is not None
+    if service and not _room_for(state, node):
         return "room"
     if demand.memory and host.lacks_memory(state, demand):
         return "memory"
-    if node.job.service:
+    if service:
         return None
     cpus, taken = cpus_of(demand), state.attempts.cpus
     # A job that wants more than is allowed runs, alone.

@@ -110,6 +110,9 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return Because("room")
     if demand.memory and host.held(state) + demand.memory > state.config.memory:
         return _memory(state, demand)
+    if node.lacks == "memory":
+        first = state.placing.last.memory_for or state.placing.reserving
+        return Because("turn") if first in (None, node) else r.NeedsStart(first.name)
     if state.placing.focus not in (None, node):
         return r.NeedsStart(state.placing.focus.name)
     if not demand.gpus:

@@ -419,7 +419,7 @@ def for_the_keeper(command: Command) -> dict[str, object]:
         "attempt": command.attempt,
         "end": coded(command.end),
         "slot": command.slot,
-        "cgroup": coded(command.cgroup),
+        "cgroup": command.cgroup and coded(command.cgroup),
         "timeout": command.timeout,
         "warn_signal": command.warn.signal if command.warn else None,
         "warn_before": command.warn.before if command.warn else None,

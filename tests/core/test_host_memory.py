@@ -66,6 +66,7 @@ def test_a_job_overtaken_too_often_has_memory_kept_for_it() -> None:
     assert lines == ["launch first.1 on none", "launch s0.1 on none"]
     assert t.ended("first.1") == ["launch s1.1 on none"]  # the second overtaking: the last one
     assert t.ended("s0.1") == []
+    assert t.state("s2") == "waiting: waits until wide has started"
     assert t.ended("s1.1") == ["launch wide.1 on none"]
     assert t.ended("wide.1") == ["launch s2.1 on none", "launch s3.1 on none"]
 

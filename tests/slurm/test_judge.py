@@ -198,7 +198,7 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Exited(1), "host_oom")
-    assert "--mem" in advice(verdict.failure.advice)
+    assert "memory: 64GB" in advice(verdict.failure.advice)
     assert judge(Seen(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
 
 

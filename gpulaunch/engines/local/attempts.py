@@ -192,7 +192,8 @@ class LocalAttempts:
         pair = ready.pair
         try:
             make_room(launch, self._context.run, self._outs)
-            self._limits.begin(launch)
+            if launch.job.demand.memory:
+                self._limits.begin(launch)
             if pair is not None:
                 pair.go()
             else:
@@ -462,7 +463,8 @@ class LocalAttempts:
         self._services.end(attempt)
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))
-            self._limits.end(running.worker)
+            if running.launch.job.demand.memory:
+                self._limits.end(running.worker)
         self._context.loop.later(lambda: self._end_out(attempt))
 
     def _worker_over(self, event: Event) -> None:
