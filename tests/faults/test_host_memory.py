@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -146,6 +147,41 @@ def test_check_compares_with_what_the_last_run_took(launcher: Launcher) -> None:
         told = f"jobs: [{{name: a, memory: {memory}, run: [{sys.executable}, take.py]}}]"
         launcher.file("jobs.yaml", told)
         assert words in launcher("check", "jobs.yaml", "--simulate", "1").err
+
+
+def test_map_and_add_reserve_memory_too(launcher: Launcher) -> None:
+    options = ["--memory", "2GiB", "--dry-run", "--json", "--simulate", "1"]
+    plan = launcher("map", *options, "echo", ":::", "a")
+    assert [job["memory"] for job in json.loads(plan.out)["jobs"]] == [2 << 30]
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}'}}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        assert launcher("add", "--memory", "1GiB", "--name", "b", "--", "true").status == 0
+        assert launcher("set", "b", "memory=2GiB").status == 0
+        refused = launcher("add", "--memory", "900TB", "--", "true")
+        assert (refused.status, "reserves 838190.3 GiB" in refused.err) == (2, True), refused.err
+        launcher.file("go", "")
+        assert process.wait(60) == 0
+    assert launcher.jobs()["b"]["state"] == "succeeded"
+
+
+def test_a_strict_job_is_limited_too(launcher: Launcher, limited: Path) -> None:
+    job = f'{{name: a, memory: 200MB, isolation: strict, run: "{EATS}"}}'
+    launcher.file("jobs.yaml", f"jobs: [{job}]")
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    if result.status == 2:
+        pytest.skip(result.err)
+    assert launcher.jobs()["a"]["failure"] == "host_oom"
+
+
+def test_doctor_says_whether_memory_is_a_limit_here(launcher: Launcher) -> None:
+    found = json.loads(launcher("doctor", "--json").out)["findings"]
+    (told,) = [one for one in found if "memory: " in one["what"]]
+    if told["level"] == "ok":
+        assert told["what"].startswith("jobs are limited to their memory: by cgroups below /")
+    else:
+        assert told["what"].startswith("memory: of jobs is reserved and measured, and is no limit:")
+        assert told["advice"]
 
 
 def test_exec_is_limited_and_refuses_more_than_there_is(launcher: Launcher, limited: Path) -> None:

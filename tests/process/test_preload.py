@@ -601,3 +601,12 @@ def _supervisor(folder: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_forked_job_enters_its_cgroup_before_its_script(bench: Bench, tmp_path: Path) -> None:
+    procs = tmp_path / "cgroup.procs"
+    procs.touch()
+    bench.script(f"print(open({str(procs)!r}).read())")
+    with bench.slot(bench.library("library")) as slot:
+        assert bench.run(slot, cgroup=str(procs)).end.outcome == Exited(0)
+        assert slot.log.read_text() == "0\n"
