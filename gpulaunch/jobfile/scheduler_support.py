@@ -55,7 +55,7 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
         yield "gpus", f"needs {demand.gpus}, the run may have {limit} at once (job {job.name})"
     asked = [word for word in job.engine.get("slurm", {}).get("extra", ()) if word[:5] == "--mem"]
     if demand.memory and asked:
-        yield "memory", f"Slurm is asked for memory by {asked[0]} in extra: too: leave one out"
+        yield "memory", f"{asked[0]} in extra: asks Slurm for memory as well: leave one of them out"
     for token, count in overdrawn(demand.uses, limits):
         yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
 

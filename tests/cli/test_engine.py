@@ -136,6 +136,19 @@ def test_jobs_that_are_not_to_run_are_not_refused(launcher: Launcher) -> None:
     assert launcher("run", "jobs.yaml", *SLURM, "--dry-run").status == 2
 
 
+def test_memory_is_asked_of_slurm_once(launcher: Launcher) -> None:
+    extra = "engine: {slurm: {extra: [--mem-per-cpu=4G]}}"
+    launcher.file("jobs.yaml", f"jobs: [{{run: 'true', memory: 64GB, {extra}}}]")
+    result = launcher("check", "jobs.yaml", *SLURM)
+    assert result.status == 2
+    assert (
+        "jobs.yaml:1:30: jobs[0].memory: --mem-per-cpu=4G in extra: asks Slurm for memory as well:"
+        " leave one of them out" in result.err
+    )
+    launcher.file("jobs.yaml", "jobs: [{run: 'true', memory: 900TB}]")
+    assert launcher("check", "jobs.yaml", *SLURM).status == 0  # a node may have that
+
+
 def test_what_slurm_is_not_told_is_said(launcher: Launcher) -> None:
     ladder = "ladder: {batch: [2, 1]}, retries: 1"
     launcher.file("jobs.yaml", f"jobs: [{{run: x, preload: [torch], gpu_memory: 20GiB, {ladder}}}]")
