@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gpulaunch.core.events import Event, Launch, MemoryPeaked
+from gpulaunch.core.events import Event, Launch, MemoryPeaked, Relisted, Submitted
 from gpulaunch.core.facts import AttemptEnded, Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, Job
@@ -43,13 +43,15 @@ def shared(job: Job, rng: random.Random, part: float) -> Job:
 class CardShares:
     """What the world saw of the shares of one run's jobs. `outgrew`: what took more than promised.
 
-    `taught`: bytes that each job's success told, by kind and job.
+    `taught`: bytes that each job's success told, by kind and job; `hinted`: kinds of which earlier
+    runs told something.
     """
 
     promised: dict[AttemptId, int] = field(default_factory=dict)
     took: dict[AttemptId, int] = field(default_factory=dict)
     kinds: dict[AttemptId, int] = field(default_factory=dict)
     leaders: dict[AttemptId, AttemptId] = field(default_factory=dict)
+    hinted: set[int | None] = field(default_factory=set)
     taught: dict[int, dict[str, int]] = field(default_factory=dict)
     unlike: int = 0
     learned: int = 0
@@ -90,7 +92,8 @@ class CardShares:
         if len(demands) == 1:
             return
         for each, attempt in [(demand, launch.attempt), *running]:
-            known = each.kind is None or self.promised[attempt] or self._of_kind(attempt)
+            known = each.kind is None or each.kind in self.hinted
+            known = known or self.promised[attempt] > 0 or self._of_kind(attempt) > 0
             assert known, f"{name}: nobody knows what {attempt} takes"
         assert all(d.share or d.per_gpu > 1 for d in demands), f"{name} beside {demands[1:]}"
         if any(each.share for each in demands):
@@ -123,6 +126,8 @@ class CardShares:
 
     def hear(self, event: Event) -> None:
         """Note what the run is told just now."""
+        if isinstance(event, Submitted | Relisted):
+            self.hinted |= {job.demand.kind for job in event.jobs if job.learned}
         if not isinstance(event, MemoryPeaked) or event.attempt not in self.promised:
             return
         promised = self.promised[event.attempt]
