@@ -117,6 +117,13 @@ def megabytes(amount: int) -> int:
     return -(-amount // (1 << 20))
 
 
+def energy(joules: float) -> str:
+    """Return joules as people pay for them: `0.42 Wh`, `312 Wh`, `1.24 kWh`."""
+    hours = joules / 3600
+    amount, unit = (hours / 1000, "kWh") if hours >= 999.5 else (hours, "Wh")
+    return f"{amount:.{2 if amount < 10 else 1 if amount < 100 else 0}f} {unit}"
+
+
 def several(number: int, noun: str, plural: str = "") -> str:
     """Return `1 job` or `2,988 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -169,6 +169,14 @@ def ending(outcome: m.Outcome) -> str:
             return f"lost: {cause(why)}"
 
 
+def held_idle(seconds: float, memory: int, cards: Iterable[int]) -> str:
+    """Return `used 0 % of GPU 1 for 31 min with 38 GiB held`, to follow a job's name."""
+    indices = sorted(set(cards))
+    where = f"GPU{'s' * (len(indices) > 1)} {ranges(indices)}" if indices else "its card"
+    lasted = span(seconds // 60 * 60 if seconds >= 120 else int(seconds))
+    return f"used 0 % of {where} for {lasted} with {size(memory)} held"
+
+
 def cause(why: c.EndCause) -> str:
     """Return what ended an attempt or a run from outside: `Ctrl-C`, `its card was given back`."""
     match why:

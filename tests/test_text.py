@@ -88,3 +88,20 @@ def test_spans_counts_and_lists_have_one_spelling() -> None:
     assert [text.size(s) for s in sizes] == ["100 B", "512 MiB", "20 GiB", "79.6 GiB", "1 GiB"]
     assert (text.several(1, "job"), text.several(2988, "job")) == ("1 job", "2,988 jobs")
     assert text.listing("abcdefg") == "a, b, c and 4 more"
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"),
+    [
+        (0.0, "0.00 Wh"),
+        (1512.0, "0.42 Wh"),
+        (36_000.0, "10.0 Wh"),
+        (1_123_200.0, "312 Wh"),
+        (3_598_199.0, "999 Wh"),
+        (3_598_200.0, "1.00 kWh"),
+        (4_464_000.0, "1.24 kWh"),
+        (4.32e9, "1200 kWh"),
+    ],
+)
+def test_energy_is_told_as_people_pay_for_it(joules: float, said: str) -> None:
+    assert text.energy(joules) == said

@@ -12,6 +12,7 @@ Version = Annotated[Literal[1], "the version of this document"]
 Bytes = int
 Seconds = float
 PerCent = float
+Joules = float
 Time = str
 
 # ── status ──────────────────────────────────────────────────────────────────────────────────────
@@ -51,6 +52,7 @@ class RunHeader(TypedDict):
     images: Annotated[
         list[RunImage], "the images of its jobs' containers, as far as they are known"
     ]
+    energy: Annotated[Joules | None, "of all its attempts, as far as it was measured"]
     seconds_left: Annotated[SecondsLeft | None, "of a live run"]
     next_command: Annotated[str | None, "the command that goes on with it"]
 
@@ -100,6 +102,8 @@ class Use(TypedDict):
     gpu_seconds: Annotated[Seconds | None, "seconds times cards"]
     cpu_seconds: Annotated[Seconds | None, "CPU time of its processes"]
     peak_resident: Annotated[Bytes | None, "the machine's memory that its processes had, in bytes"]
+    energy: Annotated[Joules | None, "of its cards while it ran, or its share of that, in joules"]
+    touched_gpu: Annotated[bool | None, "whether a process of it was ever seen on its cards"]
     pin: Annotated[PinState | None, "whether its processes were on its own cards"]
     pin_reason: Annotated[str, "why, in words"]
 
@@ -130,6 +134,7 @@ class Attempt(QueuedAttempt, Use):
     advice: Annotated[str, "what to do"]
     reports: Annotated[list[str], "what the driver said of its cards meanwhile"]
     warned: Annotated[AttemptWarning | None, "the warning that it was sent before its end"]
+    idle: Annotated[Seconds | None, "for how long it held its cards unused when that was said"]
     worker: Annotated[str | None, "the attempt in whose process it ran, if that is another one"]
     step: Annotated[int | None, "of its ladder, counted from 1; null: it has none"]
     ladder: Annotated[dict[str, str], "the values of that step"]
@@ -151,6 +156,7 @@ class RunJob(TypedDict):
     failure: Annotated[str | None, "the failure class of its last attempt"]
     evidence: Annotated[str, "what shows the class"]
     keep: Annotated[str | None, "the path of its {{keep}}, where there is one"]
+    energy: Annotated[Joules | None, "of all its attempts, as far as it was measured"]
     attempts: Annotated[list[Attempt], "the first one first"]
 
 
@@ -238,6 +244,7 @@ class PlanJob(TypedDict):
     not_before: Annotated[Time | None, "it does not start before this"]
     timeout: Annotated[Seconds | None, "seconds that it may take"]
     idle_timeout: Annotated[Seconds | None, "seconds that it may be silent"]
+    gpu_idle: Annotated[Seconds | None, "seconds that it may hold memory and compute nothing"]
     grace: Annotated[Seconds, "seconds between SIGTERM and SIGKILL"]
     warn: Annotated[PlanWarning | None, "the signal before its timeout"]
     spare: Annotated[bool, "whether it gives its cards up to launchers that have none"]

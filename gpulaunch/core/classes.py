@@ -46,6 +46,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "signal": _SUSPECT,
         "timeout": _SUSPECT,
         "idle_timeout": _SUSPECT,
+        "gpu_idle": _SUSPECT,
         "not_started": _AGAIN,
         "missing_output": _SUSPECT,
         "lost": Policy("yes", "yes", free=True),

@@ -55,7 +55,7 @@ def on_ended(state: State, event: Ended) -> None:
     if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
         # Had it begun, its keeper would have recorded its end.
         end = replace(end, outcome=Interrupted(Because("worker_ended")))
-    seen = (live.misplaced if state.config.pinned else None) or _by_its_card(live, end)
+    seen = _while_it_ran(state, live, end.outcome) or _by_its_card(live, end)
     decision = _decide(state, live, end.outcome, record, seen)
     failure = _recorded(decision, seen)
     state.attempts.end(live)
@@ -140,14 +140,14 @@ def _decide(
     state: State, live: ActiveAttempt, outcome: Outcome, record: JobRecord, seen: Failure | None
 ) -> retry.Decision:
     job = live.node.job if live.node is not None else Job(record.name, ())
-    misplaced = live.misplaced if state.config.pinned else None
-    if isinstance(outcome, Exited) and not misplaced and retry.failure_of(outcome, job) is None:
+    before = _while_it_ran(state, live, outcome)
+    if isinstance(outcome, Exited) and not before and retry.failure_of(outcome, job) is None:
         return _SUCCEEDED
     ground = _ground(state, live, record, seen)
     lost = _lost_before(live, record)
     decision = retry.decide(outcome, job, record.charged, lost, seen, ground)
-    if misplaced and live.stopping != "cancelled":
-        return retry.failed(outcome, job, record.charged, misplaced, ground)
+    if before and live.stopping != "cancelled":
+        return retry.failed(outcome, job, record.charged, before, ground)
     if live.stopping == "stopped":
         return retry.Settle("succeeded")
     if live.stopping == "cancelled" and not _succeeded(decision):
@@ -235,6 +235,15 @@ def _interrupt_dependants(state: State, service: Node, outcome: Outcome) -> None
         if live.node is not None and service in live.node.links.services:
             ended = ServiceEnded(service.name, exit_code_of(outcome), signal_of(outcome))
             graph.stop(state, live, "interrupted", ended, service=service)
+
+
+def _while_it_ran(state: State, live: ActiveAttempt, outcome: Outcome) -> Failure | None:
+    """Return the failure for which the attempt was ended while it ran; None for none.
+
+    One that was idle and ended by itself before that reached it has ended as it did.
+    """
+    misplaced = live.misplaced if state.config.pinned else None
+    return misplaced or (live.idle if isinstance(outcome, Interrupted) else None)
 
 
 def _by_its_card(live: ActiveAttempt, end: End) -> Failure | None:

@@ -187,6 +187,22 @@ class Misplaced(Struct, frozen=True):
     advice: Advice = ()
 
 
+class HeldIdle(Struct, frozen=True):
+    """The attempt has held its cards' memory for long, and computed nothing on any of them.
+
+    Comes once for an attempt, and perhaps after its end. `ends`: its job's `gpu_idle` is reached.
+    `seconds` it has been so, with `memory` bytes held; `text` is that as one line for people, to
+    follow the job's name; `advice` what can be done about it.
+    """
+
+    attempt: AttemptId
+    seconds: float
+    memory: int
+    text: str
+    ends: bool
+    advice: Advice = ()
+
+
 class Ended(Struct, frozen=True):
     """The attempt's whole process tree is gone.
 
@@ -353,6 +369,7 @@ Event: TypeAlias = (
     | GangGranted
     | GpuEvent
     | Misplaced
+    | HeldIdle
     | Observed
     | Ended
     | WorkerEnded

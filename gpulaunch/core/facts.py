@@ -201,6 +201,17 @@ class AttemptWarned(Struct, frozen=True):
     warning: SentWarning
 
 
+class AttemptIdle(Struct, frozen=True):
+    """The attempt has held so many bytes of its cards for so long, and computed nothing.
+
+    Nothing follows from it: its job has no `gpu_idle`. Comes once for an attempt.
+    """
+
+    attempt: AttemptId
+    seconds: float
+    memory: int
+
+
 class ServiceReady(Struct, frozen=True):
     """A service's probe was answered."""
 
@@ -332,7 +343,13 @@ class RunClosed(Struct, frozen=True):
 
 JobFact: TypeAlias = JobAdded | JobVanished | JobRequeued | JobDelayed | JobSettled | JobSet
 AttemptFact: TypeAlias = (
-    AttemptLaunched | AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | AttemptEnded
+    AttemptLaunched
+    | AttemptQueued
+    | AttemptStarted
+    | AttemptWarned
+    | AttemptIdle
+    | ServiceReady
+    | AttemptEnded
 )
 CardFact: TypeAlias = WorkerLeft | WorkerGone | GpuChanged | GpuReported | GpuDrained
 RunFact: TypeAlias = (

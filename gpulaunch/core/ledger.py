@@ -260,6 +260,8 @@ class Ledger(Struct):
                 self._start(fact, at)
             case f.AttemptWarned(attempt, warning):
                 self.attempt(attempt).warned = warning
+            case f.AttemptIdle(attempt):
+                self.attempt(attempt).idle = fact
             case f.ServiceReady(attempt):
                 self.attempt(attempt).ready = True
             case f.AttemptEnded():

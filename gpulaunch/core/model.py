@@ -297,7 +297,8 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
     `ladder`: values that change with retries; they are slots, too. `engine` holds options for
     engines: by engine, by key, words. `warn`: a signal before it is ended. `keep`: its attempts
-    share a directory that outlives each of them. `container`: it runs inside that.
+    share a directory that outlives each of them. `container`: it runs inside that. `gpu_idle`: the
+    seconds for which it may hold its cards' memory and compute nothing.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -324,6 +325,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     conda: str | None = None
     timeout: float | None = None
     idle_timeout: float | None = None
+    gpu_idle: float | None = None
     grace: float = 10.0
     warn: WarnPolicy | None = None
     outputs: tuple[Text, ...] = ()

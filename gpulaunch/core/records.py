@@ -64,6 +64,7 @@ class AttemptRecord(Struct):
     step: LadderStep | None = None
     warned: SentWarning | None = None
     promised: int = 0
+    idle: f.AttemptIdle | None = None
 
     @property
     def outcome(self) -> Outcome | None:

@@ -196,6 +196,8 @@ def _on(state: State, event: ev.Event) -> None:
             images.failed(state, event)
         case ev.Misplaced():
             _misplaced(state, event)
+        case ev.HeldIdle():
+            _held_idle(state, event)
         case ev.Ended():
             completion.on_ended(state, event)
         case ev.MemoryPeaked():
@@ -261,6 +263,18 @@ def _misplaced(state: State, event: ev.Misplaced) -> None:
     state.effects.fact(f.Noted(event.text, event.attempt.job))
     if state.config.pinned:
         graph.stop(state, live, "interrupted", Quoted(event.text))
+
+
+def _held_idle(state: State, event: ev.HeldIdle) -> None:
+    """End an attempt that reached its job's `gpu_idle`; name another. Not one that ends anyway."""
+    live = state.attempts.get(event.attempt)
+    if live is None or live.stopping:
+        return
+    if event.ends:
+        live.idle = Failure("gpu_idle", event.text, event.advice)
+        graph.stop(state, live, "interrupted", Quoted(event.text))
+    else:
+        state.effects.fact(f.AttemptIdle(event.attempt, event.seconds, event.memory))
 
 
 def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:

@@ -175,6 +175,9 @@ class LineFormatter:
                 return _line(at, "start", QUEUED, attempt.job, needs)
             case f.AttemptWarned(attempt, warning):
                 return _line(warning.at, "warn", "warned", attempt.job, wording.warning(warning))
+            case f.AttemptIdle(attempt):
+                text = f"{words.idle(ledger.attempt(attempt), ledger)}; gpu_idle: ends such jobs"
+                return _line(at, "warn", "idle", attempt.job, text)
             case f.ServiceReady(attempt):
                 record = ledger.attempt(attempt)
                 return _line(at, "calm", "ready", attempt.job, "", _since(record, at))

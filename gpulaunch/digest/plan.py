@@ -85,6 +85,7 @@ def _job_json(job: Job) -> PlanJob:
         "not_before": None if job.not_before is None else iso(job.not_before.utc),
         "timeout": job.timeout,
         "idle_timeout": job.idle_timeout,
+        "gpu_idle": job.gpu_idle,
         "grace": job.grace,
         "warn": None if job.warn is None else _warn_json(job.warn),
         "spare": job.demand.spare,

@@ -29,6 +29,7 @@ from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
 from gpulaunch.digest.summary import RunPaths, next_command
+from gpulaunch.digest.usage import energy_of, touched
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def status_json(run: Standing) -> StatusDocument:
                 }
                 for source, known in ledger.images.items()
             ],
+            "energy": _rounded(run.measured.energy),
             "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
             "next_command": run.next_command,
         },
@@ -202,6 +204,7 @@ def _job_json(run: Standing, job: JobRecord) -> RunJob:
         "failure": last.failure if last else None,
         "evidence": evidence_of(job),
         "keep": keep if os.path.isdir(keep) else None,
+        "energy": _rounded(energy_of(job.attempts, run.measured)),
         "attempts": [_attempt_json(run, attempt) for attempt in job.attempts],
     }
 
@@ -228,6 +231,7 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "advice": advice(attempt.advice),
         "reports": list(attempt.reports),
         "warned": _warned_json(attempt.warned),
+        "idle": attempt.idle.seconds if attempt.idle else None,
         "worker": str(attempt.worker) if attempt.worker else None,
         "step": attempt.step.number if attempt.step else None,
         "ladder": dict(attempt.step.values) if attempt.step else {},
@@ -258,6 +262,8 @@ def _use_json(attempt: AttemptRecord, measured: Measured) -> Use:
         "gpu_seconds": _rounded(use.gpu_seconds),
         "cpu_seconds": _rounded(use.cpu_seconds),
         "peak_resident": use.peak_resident,
+        "energy": _rounded(use.energy),
+        "touched_gpu": touched(attempt.id, measured),
         "pin": pin,
         "pin_reason": why,
     }

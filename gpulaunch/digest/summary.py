@@ -19,7 +19,14 @@ from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons
 from gpulaunch.digest.tail import read_tail
-from gpulaunch.digest.usage import CardUse, card_seconds, card_uses, use_of_all, use_of_one
+from gpulaunch.digest.usage import (
+    CardUse,
+    card_seconds,
+    card_uses,
+    untouched,
+    use_of_all,
+    use_of_one,
+)
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
 
@@ -63,7 +70,8 @@ class Failed(Struct, frozen=True):
 class Summary(Struct, frozen=True):
     """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
-    `used` is what was measured of all attempts, in words.
+    `used` is what was measured of all attempts, in words. `untouched`: the jobs that succeeded and
+    were never seen on their card.
     """
 
     ledger: Ledger
@@ -76,6 +84,7 @@ class Summary(Struct, frozen=True):
     skipped: tuple[Alike, ...]
     next_command: str | None
     used: str
+    untouched: tuple[str, ...] = ()
 
     @property
     def busy(self) -> float | None:
@@ -128,6 +137,7 @@ def summarise(
         skipped=tuple(reasons(jobs, lambda job: job.reason, ledger)),
         next_command=next_command(ledger.state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
+        untouched=tuple(untouched(ledger, measured)),
     )
 
 

@@ -6,15 +6,16 @@ Pure. What was not measured is left out of the words, instead of a zero.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant
+from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.text import clock, size
+from gpulaunch.text import clock, energy, listing, several, size
 
 
 class CardUse(Struct, frozen=True):
@@ -64,8 +65,57 @@ def _spans(ledger: Ledger, since: float, until: float) -> dict[str, list[tuple[f
     return spans
 
 
+LEAST_TOLD = 5.0
+"""Seconds in which the driver must have named processes before a job was never on its card."""
+LEAST_SHARE = 0.75
+"""The share of an attempt's time that these seconds must be, at least."""
+
+
+def touched(attempt: AttemptId, measured: Measured) -> bool | None:
+    """Return whether a process of the attempt was ever seen on its cards; None: it is not known.
+
+    False only where a driver that names processes was asked nearly all the time: it has named some
+    of this run, or the cards did nothing.
+    """
+    use = measured.uses.get(attempt)
+    if use is None or not use.gpu_seconds:
+        return None
+    if use.peak_gpu_memory:
+        return True
+    if attempt in measured.pins:  # a process was seen, somewhere
+        return True if measured.pins[attempt][0] == "verified" else None
+    if use.peak_gpu_memory is None or use.told < max(LEAST_TOLD, LEAST_SHARE * use.seconds):
+        return None
+    return False if use.peak_gpu_utilization == 0 or measured.names_processes else None
+
+
+def untouched(ledger: Ledger, measured: Measured) -> list[str]:
+    """Return the jobs that succeeded though their last attempt was never seen on its card."""
+    return [
+        job.name
+        for job in ledger.jobs.values()
+        if job.state == "succeeded"
+        and job.attempts
+        and touched(job.attempts[-1].id, measured) is False
+    ]
+
+
+def never_touched(names: Sequence[str]) -> str:
+    """Return a line on such jobs: `2 jobs succeeded and were never seen on their card: a, b`."""
+    who, was = several(len(names), "job"), "was" if len(names) == 1 else "were"
+    shown = listing(map(words.visible, names))
+    return f"{who} succeeded and {was} never seen on a card ({shown}): did they run on the CPU?"
+
+
+def energy_of(attempts: Iterable[AttemptRecord], measured: Measured) -> float | None:
+    """Return the joules of these attempts, as far as they were measured; None: none was."""
+    uses = (measured.uses.get(attempt.id) for attempt in attempts)
+    known = [use.energy for use in uses if use is not None and use.energy is not None]
+    return sum(known) if known else None
+
+
 def use_of_one(use: AttemptUse | None) -> str:
-    """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
+    """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 0:31 of CPU time, 94 Wh`."""
     if use is None:
         return ""
     parts = []
@@ -81,6 +131,8 @@ def use_of_one(use: AttemptUse | None) -> str:
         parts.append(f"{size(use.peak_resident)} resident")
     if use.cpu_seconds is not None:
         parts.append(f"{clock(use.cpu_seconds)} of CPU time")
+    if use.energy is not None:
+        parts.append(energy(use.energy))
     return ", ".join(parts)
 
 
@@ -110,6 +162,8 @@ def use_of_all(measured: Measured) -> str:
     cpu = [u.cpu_seconds for u in uses if u.cpu_seconds is not None]
     if cpu:
         parts.append(f"{clock(sum(cpu))} of CPU time")
+    if measured.energy is not None:
+        parts.append(energy(measured.energy))
     return ", ".join(parts)
 
 

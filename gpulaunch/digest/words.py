@@ -158,6 +158,14 @@ def attempt_cards(attempt: AttemptRecord, ledger: Ledger) -> str:
     return ", ".join(filter(None, [cards(known), *gone])) or visible(attempt.node)
 
 
+def idle(attempt: AttemptRecord, ledger: Ledger) -> str:
+    """Word that an attempt holds its cards and does not use them; empty where it was not said."""
+    if attempt.idle is None:
+        return ""
+    known = (ledger.gpus[uuid].gpu.index for uuid in attempt.gpus if uuid in ledger.gpus)
+    return wording.held_idle(attempt.idle.seconds, attempt.idle.memory, known)
+
+
 def _short(gpu: Gpu) -> str:
     return f"{gpu.index} {gpu.uuid[:12]}" if gpu.mig else str(gpu.index)
 

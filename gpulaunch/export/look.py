@@ -204,6 +204,8 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
     """(field, what is different) of one job."""
     if job.idle_timeout is not None:
         yield "idle_timeout", "silence does not end the job"
+    if job.gpu_idle is not None and job.demand.gpus:
+        yield "gpu_idle", "computing nothing does not end the job"
     if job.not_before is not None:
         yield "not_before", f"starts as soon as it can, also before {job.not_before.words}"
     if job.warn is not None:

@@ -4,7 +4,7 @@ before them all the line "ready".
     {"ask": "machine"}                                 -> driver, CUDA version, number of cards
     {"ask": "card", "index": 0}                        -> what does not change: UUID, name, MIG ...
     {"ask": "look", "index": 0, "uuid": "GPU-..."}     -> what does: memory, processes, health
-    {"ask": "use", "index": 0, "uuid": "GPU-..."}      -> what changes all the time, and PIDs
+    {"ask": "use", "index": 0, "uuid": "GPU-...", "since": 1.7e9} -> what changes all the time, PIDs
     {"ask": "pids", "index": 0, "uuid": "GPU-..."}     -> the PIDs alone
 
 A call into the driver can hang for good on a sick card and cannot be interrupted: hence a process,
@@ -29,6 +29,7 @@ Answer = dict[str, Any]
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
+_WHOLE = 100  # per cent of a card's time
 
 
 def main() -> None:
@@ -52,6 +53,8 @@ def answer(request: Answer) -> Answer:
         handle = nvml.nvmlDeviceGetHandleByIndex(request["index"])
         if request["ask"] == "card":
             return card(nvml, handle)
+        if request["ask"] == "use":
+            return use(nvml, handle, request["uuid"], request["since"])
         return _LOOKS[request["ask"]](nvml, handle, request["uuid"])
     except Exception as error:
         return {"error": explained(error)}
@@ -152,11 +155,18 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     return fields.answer
 
 
-def use(nvml: Any, handle: Any, uuid: str) -> Answer:
-    """Return the values that are asked every second of every card, by as few calls as possible."""
+def use(nvml: Any, handle: Any, uuid: str, since: float) -> Answer:
+    """Return the values that are asked every second of every card, by as few calls as possible.
+
+    `since`: seconds since 1970, from when on it is asked what each process did.
+    """
     part = found(nvml, handle, uuid)
     fields = pids_of(nvml, part)
-    fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
+    rates = fields.ask("rates", lambda: rates_of(nvml, part))
+    if rates is not None:
+        fields.answer["utilization"] = rates[0]
+    fields.ask("work", lambda: work_of(nvml, part, since))
+    fields.ask("energy", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(part))
     fields.ask("used", lambda: memory_v2(nvml, part)["used"], lambda: memory_v1(nvml, part)["used"])
     fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
     fields.ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -166,6 +176,29 @@ def use(nvml: Any, handle: Any, uuid: str) -> Answer:
         lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
     )
     return fields.answer
+
+
+def rates_of(nvml: Any, part: Any) -> list[int]:
+    """Return for how much of the time, in per cent, kernels ran, and its memory was in use."""
+    rates = nvml.nvmlDeviceGetUtilizationRates(part)
+    return [rates.gpu, rates.memory]
+
+
+def work_of(nvml: Any, part: Any, since: float) -> list[list[int]]:
+    """Return [PID, per cent of its busiest unit] of each process that did something since.
+
+    The driver has an entry for each of its own sample periods, which are shorter than a second.
+    Raises ValueError for values that cannot be: drivers have told such after a process became a
+    zombie (https://github.com/Syllo/nvtop/issues/110).
+    """
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(part, int(since * 1_000_000))
+    except nvml.NVMLError_NotFound:  # none of them did anything
+        return []
+    found = [[s.pid, max(s.smUtil, s.memUtil, s.encUtil, s.decUtil)] for s in samples if s.pid]
+    if any(share > _WHOLE for _, share in found):
+        raise ValueError("the driver tells more than all of a card's time")
+    return found
 
 
 def pids(nvml: Any, handle: Any, uuid: str) -> Answer:
@@ -273,7 +306,7 @@ def recovery_action(nvml: Any, handle: Any) -> int:
     return int(field.value.uiVal)
 
 
-_LOOKS: dict[str, Callable[[Any, Any, str], Answer]] = {"look": look, "use": use, "pids": pids}
+_LOOKS: dict[str, Callable[[Any, Any, str], Answer]] = {"look": look, "pids": pids}
 
 
 def text(value: str | bytes) -> str:

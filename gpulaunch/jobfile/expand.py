@@ -481,6 +481,9 @@ class EntryExpansion(Struct):
         gpus = resolved.get("gpus", 1)
         cpus, memory = resolved.get("cpus"), resolved.get("memory", 0)
         if not gpus:
+            if "gpu_idle" in resolved and not self._inherits("gpu_idle"):
+                why = "a job without cards (gpus: 0) holds none idle: leave it out"
+                raise FieldError(why, ("gpu_idle",))
             return Demand(gpus=0, cpus=cpus, uses=uses, memory=memory)
         spare, share = resolved.get("spare", False), resolved.get("share", False)
         promise = resolved.get("gpu_memory", AUTO if share else 0)
@@ -533,8 +536,8 @@ _RUNNING = frozenset(
 """Fields that say what a job runs, in what, and whether other jobs come before."""
 _AS_TYPED = frozenset(
     {
-        *("priority", "cost", "success_codes", "timeout", "idle_timeout", "grace", "visible"),
-        *("isolation", "explain", "preload", "inherit_ranks", "ladder", "warn"),
+        *("priority", "cost", "success_codes", "timeout", "idle_timeout", "gpu_idle", "grace"),
+        *("visible", "isolation", "explain", "preload", "inherit_ranks", "ladder", "warn"),
     }
 )
 """Fields of a job that are, by the same name and default, the Job's."""

@@ -260,6 +260,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "shell": Kind(c.shell, LIST),
     "timeout": _SPAN,
     "idle_timeout": _SPAN,
+    "gpu_idle": _SPAN,
     "grace": Kind(c.each(parse_span), _TIME),
     "warn": Kind(warnings.warn, _WARN),
     "spare": _FLAG,

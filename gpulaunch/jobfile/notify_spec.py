@@ -18,7 +18,7 @@ from gpulaunch.jobfile.placeholders import RESERVED, numbers
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Path, Plain
 
-OCCASIONS = ("finish", "first_failure", "paused")
+OCCASIONS = ("finish", "first_failure", "paused", "gpu_idle")
 """The events that `on:` may name; without `on:`, all of them."""
 KEYS = ("to", "run", "on", "every")
 FROM_ENV = "env:"

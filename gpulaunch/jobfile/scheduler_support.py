@@ -49,6 +49,12 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
         yield "per_gpu", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
     if demand.share:
         yield "share", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
+    if job.gpu_idle is not None and demand.gpus:
+        yield (
+            "gpu_idle",
+            "nothing measures on a cluster's nodes what jobs compute: leave it out (idle_timeout:"
+            " or timeout: ends what hangs), or run the list with --engine local",
+        )
     if job.visible != "index":
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:

@@ -31,7 +31,7 @@ _TARGET: f.Schema = {
             **f.any_of(f.TEXT, f.array(f.SCALAR)),
         },
         "on": {
-            "description": "When: finish, first_failure, paused (all of them).",
+            "description": "When: finish, first_failure, paused, gpu_idle (all of them).",
             **f.any_of(_ON, {"type": "array", "items": _ON}),
         },
         "every": {"description": "Also after every so many failed jobs.", **f.SOME},
@@ -121,6 +121,8 @@ DESCRIPTIONS = {
     "shell": "The shell for a run: string (bash).",
     "timeout": "Longest run: 90, 30s, 2h, 1h30m.",
     "idle_timeout": "Longest silence in the log.",
+    "gpu_idle": "Longest time that it may hold its cards' memory and compute nothing on any of"
+    " them; it is then ended.",
     "grace": "Time between SIGTERM and SIGKILL (10s).",
     "warn": "A signal ahead of the timeout, to what takes it: {signal: USR2, before: 3m}. An end"
     " after it that is no success counts as the timeout.",
@@ -187,6 +189,7 @@ OF_JOB = {
     "shell": "shell: zsh",
     "timeout": "timeout: 2h",
     "idle_timeout": "idle_timeout: 20m",
+    "gpu_idle": "gpu_idle: 30m",
     "grace": "grace: 30s",
     "warn": "timeout: 4h\nwarn: {signal: USR2, before: 3m}\nrun: python train.py {{keep}}",
     "spare": "spare: true\nwarn: {signal: USR2, before: 3m}\nrun: python train.py {{keep}}",

@@ -35,6 +35,7 @@ _HABITS = {
     "delay": ("wait", "backoff", "sleep", "interval", "cooldown"),
     "timeout": ("time", "walltime", "wall_time", "time_limit", "timelimit", "max_time",
                 "max_runtime", "time_min", "deadline", "runtime"),
+    "gpu_idle": ("idle_gpu", "gpu_idle_timeout", "gpu_timeout", "idle_gpu_timeout"),
     "idle_timeout": ("stall_timeout", "silence", "no_output_timeout", "hang_timeout"),
     "not_before": ("begin", "start", "start_at", "start_time", "starttime", "at", "not_earlier",
                    "schedule", "scheduled", "delay_until", "wait_until", "eligible", "notbefore"),

@@ -23,7 +23,8 @@ SAMPLE_MAX_AGE = 15.0
 
 class CardSample(Struct, frozen=True):
     """One card (UUID) at one moment. `utilization` in per cent, `temperature` in degrees Celsius,
-    `power` in watts; `throttled` names why its clocks are held down."""
+    `power` in watts; `throttled` names why its clocks are held down. `energy`: its counter of
+    joules, since the driver was loaded."""
 
     gpu: str
     at: float
@@ -32,6 +33,7 @@ class CardSample(Struct, frozen=True):
     power: float | None = None
     temperature: int | None = None
     throttled: tuple[str, ...] = ()
+    energy: float | None = None
 
 
 class AttemptSample(Struct, frozen=True):
@@ -60,7 +62,9 @@ class AttemptUse(Struct, frozen=True):
     `gpu_seconds`: seconds times cards. `*_gpu_memory` is that of its own processes, and
     `peak_card_memory` what was used of its cards by whomever: known where no PID can be matched.
     `cpu_seconds` of the whole tree, processes that have ended included. `peak_resident` adds the
-    resident sets up: what several processes share counts for each of them.
+    resident sets up: what several processes share counts for each of them. `energy`: joules of its
+    cards while it ran, its own share where others were there. `seconds`: how long it ran; in `told`
+    of them the driver said which processes were on its cards.
     """
 
     attempt: AttemptId
@@ -72,17 +76,24 @@ class AttemptUse(Struct, frozen=True):
     cpu_seconds: float | None = None
     peak_resident: int | None = None
     peak_card_memory: int | None = None
+    energy: float | None = None
+    seconds: float = 0.0
+    told: float = 0.0
 
 
 class Measured(Struct, frozen=True):
     """What is known of a run's attempts; `pins` with why, in words. Those not in it: nothing.
 
-    `seen`: when the run was last seen alive, in seconds since 1970 (UTC).
+    `seen`: when the run was last seen alive, in seconds since 1970 (UTC). `energy`: the joules of
+    all its attempts, also of those that are not in `uses`. `names_processes`: the driver has named
+    a process of it.
     """
 
     uses: Mapping[AttemptId, AttemptUse] = field(default_factory=dict)
     pins: Mapping[AttemptId, tuple[PinState, str]] = field(default_factory=dict)
     seen: float | None = None
+    energy: float | None = None
+    names_processes: bool = False
 
 
 NOTHING = Measured()

@@ -10,7 +10,7 @@ FROM gpu WHERE uuid = :gpu;
 
 -- name: card_now
 INSERT OR REPLACE INTO card_now
-VALUES (:gpu, :at, :utilization, :memory, :power, :temperature, :throttled);
+VALUES (:gpu, :at, :utilization, :memory, :power, :temperature, :throttled, :energy);
 
 -- name: know_attempt
 INSERT OR IGNORE INTO attempt (job, number, gpus) VALUES (:job, :number, :gpus);
@@ -39,6 +39,9 @@ UPDATE attempt SET
     cpu_seconds = max(coalesce(cpu_seconds, :cpu_seconds), coalesce(:cpu_seconds, cpu_seconds)),
     resident_peak = max(coalesce(resident_peak, :resident), coalesce(:resident, resident_peak))
 WHERE job = :job AND number = :number;
+
+-- name: energy
+UPDATE attempt SET energy = coalesce(energy, 0) + :joules WHERE job = :job AND number = :number;
 
 -- name: pin
 UPDATE attempt SET pin = :pin, pin_why = :why WHERE job = :job AND number = :number;
@@ -117,7 +120,7 @@ SELECT EXISTS (
        OR NOT gpu_memory_time BETWEEN 0 AND 250e9 OR NOT card_memory_peak BETWEEN 0 AND 1e18
        OR NOT utilization_peak BETWEEN 0 AND 1e6 OR NOT utilization_sum BETWEEN 0 AND 1e30
        OR NOT utilization_time BETWEEN 0 AND 250e9 OR NOT cpu_seconds BETWEEN 0 AND 1e15
-       OR NOT resident_peak BETWEEN 0 AND 1e18
+       OR NOT resident_peak BETWEEN 0 AND 1e18 OR NOT energy BETWEEN 0 AND 1e15
 ) OR EXISTS (
     SELECT 1 FROM (
         SELECT at, utilization, memory, power, temperature, throttled FROM card_now
@@ -128,6 +131,8 @@ SELECT EXISTS (
        OR NOT utilization BETWEEN 0 AND 1e6 OR NOT memory BETWEEN 0 AND 1e18
        OR NOT power BETWEEN 0 AND 1e9 OR NOT temperature BETWEEN -1000 AND 1e6
 ) OR EXISTS (
+    SELECT 1 FROM card_now WHERE NOT energy BETWEEN 0 AND 1e15
+) OR EXISTS (
     SELECT 1 FROM attempt_sample
     WHERE NOT at BETWEEN 0 AND 250e9 OR NOT gpu_memory BETWEEN 0 AND 1e18
        OR NOT cpu_seconds BETWEEN 0 AND 1e15 OR NOT resident BETWEEN 0 AND 1e18
@@ -136,6 +141,9 @@ SELECT EXISTS (
 
 -- name: latest
 SELECT uuid, at, utilization, memory, power, temperature, throttled FROM card_now;
+
+-- name: counters
+SELECT uuid, at, energy FROM card_now WHERE energy IS NOT NULL;
 
 -- name: last_seen
 SELECT max(at) FROM (SELECT max(at) AS at FROM card_now UNION ALL SELECT max(last) FROM attempt);
@@ -147,14 +155,17 @@ FROM card_sample WHERE gpu = (SELECT id FROM gpu WHERE uuid = :gpu) AND at >= :s
 -- name: uses
 SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
        card_memory_peak, utilization_peak, utilization_sum, utilization_time,
-       cpu_seconds, resident_peak
+       cpu_seconds, resident_peak, energy
 FROM attempt WHERE id > (SELECT max(id) FROM attempt) - :newest;
 
 -- name: one_use
 SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
        card_memory_peak, utilization_peak, utilization_sum, utilization_time,
-       cpu_seconds, resident_peak
+       cpu_seconds, resident_peak, energy
 FROM attempt WHERE job = :job AND number = :number;
+
+-- name: totals
+SELECT sum(energy), max(gpu_memory_peak > 0) FROM attempt;
 
 -- name: pins
 SELECT job, number, pin, pin_why FROM attempt

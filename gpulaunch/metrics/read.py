@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import is_regular
 from gpulaunch.metrics.model import NOTHING, AttemptUse, CardSample, Measured, PinState
-from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
+from gpulaunch.metrics.sql import APPLICATION, VERSION, as_newest, queries
 from gpulaunch.metrics.thin import CardRow, card_sample, merge_cards
 
 BUSY_TIMEOUT = 2.0
@@ -78,14 +80,17 @@ def measured(path: Path, newest: int | None = None, also: Iterable[AttemptId] = 
         return NOTHING
     with reader:
         named = {use.attempt: use for use in map(reader.use, also) if use is not None}
-        return Measured(reader.uses(newest) | named, reader.pins(newest), reader.last_seen())
+        known = reader.measured(newest)
+        return replace(known, uses={**known.uses, **named})
 
 
 def _ours(connection: sqlite3.Connection) -> bool:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if (application, version) != (APPLICATION, VERSION):
+    if application != APPLICATION or not 1 <= version <= VERSION:
         return False
+    for view in as_newest(version):
+        connection.execute(view)
     for unfit in ("unfit", "unfit_values"):
         if connection.execute(queries()[unfit]).fetchone()[0]:
             return False
@@ -107,6 +112,21 @@ class MetricsReader:
     def latest(self) -> dict[str, CardSample]:
         """Return the newest sample of each card, by UUID; its `at` says how old it is."""
         return {gpu: card_sample(gpu, row) for gpu, *row in self._rows("latest")}
+
+    def counters(self) -> dict[str, tuple[float, float]]:
+        """Return when (UTC) each card last told its counter of energy, and that, in joules."""
+        return {gpu: (at, energy) for gpu, at, energy in self._rows("counters")}
+
+    def measured(self, newest: int | None = None) -> Measured:
+        """Return what is known of all attempts; `newest`: of about so many, the last ones."""
+        energy, names = self.totals()
+        return Measured(self.uses(newest), self.pins(newest), self.last_seen(), energy, names)
+
+    def totals(self) -> tuple[float | None, bool]:
+        """Return the joules of all attempts, None where none was measured; and whether the driver
+        has ever named a process of any."""
+        rows = self._rows("totals")
+        return (rows[0][0], bool(rows[0][1])) if rows else (None, False)
 
     def last_seen(self) -> float | None:
         """Return when the newest sample of all was taken (UTC): the run lived then."""
@@ -161,7 +181,7 @@ def _chunks(rows: Sequence[Any], most: int) -> list[Sequence[Any]]:
 
 def _use(row: Sequence[Any]) -> AttemptUse:
     job, number, gpus, seconds, memory, memory_sum, memory_time, *rest = row
-    card_memory, utilization, utilization_sum, utilization_time, cpu, resident = rest
+    card_memory, utilization, utilization_sum, utilization_time, cpu, resident, energy = rest
     return AttemptUse(
         attempt=AttemptId(job, number),
         peak_gpu_memory=memory,
@@ -172,4 +192,7 @@ def _use(row: Sequence[Any]) -> AttemptUse:
         cpu_seconds=cpu,
         peak_resident=resident,
         peak_card_memory=card_memory,
+        energy=energy,
+        seconds=seconds,
+        told=memory_time,
     )

@@ -17,7 +17,8 @@ CREATE TABLE card_sample (
     PRIMARY KEY (gpu, at)
 ) WITHOUT ROWID;
 
--- The newest sample of each card, whatever an earlier start's clock may have said.
+-- The newest sample of each card, whatever an earlier start's clock may have said. `energy`: its
+-- counter, in joules.
 CREATE TABLE card_now (
     uuid TEXT PRIMARY KEY,
     at REAL NOT NULL,
@@ -25,12 +26,13 @@ CREATE TABLE card_now (
     memory INTEGER,
     power REAL,
     temperature INTEGER,
-    throttled TEXT NOT NULL DEFAULT ''
+    throttled TEXT NOT NULL DEFAULT '',
+    energy REAL
 ) WITHOUT ROWID;
 
 -- What each attempt has come to so far. `gpus` is how many cards it has, NULL for pretend ones.
 -- `first` and `last` are the times of its samples. A mean is its `_sum` (value times seconds) by its
--- `_time` (seconds).
+-- `_time` (seconds). `energy` is in joules: its own share of its cards'.
 CREATE TABLE attempt (
     id INTEGER PRIMARY KEY,
     job TEXT NOT NULL,
@@ -50,6 +52,7 @@ CREATE TABLE attempt (
     resident_peak INTEGER,
     pin TEXT,
     pin_why TEXT NOT NULL DEFAULT '',
+    energy REAL,
     UNIQUE (job, number)
 );
 

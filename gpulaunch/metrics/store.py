@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import regular
 from gpulaunch.metrics.model import AttemptSample, CardSample
-from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema
+from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema, upgrade
 from gpulaunch.metrics.thin import forget_old, thin
 
 MAX_STORE_BYTES = 256 << 20
@@ -124,8 +124,12 @@ class Store:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if (application, version) != (APPLICATION, VERSION):
+            if application != APPLICATION or not 1 <= version <= VERSION:
                 raise sqlite3.DatabaseError("it is not a database of this gpulaunch's metrics")
+            if version < VERSION:
+                for statement in upgrade(version):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -166,6 +170,11 @@ def card_steps(sample: CardSample) -> list[Step]:
 def attempt_steps(sample: AttemptSample) -> list[Step]:
     values = {**asdict(sample), **_who(sample.attempt)}
     return [(name, values) for name in ("know_attempt", "attempt", "use")]
+
+
+def energy_step(attempt: AttemptId, joules: float) -> Step:
+    """Return the step that adds to the energy of an attempt which is known."""
+    return "energy", {**_who(attempt), "joules": joules}
 
 
 def pin_step(attempt: AttemptId, pin: str, why: str) -> Step:

@@ -20,7 +20,7 @@ from gpulaunch.diagnose.failure.classes import advice as advice_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import ENDS_FIRST, tally
 from gpulaunch.digest.summary import next_command
-from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
+from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, IDLE, PAUSED
 from gpulaunch.text import clip, clock, several
 from gpulaunch.wording import job_reason, pause, run_reason
 
@@ -80,6 +80,7 @@ def compose(
         f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.opening.host)}"
         + (", simulated cards" if ledger.opening.simulated else ""),
         *([clip(words.visible(reason), LINE)] if reason else []),
+        *(_idle(ledger)[:REASONS] if IDLE in events else []),
         *_told(causes),
         f"run: {words.visible(directory)}",
         *([f"go on with: {words.visible(go_on)}"] if go_on else []),
@@ -134,6 +135,8 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
         return f"{name} is paused, nothing more starts: {words.visible(_paused(ledger))}"
     if event == EVERY:
         return f"{name}: {failed} failed so far, {_done(ledger)}"
+    if event == IDLE:
+        return f"{name}: {_idle(ledger)[0]}"
     assert event == FIRST
     if not causes:
         return f"{name}: a job failed"
@@ -142,6 +145,15 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
     if ledger.counts["failed"] > 1:
         return f"{name}: {failed} failed, {which} with: {cause.title}"
     return f"{name}: {which} failed: {cause.title}"
+
+
+def _idle(ledger: Ledger) -> list[str]:
+    """Return a line for each job that holds a card and does not use it, the longest first."""
+    last = [job.attempts[-1] for job in ledger.jobs.values() if job.attempts]
+    idle = [attempt for attempt in last if attempt.idle is not None]
+    idle.sort(key=lambda attempt: (not attempt.is_open, attempt.launched))
+    lines = (f"{attempt.id.job} {words.idle(attempt, ledger)}" for attempt in idle)
+    return [clip(words.visible(line), LINE) for line in lines] or ["a job does not use its card"]
 
 
 def _paused(ledger: Ledger) -> str:

@@ -23,7 +23,12 @@ from gpulaunch.jobfile.notify_spec import Target, secret_in
 from gpulaunch.notify.delivery import end, start
 
 SECONDS = 20.0
-_NAMES = {"finish": "finish", "first_failure": "first failure", "paused": "pause"}
+_NAMES = {
+    "finish": "finish",
+    "first_failure": "first failure",
+    "paused": "pause",
+    "gpu_idle": "idle card",
+}
 
 
 class Concern(Struct, frozen=True):

@@ -14,8 +14,8 @@ from gpulaunch.jobfile.notify_spec import Target
 GAP = 30.0
 """Seconds between two messages to the same target, at least; the end of the run does not wait."""
 
-FINISH, PAUSED, FIRST, EVERY = "finish", "paused", "first_failure", "failures"
-EVENTS = (FINISH, PAUSED, FIRST, EVERY)
+FINISH, PAUSED, FIRST, IDLE, EVERY = "finish", "paused", "first_failure", "gpu_idle", "failures"
+EVENTS = (FINISH, PAUSED, FIRST, IDLE, EVERY)
 """What a message may be about, the weightiest first."""
 
 
@@ -37,6 +37,8 @@ class Occasions:
                 for number, target in enumerate(self._targets):
                     if target.every and self._failures % target.every == 0:
                         self._owed[number].add(EVERY)
+            case f.AttemptIdle():
+                self._owe(IDLE)
             case f.AdmissionPaused(by="hours") | f.AdmissionContinued("hours"):
                 pass  # as it was asked for: nobody needs to act
             case f.AdmissionPaused():

@@ -100,9 +100,15 @@ ENDS: tuple[AttemptState, ...] = ("succeeded", "failed", "cancelled", "interrupt
 _CARD = ("gpu", "uuid")
 
 
-def families(tally: Tally, samples: Mapping[str, CardSample], now: Instant) -> tuple[Metric, ...]:
-    """Return every family that has a sample. `samples`: the newest of each card (UUID)."""
+def families(
+    tally: Tally, samples: Mapping[str, CardSample], now: Instant, energy: float | None = None
+) -> tuple[Metric, ...]:
+    """Return every family that has a sample. `samples`: the newest of each card (UUID).
+
+    `energy`: the joules of all attempts so far.
+    """
     found = (*_run(tally, now), *_jobs(tally), *_cards(tally), *_measured(tally, samples, now))
+    found = (*found, _energy(energy))
     return tuple(family for family in found if family.samples)
 
 
@@ -111,6 +117,7 @@ def names() -> tuple[Metric, ...]:
     nothing = Tally()
     at = Instant(0.0, 0.0)
     found = (*_run(nothing, at), *_jobs(nothing), *_cards(nothing), *_measured(nothing, {}, at))
+    found = (*found, _energy(None))
     for family in found:
         family.samples.clear()
     return found
@@ -227,6 +234,11 @@ def _measured(
         _put(power, label, sample.power)
         _put(heat, label, sample.temperature)
     return busy, used, total, power, heat
+
+
+def _energy(joules: float | None) -> CounterMetricFamily:
+    text = "Energy of the attempts' cards while they ran, as far as it was measured."
+    return CounterMetricFamily("gpulaunch_attempts_energy", text, joules, unit="joules")
 
 
 def _oldest(attempts: Iterable[AttemptRecord], ledger: Ledger) -> float | None:

@@ -62,7 +62,8 @@ class RunCollector:
             self._error = GpulaunchError(f"the journal cannot be read: {error.strerror}")
         except GpulaunchError as error:
             self._error = error
-        self._snapshot = families(self._tally, self._latest(), self._clock())
+        samples, energy = self._latest()
+        self._snapshot = families(self._tally, samples, self._clock(), energy)
         self._next = time.monotonic() + GAP
 
     def collect(self) -> tuple[Metric, ...]:
@@ -82,13 +83,16 @@ class RunCollector:
         with closing(self._follower):
             self._close_samples()
 
-    def _latest(self) -> Mapping[str, CardSample]:
+    def _latest(self) -> tuple[Mapping[str, CardSample], float | None]:
+        """Return the newest sample of each card, and the joules of all attempts."""
         try:
             self._samples = self._samples or self._open_samples()
-            return self._samples.latest() if self._samples else {}
+            if self._samples is None:
+                return {}, None
+            return self._samples.latest(), self._samples.totals()[0]
         except (sqlite3.Error, OSError):
             self._close_samples()
-            return {}
+            return {}, None
 
     def _close_samples(self) -> None:
         reader, self._samples = self._samples, None

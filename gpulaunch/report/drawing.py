@@ -148,6 +148,7 @@ def _columns(
         "memory": [_mib(use.peak_gpu_memory) for use in used],
         "resident": [_mib(use.peak_resident) for use in used],
         "busy": [_whole(use.mean_gpu_utilization) for use in used],
+        "energy": [_whole(use.energy) for use in used],
     }
 
 

@@ -14,6 +14,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Instant, RunState
 from gpulaunch.core.records import AttemptRecord
+from gpulaunch.digest import words
 from gpulaunch.journal.history import facts_in
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.read import fold, read, replay
@@ -66,6 +67,9 @@ class RunHistory(Struct):
                 self.remarks.append(TimedRemark(at.utc, text, gpu=gpu))
             case f.AttemptWarned(attempt, sent):
                 self.remarks.append(TimedRemark(sent.at.utc, warning(sent), job=attempt.job))
+            case f.AttemptIdle(attempt):
+                text = words.idle(self.ledger.attempt(attempt), self.ledger)
+                self.remarks.append(TimedRemark(at.utc, text, job=attempt.job))
             case f.Noted(text, job):
                 self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
 

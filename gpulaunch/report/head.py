@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
+from gpulaunch.digest.usage import never_touched
 from gpulaunch.report.fold import Period
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import CardRow, FailureGroup, ReportData, Tile
 from gpulaunch.report.wording import CAUSE_WORDS, percent
-from gpulaunch.text import clock, several, size
+from gpulaunch.text import clock, energy, several, size
 from gpulaunch.wording import run_reason
 
 
@@ -39,6 +40,8 @@ def headline(
         share = words.count(worst.failed + worst.mended)
         same = f"{share} of {words.count(of_all)} failures" if len(failures) > 1 else "What failed"
         said.append(f"{same}: {worst.title}.")
+    if data.untouched:
+        said.append(never_touched(data.untouched))
     if when.state == "interrupted":
         said.append("The run was cut off: its supervisor was gone without having ended it.")
         if history.ledger.open_attempts() and history.ledger.queueing:
@@ -101,6 +104,8 @@ def tiles(data: ReportData, rows: Sequence[CardRow]) -> tuple[Tile, ...]:
     means = [curve.mean for curve in data.curves.values() if curve.mean is not None]
     if means:
         said.append(Tile("Utilisation", f"{sum(means) / len(means):.0f} %", "mean of all cards"))
+    if data.energy is not None:
+        said.append(Tile("Energy", energy(data.energy), "of the cards, while jobs had them"))
     use = max(data.uses.values(), key=lambda one: one.peak_gpu_memory or 0, default=None)
     if use is not None and use.peak_gpu_memory:
         said.append(

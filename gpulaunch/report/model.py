@@ -21,7 +21,8 @@ from gpulaunch.report.sharing import Sharing
 class ReportData(Struct, frozen=True):
     """What a report is made of. `spans` and `curves` by card (UUID), the latter where measured.
 
-    `tails` are the ends of logs, of those attempts whose end is shown.
+    `tails` are the ends of logs, of those attempts whose end is shown. `energy`: the joules of all
+    attempts; `untouched`: the jobs that succeeded and were never seen on their card.
     """
 
     history: RunHistory
@@ -30,6 +31,8 @@ class ReportData(Struct, frozen=True):
     uses: Mapping[AttemptId, AttemptUse] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     tails: Mapping[AttemptId, tuple[str, ...]] = field(default_factory=dict)
+    energy: float | None = None
+    untouched: tuple[str, ...] = ()
 
 
 class Tile(Struct, frozen=True):

@@ -21,6 +21,7 @@ from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest.summary import next_command
 from gpulaunch.digest.tail import read_tail
+from gpulaunch.digest.usage import untouched
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.codec import now
@@ -30,6 +31,7 @@ from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
+from gpulaunch.metrics.model import NOTHING
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
@@ -113,15 +115,16 @@ def report(
         if state == "interrupted":
             mark_last_seen(run, history.ledger)
         when = period(history, state, at, reader.last_seen() if reader else None)
-        uses = reader.uses() if reader else {}
-        measured = curves(reader, history.cards, when) if reader else {}
+        used = reader.measured() if reader else NOTHING
+        drawn = curves(reader, history.cards, when) if reader else {}
     zone = zone or _zone(when.start)
     address = _address(run.logs, beside or run.path)
     below = _address(run.keeps, beside or run.path)
     keeps = {name: below + quote(os.fsencode(name)) for name in _names(run.keeps)}
     ends = tails(history.attempts_by_job(), when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
-    data = ReportData(history, when, spans(history, when), uses, measured, ends)
+    known = spans(history, when), used.uses, drawn, ends, used.energy
+    data = ReportData(history, when, *known, tuple(untouched(history.ledger, used)))
     go_on = next_command(when.state, history.ledger, os.fspath(run.path))
     told = page(data, logs, manifest_rows(run, history), go_on, keeps)
     return render(told, drawing(data, zone.utcoffset(None).total_seconds(), address), zone)

@@ -13,9 +13,13 @@ from msgspec import Struct, field
 
 from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.metrics.model import CardSample
+from gpulaunch.sampler.energy import EnergyReading
+from gpulaunch.sampler.work import CardWork
 
 ANSWER_TIMEOUT = 2.0
 PAUSES = (30.0, 60.0, 300.0, 900.0)
+FIRST_SPAN = 1.0
+"""Seconds before the first look, of which it is asked what processes did."""
 SURVEY_AGAIN = 600.0  # seconds: cards come and go, MIG instances too
 EVERY = 5
 """The cards that are not the run's are asked for their PIDs at each so many-th look."""
@@ -45,6 +49,7 @@ class SampledCard(Struct, frozen=True):
 
 class DriverSample(Struct, frozen=True):
     """One look. `pids`: by card, the memory of each PID that computes there, where it is told.
+    `work`: what the run's cards did since the look before.
 
     `silent` says why cards are not in `pids`. `whole`: those that are not the run's were looked at
     as well; only then can be said where a process is not.
@@ -52,6 +57,7 @@ class DriverSample(Struct, frozen=True):
 
     cards: dict[str, CardSample] = field(default_factory=dict)
     pids: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    work: dict[str, CardWork] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     whole: bool = False
 
@@ -75,6 +81,7 @@ class CardSampler:
         self._sick: dict[str, _Sick] = {}
         self._helper = DriverHelper(environ, limit=ANSWER_TIMEOUT)
         self._looks = 0
+        self._looked: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -85,6 +92,10 @@ class CardSampler:
         """Return `GPU 1` with its UUID."""
         places = {place.uuid: place for place in [*self._ours, *self._others]}
         return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
+
+    def index(self, uuid: str) -> int:
+        """Return the number of one of the run's cards; of a MIG instance, that of its card."""
+        return next(place.index for place in self._ours if place.uuid == uuid)
 
     def look(self, at: float, now: float, whole: bool) -> DriverSample:
         """Return a look at all cards. Blocks, at most ANSWER_TIMEOUT for each sick card.
@@ -98,6 +109,8 @@ class CardSampler:
         self._looks += 1
         if now >= self._survey_at:
             self._survey(now)
+        since = at - FIRST_SPAN if self._looked is None else min(self._looked, at)
+        self._looked = at
         asked = [("use", place) for place in self._ours]
         asked += [("pids", place) for place in self._others if whole]
         seen = DriverSample(whole=whole, silent=dict(self._unknown) if whole else {})
@@ -107,7 +120,8 @@ class CardSampler:
             if sick is not None and now < sick.until:
                 seen.silent[place.uuid] = f"{self.name(place.uuid)} does not answer"
             else:
-                put.append({"ask": ask, "index": place.index, "uuid": place.uuid})
+                more = {"since": since} if ask == "use" else {}
+                put.append({"ask": ask, "index": place.index, "uuid": place.uuid, **more})
         for answer in self._helper.run(put):
             self._take(answer, at, now, seen)
         return seen
@@ -134,6 +148,7 @@ class CardSampler:
             seen.silent[uuid] = f"{self.name(uuid)} does not list its processes: {why}"
         if answer["ask"] == "use":
             seen.cards[uuid] = sample(uuid, at, answer)
+            seen.work[uuid] = work(answer)
 
     def _survey(self, now: float) -> None:
         """Learn where the run's cards are, and which others there are: a job may get there."""
@@ -159,13 +174,37 @@ class CardSampler:
 
 
 def sample(uuid: str, at: float, answer: Mapping[str, Any]) -> CardSample:
-    power, bits = answer.get("power"), answer.get("throttled") or 0
+    """Return the card's sample; of a MIG instance the power is that of its card."""
+    power, energy, bits = answer.get("power"), answer.get("energy"), answer.get("throttled") or 0
     return CardSample(
         gpu=uuid,
         at=at,
         utilization=answer.get("utilization"),
         memory=answer.get("used"),
-        power=None if power is None else power / 1000,  # NVML tells milliwatts
+        power=None if power is None else power / 1000,  # NVML tells milliwatts, and millijoules
         temperature=answer.get("temperature"),
         throttled=tuple(name for bit, name in REASONS.items() if bits & bit),
+        energy=None if energy is None else energy / 1000,
     )
+
+
+def work(answer: Mapping[str, Any]) -> CardWork:
+    """Return what the card did since the time that was asked for."""
+    rates, entries = answer.get("rates"), answer.get("work")
+    by: dict[int, int] = {}
+    for pid, share in entries or ():
+        by[pid] = by.get(pid, 0) + share
+    return CardWork(
+        computed=None if rates is None else max(rates),
+        by=None if entries is None else by,
+        served=bool(answer.get("pids_M")),
+    )
+
+
+def reading(card: CardSample, now: float) -> EnergyReading:
+    """Return what the sample says of the card's energy, at this monotonic time.
+
+    Nothing of a MIG instance: the driver tells no energy of it, and no power of its own.
+    """
+    watts = None if card.gpu.startswith("MIG-") else card.power
+    return EnergyReading(now, card.energy, watts)

@@ -25,11 +25,16 @@ class ProcessTree(Struct, frozen=True):
     """`processes`: when each PID was created, which makes it out among those of its number.
 
     `cpu_seconds` are the attempt's since it began, those of processes that ended included.
+    `stopped`: the PIDs of those that are stopped (Ctrl-Z, a debugger).
     """
 
     processes: dict[int, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
     resident: int = 0
+    stopped: frozenset[int] = frozenset()
+
+
+_STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 
 
 class Trees:
@@ -64,7 +69,7 @@ class Trees:
         if cpu is None:
             return None
         processes: dict[int, float] = {}
-        resident = 0
+        resident, stopped = 0, set()
         below = self._children(keeper.pid)
         if container and (first := process_of(container)) is not None:
             below.append(first)
@@ -76,11 +81,13 @@ class Trees:
                 process = self._process(pid)
                 with process.oneshot():
                     times, memory = process.cpu_times(), process.memory_info()
+                    if process.status() in _STOPPED:
+                        stopped.add(pid)
                 processes[pid] = process.create_time()
                 cpu += times.user + times.system + times.children_user + times.children_system
                 resident += memory.rss
                 below += self._children(pid)
-        return ProcessTree(processes, max(0.0, cpu), resident)
+        return ProcessTree(processes, max(0.0, cpu), resident, frozenset(stopped))
 
     def _process(self, pid: int) -> psutil.Process:
         """Return a process by its PID. Raises psutil.NoSuchProcess."""

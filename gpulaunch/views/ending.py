@@ -14,6 +14,7 @@ from gpulaunch.digest.events import ENDS_FIRST
 from gpulaunch.digest.groups import BEGINNING
 from gpulaunch.digest.status import STYLES
 from gpulaunch.digest.summary import MAX_FAILURES_TOLD, Failed, Summary
+from gpulaunch.digest.usage import never_touched
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.overview import counted, height_of, put
 from gpulaunch.wording import run_reason
@@ -139,6 +140,8 @@ def _totals(summary: Summary) -> list[EndLine]:
         lines.append(EndLine("cards", _cards_line(summary), "dim", whole=True))
     if summary.used:
         lines.append(EndLine("used", summary.used, "dim", whole=True))
+    if summary.untouched:
+        lines.append(EndLine("no card", never_touched(summary.untouched), "yellow", whole=True))
     lines.append(EndLine("run", Text(words.visible(summary.directory)), "dim", whole=True))
     if summary.next_command:
         command = Text(words.visible(summary.next_command), "bold")

@@ -142,6 +142,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.expected or None for job in group], clock, "{} expected"),
         _span([job.timeout for job in group], span, "timeout {}"),
         _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
+        _span([job.gpu_idle for job in group], span, "gpu_idle {}"),
         _span(dues, time_of, "not before {}"),
         _warnings_of(group),
         "spare" if all(demand.spare for demand in demands) else "",

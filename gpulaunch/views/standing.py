@@ -82,7 +82,8 @@ def _sections(run: Standing) -> list[Section]:
 def _running(job: JobRecord, run: Standing) -> str:
     last = job.attempts[-1] if job.attempts else None
     about = _about(job, last, run)
-    return "  ".join(filter(None, [words.visible(job.name), _time_of(last, run), about]))
+    idle = words.idle(last, run.ledger) if last is not None else ""
+    return "  ".join(filter(None, [words.visible(job.name), _time_of(last, run), about, idle]))
 
 
 def _foot(run: Standing, everything: bool) -> list[Text]:
@@ -269,6 +270,8 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
         yield "ladder", words.step(attempt.step)
     if sent := attempt.warned:
         yield "warned", f"{words.local_time(sent.at.utc)}  {warning(sent)}"
+    if text := words.idle(attempt, run.ledger):
+        yield "idle", words.visible(text)
     if attempt.outcome is not None and attempt.failure:
         yield "ended", words.visible(words.ending(attempt))
     if attempt.evidence:

@@ -12,13 +12,15 @@ from gpulaunch.core.events import (
     Ended,
     GoOn,
     GpuEvent,
+    HeldIdle,
     Misplaced,
     Pause,
     Retry,
+    Stop,
     Timer,
     TimerFired,
 )
-from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
+from gpulaunch.core.facts import AttemptEnded, AttemptIdle, GpuReported, JobRequeued, Noted
 from gpulaunch.core.model import (
     Cancelled,
     Demand,
@@ -351,6 +353,82 @@ def test_what_a_person_cancels_is_cancelled_wherever_it_ran() -> None:
     table.asked(Cancel(("a",)))
     table.ended("a.1", Cancelled())
     assert table.states() == {"a": "cancelled"}
+
+
+# ── Cards held and not used ─────────────────────────────────────────────────────────────────────
+
+USED_NOTHING = "used 0 % of GPU 0 for 31 min with 38 GiB held"
+
+
+def idle(table: Table, what: str, ends: bool = True) -> list[str]:
+    told = attempt(what), 1860.0, 38 << 30, USED_NOTHING
+    return table.on(HeldIdle(*told, ends, (Hint("gpu_idle"),)))
+
+
+def test_an_attempt_that_computes_nothing_is_ended_and_tried_again() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    assert idle(table, "a.1") == ["stop a.1 interrupted"]
+    assert idle(table, "a.1") == []
+    table.ended("a.1", Interrupted(Quoted(USED_NOTHING), Signaled(15)))
+    (fact,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert fact.charged
+    assert fact.end.failure == Failure("gpu_idle", USED_NOTHING, (Hint("gpu_idle"),))
+    assert table.run.ledger.attempt(attempt("a.1")).state == "failed"
+    assert table.states() == {"a": "waiting"}
+
+
+def test_without_retries_or_where_they_are_for_other_classes_it_has_failed() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=RetryPolicy(2, frozenset({"gpu_oom"}))))
+    table.granted(0)
+    idle(table, "a.1")
+    table.ended("a.1", Interrupted(Quoted(USED_NOTHING), Exited(0)))
+    assert table.state("a") == f"failed: {USED_NOTHING}"
+
+
+@pytest.mark.parametrize("outcome", [Exited(0), Exited(3)])
+def test_an_idle_one_that_ended_before_it_was_told_has_ended_as_it_did(outcome: Exited) -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    idle(table, "a.1")
+    table.ended("a.1", outcome)
+    assert table.states() == {"a": "failed" if outcome.code else "succeeded"}
+    assert table.run.ledger.attempt(attempt("a.1")).failure == ("exit" if outcome.code else None)
+
+
+def test_one_that_a_person_cancels_meanwhile_is_cancelled() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    idle(table, "a.1")
+    table.asked(Cancel(("a",)))
+    table.ended("a.1", Interrupted(Quoted(USED_NOTHING)))
+    assert table.states() == {"a": "cancelled"}
+
+
+def test_one_that_is_being_ended_already_is_left_to_that() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    table.asked(Stop(Quoted("enough")))
+    assert idle(table, "a.1") == []
+    table.ended("a.1", Interrupted(Quoted("enough")))
+    assert table.run.ledger.attempt(attempt("a.1")).state == "interrupted"
+
+
+def test_one_whose_job_has_no_limit_is_named_once_and_goes_on() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    assert idle(table, "a.1", ends=False) == []
+    record = table.run.ledger.attempt(attempt("a.1"))
+    assert record.idle == AttemptIdle(attempt("a.1"), 1860.0, 38 << 30)
+    table.ended("a.1", Exited(0))
+    assert table.states() == {"a": "succeeded"}
+    assert idle(table, "a.1", ends=False) == []  # it comes too late
 
 
 # ── Cards under suspicion ───────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
         "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
-        "PullBegun ImageReady ImageFailed ImageKnown"
+        "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle"
     )
     others = "unlike", "learned", "outgrew", "taken back", "gave way", "WaitGently"
     for name in (*expected.split(" "), *others, "AttemptWarned"):

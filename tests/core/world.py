@@ -36,6 +36,7 @@ from gpulaunch.core.events import (
     GoOn,
     GpuEvent,
     Granted,
+    HeldIdle,
     HolderChanged,
     Instruction,
     Launch,
@@ -1120,8 +1121,12 @@ class World:
         elif roll == 16 and self.processes:
             process = rng.choice(list(self.processes.values()))
             if process.asked != "old" and not process.side.asleep:
-                place = rng.choice(uuids)
-                self.tell(process.side, Misplaced(process.attempt, place, 7, "not its own"))
+                place, kind = rng.choice(uuids), len(self.log) % 4
+                event: Event = Misplaced(process.attempt, place, 7, "not its own")
+                if kind < 2:
+                    said = 60.0, 1 << 30, "used 0 % of its card"
+                    event = HeldIdle(process.attempt, *said, ends=kind == 0)
+                self.tell(process.side, event)
         elif roll == 18 and rng.random() < 0.5:
             self._report(side, rng.choice(uuids))
         elif rng.random() < 0.3:

@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from gpulaunch.core.events import Event, Misplaced
-from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.core.events import Event, HeldIdle, Launch, Misplaced
+from gpulaunch.core.model import AttemptId, Gpu, Job, Service
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
@@ -62,9 +63,10 @@ class Bench:
         self.loop.call_after("test", seconds, lambda: None)
         self.loop.turn()
 
-    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu]) -> None:
+    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], **job: Any) -> None:
         keeper = psutil.Process(pid).ppid()
-        self.metering.begin(attempt, ProgramStarted(str(attempt), pid, keeper), gpus)
+        launch = Launch(attempt, Job(attempt.job, "", **job), tuple(gpus))
+        self.metering.begin(launch, ProgramStarted(str(attempt), pid, keeper))
 
     def until_pid(self, other_than: int | None = None) -> int:
         def there() -> int | None:
@@ -188,7 +190,8 @@ def test_on_pretend_cards_processes_are_measured_and_cards_are_not(
         bench.begin(A, launched(slots[0]), bench.gpus[:1])
         use = bench.until_use()
         assert use.cpu_seconds is not None
-        assert use == AttemptUse(A, cpu_seconds=use.cpu_seconds, peak_resident=use.peak_resident)
+        rest = {"peak_resident": use.peak_resident, "seconds": use.seconds}
+        assert use == AttemptUse(A, cpu_seconds=use.cpu_seconds, **rest)
         with opened(bench.path) as reader:
             assert reader is not None
             assert (reader.latest(), reader.pins()) == ({}, {})
@@ -322,7 +325,8 @@ def test_a_database_that_is_held_is_said_once_and_costs_nothing_else(
 LAUNCHER = """
 import os, sys
 from pathlib import Path
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.events import Launch
+from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.core.model import Gpu
 from gpulaunch.loop import Loop
@@ -332,7 +336,8 @@ loop = Loop()
 gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]
 context = lone_context(Path(sys.argv[1]).parent, loop, os.environ)
 metering = Metering(context, gpus, after=0.0)
-metering.begin(AttemptId("a", 1), ProgramStarted("a.1", os.getpid(), os.getppid()), gpus)
+launch = Launch(AttemptId("a", 1), Job("a", ""), tuple(gpus))
+metering.begin(launch, ProgramStarted("a.1", os.getpid(), os.getppid()))
 loop.turn()
 print(metering.pid, flush=True)
 while True:
@@ -362,7 +367,7 @@ def gone(process: psutil.Process) -> bool:
 
 def test_what_its_keeper_tells_of_an_attempts_cpu_time_is_what_is_recorded(bench: Bench) -> None:
     started = ProgramStarted(str(A), os.getpid(), os.getppid(), keeper_start=1, spent=4.0)
-    bench.metering.begin(A, started, bench.gpus[:1])
+    bench.metering.begin(Launch(A, Job("a", ""), tuple(bench.gpus[:1])), started)
     bench.metering.end(A, cpu=1.25)
 
     def told() -> AttemptUse | None:
@@ -372,3 +377,165 @@ def test_what_its_keeper_tells_of_an_attempts_cpu_time_is_what_is_recorded(bench
     use = wait_until(told, what="the end's record")
     assert use is not None
     assert use.cpu_seconds == 1.25
+
+
+# ── Cards held and not used ─────────────────────────────────────────────────────────────────────
+
+
+def until_event(bench: Bench) -> Event:
+    found = wait_until(lambda: bench.turn() or bench.events, what="an event")
+    assert found
+    return bench.events[0]
+
+
+def test_a_job_that_holds_memory_and_computes_nothing_is_posted_once(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pid = launched(slots[0])
+    fake.process(0, pid, 3 * GIB)
+    bench.begin(A, pid, bench.gpus[:1], gpu_idle=2.0)
+    event = until_event(bench)
+    assert isinstance(event, HeldIdle)
+    assert (event.attempt, event.memory, event.ends) == (A, 3 * GIB, True)
+    assert event.seconds >= 2.0
+    assert event.text.startswith("used 0 % of GPU 0 for ")
+    assert event.text.endswith(" s with 3 GiB held")
+    os.kill(bench.until_pid(), signal.SIGKILL)  # the next one counts anew, and is not believed
+    bench.until_pid(other_than=bench.metering.pid)
+    seen = samples(bench)
+    wait_until(lambda: bench.turn() or samples(bench) >= seen + 4)
+    assert len(bench.events) == 1
+
+
+def samples(bench: Bench) -> int:
+    with sqlite3.connect(bench.path) as database:
+        (count,) = database.execute("SELECT count(*) FROM attempt_sample").fetchone()
+    database.close()
+    return int(count)
+
+
+def test_a_job_without_a_limit_is_only_named(
+    bench: Bench, fake: FakeDriver, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpulaunch.engines.local.metering.NOTED_AFTER", 2.0)
+    pid, server = launched(slots[0]), launched(slots[1])
+    fake.process(0, pid, 3 * GIB)
+    fake.process(1, server, 3 * GIB)
+    bench.begin(B, server, bench.gpus[1:], service=Service("tcp:1"))
+    bench.begin(A, pid, bench.gpus[:1])
+    event = until_event(bench)
+    assert isinstance(event, HeldIdle)
+    assert (event.attempt, event.ends) == (A, False)
+    seen = samples(bench)
+    wait_until(lambda: bench.turn() or samples(bench) >= seen + 6)
+    assert len(bench.events) == 1  # the service waits to be asked
+
+
+def test_of_two_on_a_card_the_one_that_computes_is_left_alone(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    works, hangs = (launched(slot) for slot in slots)
+    fake.card(0, utilization=80)
+    fake.process(0, works, GIB, sm=80)
+    fake.process(0, hangs, 2 * GIB)
+    for attempt, pid in ((A, works), (B, hangs)):
+        bench.begin(attempt, pid, bench.gpus[:1], gpu_idle=2.0)
+    event = until_event(bench)
+    assert isinstance(event, HeldIdle)
+    assert (event.attempt, event.memory) == (B, 2 * GIB)
+
+
+def test_a_stopped_job_and_one_without_memory_are_not_idle(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    stopped, on_cpu = (launched(slot) for slot in slots)
+    os.kill(stopped, signal.SIGSTOP)
+    fake.process(0, stopped, GIB)
+    bench.begin(A, stopped, bench.gpus[:1], gpu_idle=1.0)
+    bench.begin(B, on_cpu, bench.gpus[1:], gpu_idle=1.0)
+    bench.until_use(A)
+    bench.until_use(B)
+    wait_until(lambda: bench.turn() or samples(bench) >= 10)
+    assert not bench.events
+    assert not bench.warned
+
+
+def test_where_the_driver_does_not_tell_the_limit_is_said_once_to_end_nothing(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    for number, slot in enumerate(slots):
+        fake.card(number, error_utilization=3, error_work=3)
+        pid = launched(slot)
+        fake.process(number, pid, GIB)
+        bench.begin((A, B)[number], pid, [bench.gpus[number]], gpu_idle=2.0)
+    wait_until(lambda: bench.turn() or bench.warned)
+    seen = samples(bench)
+    wait_until(lambda: bench.turn() or samples(bench) >= seen + 4)
+    assert bench.warned == [
+        "gpu_idle ends no job here: the driver does not say how much its processes compute"
+    ]
+    assert not bench.events
+
+
+# ── Energy ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def until_energy(bench: Bench, attempt: AttemptId, least: float) -> float:
+    def there() -> float | None:
+        bench.turn()
+        use = bench.use(attempt)
+        return use.energy if use and use.energy and use.energy >= least else None
+
+    return wait_until(there, what=f"energy of {attempt}") or 0.0
+
+
+def test_two_on_a_card_get_what_it_drew_by_what_they_did(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pids = [launched(slot) for slot in slots]
+    fake.card(0, utilization=80, energy=1_000_000)
+    for attempt, pid, share in zip((A, B), pids, (60, 20), strict=True):
+        fake.process(0, pid, GIB, sm=share)
+        bench.begin(attempt, pid, bench.gpus[:1])
+    bench.until_use(A)
+    bench.until_use(B)
+    fake.card(0, energy=1_400_000)  # 400 J more
+    one, other = until_energy(bench, A, 1.0), until_energy(bench, B, 1.0)
+    assert one + other == pytest.approx(400.0)
+    assert one / other == pytest.approx(3.0)
+    with opened(bench.path) as reader:
+        assert reader is not None
+        assert reader.totals() == (pytest.approx(400.0), True)
+
+
+def test_a_sampler_that_was_killed_loses_nothing_of_a_counter(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pid = launched(slots[0])
+    fake.card(0, energy=1_000_000)
+    fake.process(0, pid, GIB)
+    bench.begin(A, pid, bench.gpus[:1])
+    bench.until_use(A)
+    first = bench.until_pid()
+    os.kill(first, signal.SIGKILL)
+    fake.card(0, energy=1_400_000)
+    bench.until_pid(other_than=first)
+    assert until_energy(bench, A, 1.0) == pytest.approx(400.0)
+
+
+def test_without_a_counter_it_is_the_power_and_of_an_instance_it_is_unknown(
+    tmp_path: Path, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    instance = fake.mig(0, 0)
+    for bench in closing(Bench(tmp_path, fake)):
+        fake.card(0, mig_mode=1)
+        part = Gpu(instance, 0, instance, "a part", 10 * GIB, mig=True)
+        bench.gpus = [part, bench.gpus[1]]
+        bench.metering._cards = [(gpu.index, gpu.uuid) for gpu in bench.gpus]
+        fake.card(1, power=200_000)
+        pids = [launched(slot) for slot in slots]
+        for attempt, pid, gpu in zip((A, B), pids, bench.gpus, strict=True):
+            bench.begin(attempt, pid, [gpu])
+        assert until_energy(bench, B, 200.0) >= 200.0
+        use = bench.until_use(A)
+        assert use.energy is None

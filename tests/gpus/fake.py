@@ -64,11 +64,12 @@ class FakeDriver:
         """Add or change a card; None takes a field away. Returns its UUID.
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
-        retiring remap_pending remap_failed utilization temperature power power_limit throttled
-        events driver_model` (0: Windows', as under WSL), and
+        retiring remap_pending remap_failed utilization bandwidth temperature power power_limit
+        energy throttled events driver_model` (0: Windows', as under WSL), and
         `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
-        `processes` or `register`. `events` has the bits of what the card can announce, `registers`
-        of what the driver then takes.
+        `processes`, `work` or `register`. `energy` is in millijoules; usual cards have no such
+        counter. `events` has the bits of what the card can announce, `registers` of what the driver
+        then takes.
         """
         card = self._parts.setdefault(f"card.{index}", usual(index))
         card |= values
@@ -101,15 +102,22 @@ class FakeDriver:
         return str(part["uuid"])
 
     def process(
-        self, card: int | str, pid: int, memory: int | None = None, kind: str = "C"
+        self,
+        card: int | str,
+        pid: int,
+        memory: int | None = None,
+        kind: str = "C",
+        **work: int,
     ) -> None:
         """A process on a card (or "0.1", an instance): kind C computes, G draws, M is MPS's.
 
-        `C+G` does both: the driver lists it among the ones and the others.
+        `C+G` does both: the driver lists it among the ones and the others. `work`: what it does
+        there, in per cent: `sm mem enc dec`.
         """
         told = -1 if memory is None else memory
         for each in kind.split("+"):
-            self._processes.append((f"process.{card}", {"kind": each, "pid": pid, "memory": told}))
+            what: dict[str, object] = {"kind": each, "pid": pid, "memory": told, **work}
+            self._processes.append((f"process.{card}", what))
         self._write()
 
     def wsl(self, index: int, used: int) -> str:

@@ -8,6 +8,7 @@
  *     card.0 uuid=GPU-... name=NVIDIA_A100 bus=00000000:01:00.0 minor=0 total=N used=N ...
  *     mig.0.1 uuid=MIG-... name=... total=N used=N
  *     process.0 kind=C pid=4242 memory=1048576          (mig: process.0.1; memory=-1: not told)
+ *     process.0 ... sm=80 mem=10 enc=0 dec=0            (what it computes; all 0 where left out)
  *     event card=0 type=8 data=79 gi=1 ci=0             (gi, ci: all where they are left out)
  *
  * On a card, `error.CALL=N` makes that call return N, `hang=CALL` makes it never return and
@@ -300,8 +301,41 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M')
 struct utilization { u32 gpu, memory; };
 
 int nvmlDeviceGetUtilizationRates(dev d, struct utilization *out) {
-    out->memory = 0;
-    return is_mig(d) ? NOT_SUPPORTED : number_of(d, "utilization", &out->gpu);
+    char line[WIDTH];
+    int code = is_mig(d) ? NOT_SUPPORTED : number_of(d, "utilization", &out->gpu);
+    out->memory = code || line_of(d, "bandwidth", line) ? 0 : (u32)number(line, "bandwidth", 0);
+    return code;
+}
+
+/* Of each process that did something: the driver samples all of them all the time. */
+struct work { u32 pid; u64 at; u32 sm, memory, encoder, decoder; };
+
+int nvmlDeviceGetProcessUtilization(dev d, struct work *out, u32 *count, u64 since) {
+    char what[64], line[WIDTH];
+    u32 room = out ? *count : 0;
+    int code = is_mig(d) ? NOT_SUPPORTED : line_of(d, "work", line);
+    if (code) return code;
+    word(d, "process", what);
+    *count = 0;
+    for (int n = 0; find(what, n, line); n++) {
+        struct work one = {(u32)number(line, "pid", 0), since + 1, (u32)number(line, "sm", 0),
+                           (u32)number(line, "mem", 0), (u32)number(line, "enc", 0),
+                           (u32)number(line, "dec", 0)};
+        if (!(one.sm | one.memory | one.encoder | one.decoder)) continue;
+        if (*count < room) out[*count] = one;
+        ++*count;
+    }
+    if (!*count) return NOT_FOUND;
+    return *count > room ? INSUFFICIENT_SIZE : OK;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(dev d, u64 *out) {
+    char line[WIDTH], text[WIDTH];
+    int code = is_mig(d) ? NOT_SUPPORTED : line_of(d, "energy", line);
+    if (code) return code;
+    if (!get(line, "energy", text)) return NOT_SUPPORTED;
+    *out = strtoull(text, NULL, 0);
+    return OK;
 }
 
 int nvmlDeviceGetTemperature(dev d, int sensor, u32 *out) {

@@ -148,7 +148,7 @@ def test_services_and_those_who_need_them(everything: dict[str, Job]) -> None:
     assert client.env_file == str(GOOD / "vars.env")
     assert client.inherit_ranks
     assert client.demand == Demand(cpus=4)
-    assert (client.outputs, client.idle_timeout) == (("out.txt",), 90)
+    assert (client.outputs, client.idle_timeout, client.gpu_idle) == (("out.txt",), 90, 1800)
 
 
 def test_names_made_for_jobs_without_one() -> None:

@@ -55,6 +55,8 @@ def test_an_attempts_use_is_what_its_samples_come_to(store: Store, path: Path) -
         cpu_seconds=6.0,
         peak_resident=9,
         peak_card_memory=310,
+        seconds=5.0,
+        told=5.0,
     )
     store.write(end_steps(A, 2, 5.5, 7.25), 15.0)
     use = opened_use(path)
@@ -71,7 +73,7 @@ def opened_use(path: Path) -> AttemptUse | None:
 def test_on_pretend_cards_all_that_is_of_a_card_is_none(store: Store, path: Path) -> None:
     store.write(attempt_steps(AttemptSample(A, 1.0, None, 2.0, 3, None, 1.0, 1.0)), 1.0)
     store.write(end_steps(A, None, 2.0, 2.5), 2.0)
-    assert opened_use(path) == AttemptUse(A, cpu_seconds=2.5, peak_resident=3)
+    assert opened_use(path) == AttemptUse(A, cpu_seconds=2.5, peak_resident=3, seconds=2.0)
 
 
 def test_what_was_not_known_at_one_moment_does_not_count_as_zero(store: Store, path: Path) -> None:

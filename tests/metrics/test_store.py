@@ -14,7 +14,8 @@ import pytest
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.read import MetricsReader, open_metrics
-from gpulaunch.metrics.store import BACKLOG, Step, Store, card_steps, end_steps
+from gpulaunch.metrics.sql import VERSION
+from gpulaunch.metrics.store import BACKLOG, Step, Store, card_steps, end_steps, energy_step
 
 A = AttemptId("a", 1)
 
@@ -215,3 +216,55 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> No
         assert check.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         check.close()
         path.unlink()
+
+
+# ── Databases of an earlier version ─────────────────────────────────────────────────────────────
+
+
+def older(path: Path) -> None:
+    """Make of a database one of the first version, as its first gpulaunch wrote it."""
+    with sqlite3.connect(path, isolation_level=None) as database:
+        for table in ("attempt", "card_now"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN energy")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+
+
+def test_a_database_of_the_first_version_is_read_as_it_is_and_goes_on_as_a_new_one(
+    bench: Bench,
+) -> None:
+    bench.sample(1.0)
+    bench.store.write(end_steps(A, 1, 5.0, 2.0), 1.0)
+    bench.store.close()
+    older(bench.path)
+    before = bench.path.read_bytes()
+    with opened(bench.path) as reader:
+        use = reader.use(A)
+        assert use is not None
+        assert (use.cpu_seconds, use.energy) == (2.0, None)
+        assert reader.totals() == (None, False)
+        assert reader.counters() == {}
+        assert set(reader.latest()) == {"GPU-0"}
+    assert bench.path.read_bytes() == before  # a reader changes nothing
+    again = Bench(bench.path)
+    assert again.store.write([energy_step(A, 40.0), energy_step(A, 2.0)], 2.0)
+    again.store.close()
+    with opened(bench.path) as reader:
+        use = reader.use(A)
+        assert use is not None
+        assert use.energy == 42.0
+        assert reader.totals() == (42.0, False)
+    assert not again.said
+    assert [entry.name for entry in bench.path.parent.iterdir()] == ["metrics.db"]
+
+
+def test_a_database_of_a_version_to_come_is_not_read_and_is_set_aside(bench: Bench) -> None:
+    bench.sample(1.0)
+    bench.store.close()
+    with sqlite3.connect(bench.path, isolation_level=None) as database:
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.close()
+    assert open_metrics(bench.path) is None
+    again = Bench(bench.path)
+    assert not again.sample(2.0)
+    assert "metrics.db.aside" in again.said[0]

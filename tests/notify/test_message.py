@@ -102,6 +102,17 @@ def test_each_occasion_has_its_title() -> None:
     )
 
 
+def test_a_job_that_holds_a_card_unused_is_told_with_what_it_holds() -> None:
+    run = History().open().jobs("a", "b").start("a", 0).start("b", 1)
+    run.add(f.AttemptIdle(AttemptId("b", 1), 3665.0, 38 << 30))
+    said = compose(["gpu_idle"], run.ledger, DIR, run.now, None)
+    told = "b used 0 % of GPU 1 for 1 h 1 min with 38 GiB held"
+    assert said.title == f"nanobodies: {told}"
+    assert told in said.text.splitlines()
+    run.add(f.AttemptIdle(AttemptId("a", 1), 3700.0, 1 << 30))
+    assert compose(["gpu_idle"], run.ledger, DIR, run.now, None).title.startswith("nanobodies: a ")
+
+
 def test_a_simulated_run_says_so() -> None:
     run = History(simulated=True).open().jobs("a").start("a", 0).succeed("a")
     said = compose(["finish"], run.ledger, DIR, run.now, f.RunClosed("succeeded"))

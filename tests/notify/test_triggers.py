@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
+from gpulaunch.core.model import AttemptId
 from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
 from gpulaunch.notify.triggers import GAP, Occasions
@@ -107,3 +108,9 @@ def test_that_the_hours_of_a_run_begin_or_end_is_told_to_nobody() -> None:
     one.see(f.AdmissionPaused(Quoted("ten in a row"), "breaker"))
     one.see(f.AdmissionContinued("hours"))
     assert one.due(0.0) == [(0, ("paused",))]
+
+
+def test_a_card_that_is_held_and_not_used_is_told_of() -> None:
+    one = occasions(("gpu_idle", None), ("finish", None))
+    one.see(f.AttemptIdle(AttemptId("a", 1), 3660.0, 38 << 30))
+    assert one.due(5.0) == [(0, ("gpu_idle",))]

@@ -60,10 +60,15 @@ def tallied(facts: Sequence[tuple[Fact, Instant]]) -> Tally:
     return tally
 
 
-def page(tally: Tally, now: Instant, samples: Mapping[str, CardSample] | None = None) -> Page:
+def page(
+    tally: Tally,
+    now: Instant,
+    samples: Mapping[str, CardSample] | None = None,
+    energy: float | None = None,
+) -> Page:
     class Collector:
         def collect(self) -> Iterator[Metric]:
-            yield from families(tally, samples or {}, now)
+            yield from families(tally, samples or {}, now, energy)
 
     registry = CollectorRegistry()
     registry.register(Collector())

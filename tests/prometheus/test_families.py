@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.model import AttemptId, Exited, Gpu, Interrupted, Lost, Signaled
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted, Lost, Signaled
 from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample
 from gpulaunch.prometheus.families import Tally, names
 from tests.prometheus.support import Page, page, tallied
@@ -298,3 +298,10 @@ def test_a_card_whose_memory_is_not_known_has_none() -> None:
     run = History()
     run.pool = (Gpu("GPU-0", 0, "key/0", "H200", 0),)
     assert "gpulaunch_gpu_memory_total_bytes" not in told(run.open()).families
+
+
+def test_energy_is_a_counter_in_joules_and_absent_where_it_was_not_measured() -> None:
+    tally = tallied([])
+    assert "gpulaunch_attempts_energy_joules" not in page(tally, Instant(0.0, 0.0)).families
+    found = page(tally, Instant(0.0, 0.0), energy=3600.5)
+    assert found.value("gpulaunch_attempts_energy_joules_total") == 3600.5

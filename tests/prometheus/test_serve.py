@@ -33,6 +33,7 @@ class Store:
 
     def __init__(self, there: bool) -> None:
         self.samples: dict[str, CardSample] = {}
+        self.energy: float | None = None
         self.error: Exception | None = None
         self.there = there
         self.opened = 0
@@ -45,6 +46,9 @@ class Store:
         if self.error:
             raise self.error
         return self.samples
+
+    def totals(self) -> tuple[float | None, bool]:
+        return self.energy, False
 
     def close(self) -> None: ...
 

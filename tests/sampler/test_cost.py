@@ -10,6 +10,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -21,9 +22,9 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.helper_process import command
 from gpulaunch.metrics.read import measured, open_metrics
 from gpulaunch.process.client import ProgramStarted, Spawner
-from gpulaunch.sampler import main as module
+from gpulaunch.sampler import pace as module
 from gpulaunch.sampler.keeper import keeper_of
-from gpulaunch.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
+from gpulaunch.sampler.pace import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 from tests.process.conftest import spawner
@@ -64,8 +65,9 @@ def test_looks_at_eight_cards_with_forty_processes_cost_what_the_pace_can_make_u
             fake.process(number, pid, 10 * GIB)
             keeper = keeper_of(pid, started.keeper)
             assert keeper is not None
-            begun = {"do": "begin", "job": f"j{number}", "number": 1, "gpus": [uuid]}
-            ours.send(json.dumps([{**begun, "seconds": 0.0, "keeper": astuple(keeper)}]).encode())
+            begun = {"do": "begin", "job": f"j{number}", "number": 1, "gpus": [uuid], "idle": 60.0}
+            begun |= {"since": time.monotonic(), "keeper": astuple(keeper)}
+            ours.send(json.dumps([begun]).encode())
         processes = [psutil.Process(sampler.pid)]
         processes += wait_until(processes[0].children)
         wait_until(lambda: len(measured(path).pins) == CARDS)

@@ -50,6 +50,7 @@ def test_json_has_the_documented_shape() -> None:
         "vanished": 1,
         "archived": 0,
         "images": [],
+        "energy": None,
         "seconds_left": None,
         "next_command": None,
     }  # fmt: skip
@@ -66,6 +67,7 @@ def test_json_has_the_documented_shape() -> None:
         "failure": None,
         "evidence": "",
         "keep": None,
+        "energy": None,
         "attempts": [
             {
                 "number": 1,
@@ -82,6 +84,7 @@ def test_json_has_the_documented_shape() -> None:
                 "advice": "",
                 "reports": [],
                 "warned": None,
+                "idle": None,
                 "worker": None,
                 "step": None,
                 "ladder": {},
@@ -96,6 +99,8 @@ def test_json_has_the_documented_shape() -> None:
                 "gpu_seconds": None,
                 "cpu_seconds": None,
                 "peak_resident": None,
+                "energy": None,
+                "touched_gpu": None,
                 "pin": None,
                 "pin_reason": "",
             }

@@ -347,8 +347,7 @@ class LocalAttempts:
         self._in_order.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
         container = self._container(running)
-        learns = launch.job.demand.kind is not None
-        self._metering.begin(launch.attempt, started, launch.gpus, goes_on, container, learns)
+        self._metering.begin(launch, started, goes_on, container)
         if launch.job.service:
             values = {"port": str(running.place.port or "")}
             self._services.begin(launch.attempt, render(launch.job.service.ready, values))

@@ -3,9 +3,10 @@
 Starts the sampler a while after the first attempt, so that a list which is over by then pays
 nothing. What begins and ends in a moment is told together: the sampler looks once a second. When it
 dies, starts another after ever longer pauses, and gives up in the end. Never waits
-for it, save at the close of the run. Nothing that the sampler does changes the run, but for one
-two things: an attempt that it finds on a card of others is posted as Misplaced, and what one takes
-whose job's memory is learned as MemoryPeaked.
+for it, save at the close of the run. Nothing that the sampler does changes the run, but for three
+things: an attempt that it finds on a card of others is posted as Misplaced, one that has held
+memory for long and computed nothing as HeldIdle; and what one takes whose job's memory is learned,
+as MemoryPeaked.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import astuple, replace
 
 from gpulaunch.core.causes import Hint
-from gpulaunch.core.events import MemoryPeaked, Misplaced
+from gpulaunch.core.events import HeldIdle, Launch, MemoryPeaked, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.context import RunContext
 from gpulaunch.helper_process import Helper, command
@@ -39,15 +40,21 @@ FULL_PIPE_DELAY = 1.0
 """Seconds until a sampler that reads nothing is written to again."""
 MAX_ENDS_KEPT = 10_000
 """Ends kept at most for a sampler that is not there or does not read."""
+NOTED_AFTER = 3600.0
+"""Idle seconds after which a job without `gpu_idle` is named. Services are not: they wait to be
+asked."""
 LAST_WORDS = 2.0
 """Seconds that the sampler has at the end of the run to write down what is left."""
+_MISPLACED, _IDLE = (Hint("wrong_gpu"),), (Hint("gpu_idle"),)
 
 
 class _Begun(Struct, frozen=True):
     """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards.
 
     `container`: the file that tells the first process of its container, which may be no descendant
-    of its keeper; empty for none. `learns`: what it takes of its card's memory is to be told.
+    of its keeper; empty for none. `idle`: the seconds after which the sampler says that it computes
+    nothing, None: never; `ends`: it is its job's `gpu_idle`. `learns`: what it takes of its card's
+    memory is to be told.
     """
 
     attempt: AttemptId
@@ -56,16 +63,19 @@ class _Begun(Struct, frozen=True):
     at: float
     container: str = ""
     misplaced: bool = False
+    idle: float | None = None
+    ends: bool = False
     learns: bool = False
 
-    def message(self, do: str, now: float, **more: object) -> dict[str, object]:
+    def message(self, do: str, **more: object) -> dict[str, object]:
         return {
             "do": do,
             "job": self.attempt.job,
             "number": self.attempt.number,
             "gpus": self.gpus,
-            "keeper": list(asdict(self.keeper).values()) if self.keeper else None,
-            "seconds": now - self.at,
+            "keeper": astuple(self.keeper) if self.keeper else None,
+            "since": self.at,
+            "idle": self.idle,
             **({"container": self.container} if self.container else {}),
             **({"learns": True} if self.learns else {}),
             **more,
@@ -84,6 +94,7 @@ class Metering:
         self._after = after
         self._wanted = False
         self._warned = False
+        self._unjudged = False
         self._live: dict[AttemptId, _Begun] = {}
         self._untold: dict[AttemptId, _Begun] = {}
         self._ends: deque[dict[str, object]] = deque(maxlen=MAX_ENDS_KEPT)
@@ -102,26 +113,30 @@ class Metering:
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self,
-        attempt: AttemptId,
-        started: ProgramStarted,
-        gpus: Sequence[Gpu],
-        goes_on: bool = False,
-        container: str = "",
-        learns: bool = False,
+        self, launch: Launch, started: ProgramStarted, goes_on: bool = False, container: str = ""
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
         `goes_on`: the process is a worker's, which has just got another item. `container`: the file
-        that tells the first process of its container, if it runs in one. `learns`: MemoryPeaked is
-        posted whenever it is seen to take more of its card's memory than before.
+        that tells the first process of its container, if it runs in one. Where the job's memory is
+        learned, MemoryPeaked is posted whenever it is seen to take more than before.
         """
+        attempt, gpus, limit = launch.attempt, launch.gpus, launch.job.gpu_idle
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
         if goes_on or started.keeper_start is None or started.spent is None:
             keeper = keeper_of(started.pid, started.keeper, goes_on)
         else:
             keeper = Keeper(started.keeper, started.keeper_start, started.spent)
-        begun = _Begun(attempt, own, keeper, time.monotonic(), container, learns=learns)
+        begun = _Begun(
+            attempt,
+            own,
+            keeper,
+            time.monotonic(),
+            container,
+            idle=NOTED_AFTER if limit is None and launch.job.service is None else limit,
+            ends=limit is not None,
+            learns=launch.job.demand.kind is not None,
+        )
         self._live[attempt] = self._untold[attempt] = begun
         if not self._wanted:
             self._wanted = True
@@ -143,7 +158,8 @@ class Metering:
         elif cpu is None and begun.keeper is not None:
             cpu = (spent_by_all if kept else spent_since)(begun.keeper)
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
-        self._ends.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
+        seconds = time.monotonic() - begun.at
+        self._ends.append(begun.message("end", seconds=seconds, cpu_seconds=cpu))
         self._tell_after(TELL_AFTER)
 
     def close(self) -> None:
@@ -179,10 +195,9 @@ class Metering:
         """Tell what has begun and what has ended; a start that is told twice changes nothing."""
         self._telling = False
         while self._helper.link is not None and (self._untold or self._ends):
-            now = time.monotonic()
             begun = list(islice(self._untold.values(), NEWS_IN_A_MESSAGE))
             ends = list(islice(self._ends, NEWS_IN_A_MESSAGE - len(begun)))
-            news = [*(each.message("begin", now) for each in begun), *ends]
+            news = [*(each.message("begin") for each in begun), *ends]
             try:
                 self._helper.link.send(json.dumps(news).encode())
             except OSError:  # it reads too little, or is gone, which the end of file says next
@@ -207,7 +222,22 @@ class Metering:
             self._context.post(MemoryPeaked(attempt, message["memory"]))
             return
         begun = self._live.get(attempt)
-        if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
+        if begun is None:
+            return
+        if message["said"] == "unjudged":
+            self._cannot_judge(begun, message["why"])
+        elif message["said"] == "idle":
+            if begun.idle is not None:  # else an earlier sampler reported it
+                self._live[attempt] = replace(begun, idle=None)
+                said = message["seconds"], message["memory"], message["text"]
+                self._context.post(HeldIdle(attempt, *said, begun.ends, _IDLE))
+        elif not begun.misplaced:
             self._live[attempt] = replace(begun, misplaced=True)
             where = message["gpu"], message["pid"], message["text"]
-            self._context.post(Misplaced(attempt, *where, (Hint("wrong_gpu"),)))
+            self._context.post(Misplaced(attempt, *where, _MISPLACED))
+
+    def _cannot_judge(self, begun: _Begun, why: str) -> None:
+        """Warn once that `gpu_idle` ends nothing here."""
+        if begun.ends and not self._unjudged:
+            self._unjudged = True
+            self._context.warn(begun.attempt.job, f"gpu_idle ends no job here: {why}")

@@ -26,6 +26,7 @@ function duration(seconds) {
 const wall = (utc) => new Date((utc + D.zone) * 1000).toISOString();
 const clock = (utc) => wall(utc).slice(11, 19);
 const size = (mib) => mib === null ? "" : mib < 1024 ? `${mib} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
+const energy = (joules) => joules < 3597300 ? `${(joules / 3600).toPrecision(3)} Wh` : `${(joules / 3.6e6).toFixed(2)} kWh`;
 const name = (i) => D.names[A.job[i]];
 const kind = (i) => D.kinds[A.kind[i]];
 const length = (i) => A.end[i] - A.start[i];
@@ -38,6 +39,7 @@ function facts(i) {
     [kind(i) === "running" ? "So far" : "Time", duration(length(i))]];
   if (A.memory[i]) said.push(["Most GPU memory", size(A.memory[i])]);
   if (A.busy[i] !== null && A.memory[i]) said.push(["Utilisation", `${A.busy[i]} %, mean of its cards`]);
+  if (A.energy[i] !== null) said.push(["Energy", energy(A.energy[i])]);
   if (A.resident[i] !== null) said.push(["Most resident memory", size(A.resident[i])]);
   if (services.has(A.job[i])) said.push(["Kind", "a service beside the jobs"]);
   return said;
