@@ -51,6 +51,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--memory", metavar="SIZE", help="Host memory a job: 64GB.")
 @click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
 @click.option("--timeout", metavar="TIME")
+@click.option("--gpu-idle", metavar="TIME", help="End a job that holds a card unused for so long.")
 @click.option("--literal", is_flag=True, help="Items are as they stand: * ? [ mean nothing.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
@@ -68,6 +69,7 @@ def command(
     memory: str | None,
     retries: int,
     timeout: str | None,
+    gpu_idle: str | None,
     literal: bool,
     container: str | None,
     mount: tuple[str, ...],
@@ -105,6 +107,7 @@ def command(
         "retries": str(retries),
         **({"memory": memory} if memory else {}),
         **({"timeout": timeout} if timeout else {}),
+        **({"gpu_idle": gpu_idle} if gpu_idle else {}),
         **({"gpu_memory": gpu_memory} if gpu_memory else {}),
         **({"share": "true"} if share else {}),
         **_container(container, mount),

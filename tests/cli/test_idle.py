@@ -133,3 +133,12 @@ def test_check_shows_the_limit_and_refuses_it_on_a_cluster(launcher: Launcher) -
     said = launcher("check", "jobs.yaml", "--engine", "slurm")
     assert said.status == 2
     assert "jobs[0].gpu_idle: nothing measures on a cluster's nodes" in said.err
+
+
+def test_map_has_the_limit_as_an_option(launcher: Launcher) -> None:
+    line = ("map", "--simulate", "1", "--dry-run", "--json", "--gpu-idle")
+    plan = json.loads(launcher(*line, "30m", "true", ":::", "a").out)
+    assert plan["jobs"][0]["gpu_idle"] == 1800.0
+    wrong = launcher(*line, "soon", "true", ":::", "a")
+    assert wrong.status == 2
+    assert "--gpu-idle: " in wrong.err
