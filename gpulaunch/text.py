@@ -154,6 +154,17 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in found)
 
 
+def numbers_in(text: str) -> tuple[int, ...]:
+    """Return the numbers of such a list, as the kernel writes it too; of any other text none."""
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or not (last.isdigit() if dash else True):
+            return ()
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
 def unescaped(pattern: str) -> str:
     """Return a glob pattern as people read it: what `glob.escape` did is undone."""
     return _ESCAPED.sub(r"\1", pattern)

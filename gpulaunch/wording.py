@@ -11,6 +11,7 @@ from gpulaunch import localtime
 from gpulaunch.core import causes as c
 from gpulaunch.core import model as m
 from gpulaunch.core import reasons as r
+from gpulaunch.core.card_kind import capability
 from gpulaunch.text import clip, clock, consecutive, listing, several, size, span
 
 MAX_EVIDENCE_CHARACTERS = 200
@@ -107,6 +108,7 @@ _CARD_IS = {
     "draining": ("is", "giving back memory"),
     "asking": ("is", "being looked at"),
     "avoided": ("is", "avoided after an earlier attempt"),
+    "other_kind": ("is", "of another kind"),
     "free": ("is", "free"),
 }
 _PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
@@ -266,6 +268,14 @@ def needs_of(jobs: Iterable[str]) -> str:
     return f"needs {listing(names)}" if names else ""
 
 
+def card_kind(kind: m.CardKind) -> str:
+    """Return which cards a job takes: `of the model *A100* with compute capability 8.0 or more`."""
+    parts = [f"of the model {kind.card}"] if kind.card else []
+    if kind.compute:
+        parts.append(f"with compute capability {capability(kind.compute)} or more")
+    return " ".join(parts)
+
+
 def change(what: r.PlacementChange | None) -> str:
     """Return where the next attempt runs: `on another card`; empty where nothing changes."""
     return _CHANGES[what] if what else ""
@@ -282,6 +292,11 @@ def _impossible(reason: r.Impossible) -> str:
         case r.CardsShort(wanted, available, memory) if memory:
             return (
                 f"needs {cards(wanted)} with {size(memory)} each, the run has {available} so large"
+            )
+        case r.CardsShort(wanted, available, kind=m.CardKind() as kind, there=there):
+            return (
+                f"needs {cards(wanted)} {card_kind(kind)}, the run has {available or 'none'};"
+                f" its cards are {listing(there)}"
             )
         case r.CardsShort(wanted, available, _, aside):
             have = f"needs {wanted} cards at once, the run has {available}"
@@ -338,6 +353,8 @@ def _waiting(reason: r.WaitReason) -> str:
 
 def _needs_cards(reason: r.NeedsCards) -> str:
     wanted = cards(reason.wanted)
+    if reason.kind:
+        wanted = f"{wanted} {card_kind(reason.kind)}"
     if reason.memory:
         each = " each" if reason.wanted > 1 else ""
         wanted = f"{wanted} with {size(reason.memory)} free{each}"

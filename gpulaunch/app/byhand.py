@@ -37,6 +37,7 @@ from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
 from gpulaunch.core.template import render
 from gpulaunch.digest.words import visible
 from gpulaunch.engines import strict
+from gpulaunch.engines.affinity import NearCpus
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, placeholders
 from gpulaunch.engines.local.readiness import address_of
@@ -106,7 +107,15 @@ class ChosenJob:
 
         Tokens are counted within a run, and this start is in none.
         """
-        return Demand(gpus=self.job.demand.gpus, gpu_memory=self.job.demand.gpu_memory)
+        asked = self.job.demand
+        return Demand(
+            gpus=asked.gpus, gpu_memory=asked.gpu_memory, card=asked.card, compute=asked.compute
+        )
+
+    @property
+    def alone(self) -> Job:
+        """The job as it has its cards when started by hand: nothing shares them."""
+        return replace(self.job, demand=replace(self.job.demand, per_gpu=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +178,13 @@ def prepared(
     gpus: Sequence[Gpu],
     environ: Mapping[str, str],
     here: ImageHere | None = None,
+    near: NearCpus | None = None,
 ) -> ByHand:
     """Make what the command needs on disk, reserve its ports, and return what to execute.
 
-    `here`: the image of the job's container, if it has one. Raises OSError, NotPreparedError,
-    NotContainedError or UsageError where that cannot be.
+    `here`: the image of the job's container, if it has one. `near`: the CPUs on which this process
+    runs for it. Raises OSError, NotPreparedError, NotContainedError or UsageError where that cannot
+    be.
     """
     job = asked.job
     home = _fresh(asked.source.directory, job.name)
@@ -181,7 +192,7 @@ def prepared(
     log = home.log(AttemptId(job.name, asked.attempt))
     log.touch(0o600)
     step = next_step(asked.source.ledger, job)
-    place = replace(place, step=step.number if step is not None else None)
+    place = replace(place, step=step.number if step is not None else None, near=near)
     values = placeholders(place, str(log), materialise(job, home), step)
     if job.keep:
         os.makedirs(place.keep, 0o700, exist_ok=True)

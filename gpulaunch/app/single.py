@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+from typing import Literal
 
 from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled
@@ -16,11 +17,12 @@ from gpulaunch.core.model import Container, Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
+from gpulaunch.engines.affinity import NearCpus
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.errors import NoCardsError
+from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.wording import job_reason
@@ -110,16 +112,55 @@ class Single(LeaseUser):
         self._loop.close()
 
 
+def demand_of(count: int, card: str | None, compute: str | None) -> Demand:
+    """Return what a command line asks for: so many cards, and which. Raises UsageError."""
+    if card is None and compute is None:  # without what a job file takes to be read
+        return Demand(gpus=count)
+    from gpulaunch.jobfile.values import compute_capability, glob_of_names
+
+    option = "--card"
+    try:
+        glob = "" if card is None else glob_of_names(card)
+        option = "--compute"
+        least = () if compute is None else compute_capability(compute)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return Demand(gpus=count, card=glob, compute=least)
+
+
 def exec_environment(
     pool: CardPool,
     demand: Demand,
     wait: float | None,
     environ: Mapping[str, str],
     tell: Callable[[str], object],
+    affinity: Literal["card", "none"] | None = None,
 ) -> dict[str, str]:
-    """Take cards for good; return the environment in which a program sees only these."""
+    """Take cards for good; return the environment in which a program sees only these.
+
+    This process runs on the CPUs near them from then on, as `affinity` says.
+    """
     gpus = take_for_good(pool, demand, wait, environ, tell)
-    return environment_on(gpus, pool, environ)
+    job = Job(JOB, (), demand=demand, affinity=affinity)
+    return environment_on(gpus, pool, environ, run_near(pool, job, gpus, tell))
+
+
+def run_near(
+    pool: CardPool, job: Job, gpus: Sequence[Gpu], tell: Callable[[str], object]
+) -> NearCpus | None:
+    """Keep this process, and what it becomes, to the CPUs near its cards; return them.
+
+    None: to none but those it has.
+    """
+    near = pool.machine.placement.near(job, gpus)
+    if near is None:
+        return None
+    try:
+        os.sched_setaffinity(0, near.cpus)
+    except OSError:
+        tell("the CPUs near the card are not allowed any more: it runs on those that are")
+        return None
+    return near
 
 
 def exec_in_container(
@@ -131,6 +172,7 @@ def exec_in_container(
     wait: float | None,
     environ: Mapping[str, str],
     tell: Callable[[str], object],
+    affinity: Literal["card", "none"] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Take cards for good; return the line, and its environment, that runs `argv` there.
 
@@ -139,18 +181,23 @@ def exec_in_container(
     from gpulaunch.app.in_container import made_contained
 
     gpus = take_for_good(pool, demand, wait, environ, tell)
-    job = Job(JOB, argv, demand=demand, cwd=os.getcwd(), container=container)
-    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
+    job = Job(JOB, argv, demand=demand, cwd=os.getcwd(), container=container, affinity=affinity)
+    place = AttemptPlace(
+        gpus, pool.style, own_scope(), port_for_good(), near=run_near(pool, job, gpus, tell)
+    )
     return made_contained(job, here, place, pool.machine, as_given(environ), argv, {})
 
 
 def environment_on(
-    gpus: tuple[Gpu, ...], pool: CardPool, environ: Mapping[str, str]
+    gpus: tuple[Gpu, ...],
+    pool: CardPool,
+    environ: Mapping[str, str],
+    near: NearCpus | None = None,
 ) -> dict[str, str]:
     """Return the environment in which a program sees only these cards; reserves its port."""
     environ = as_given(environ)
     job = Job(JOB, (), demand=Demand(gpus=len(gpus)))
-    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
+    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good(), near=near)
     return delta(job, place, pool.machine, environ, {}).over(environ)
 
 

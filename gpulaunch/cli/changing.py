@@ -12,6 +12,7 @@ from gpulaunch.app import changing
 from gpulaunch.cli.options import (
     as_json,
     as_options,
+    kind_options,
     refuse_option_as_command,
     run_argument,
 )
@@ -59,6 +60,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @click.option("--gpu-memory", metavar="SIZE", help="Only a card with so much memory free: 16GB.")
 @click.option("--share", is_flag=True, default=None, help="Share the card, as --gpu-memory fits.")
 @click.option("--memory", metavar="SIZE", help="Host memory reserved: 64GB.")
+@kind_options
 @click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs (1).")
 @click.option("--uses", multiple=True, metavar="TOKEN", help="Named tokens of the run.")
 @click.option("--needs", multiple=True, metavar="JOB", help="Starts once these have succeeded.")

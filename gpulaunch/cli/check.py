@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gpulaunch.app import near_cards
 from gpulaunch.app.checks import (
     all_told,
     foreseen,
@@ -78,6 +79,8 @@ def check(
         for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    for line in near_cards.notes(plan.jobs, pool) if local and here else ():
+        say(line)
     for line in (*chosen_engines(plan.jobs, cluster=not local), *notes(plan.jobs, jobs)):
         say(line)
     if local and any(job.preload for job in plan.jobs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -12,6 +12,7 @@ from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_stat
 from gpulaunch.cli.options import (
     DURATION,
     container_options,
+    kind_options,
     pool_options,
     refuse_mounts_alone,
     refuse_option_as_command,
@@ -34,6 +35,7 @@ _say = as_command("exec")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @click.option("--memory", metavar="SIZE", help="The most host memory it may use: 64GB.")
+@kind_options
 @pool_options
 @container_options
 @click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
@@ -124,15 +126,19 @@ def _the_line(
     free_below: str | None,
     run: str | None,
     recorded: bool,
+    card: str | None,
+    compute: str | None,
+    affinity: Literal["card", "none"] | None,
 ) -> NoReturn:
     """Take the cards and become CMD, in an environment in which it finds exactly them.
 
     In a container, that is where its image is there. Prints which cards --gpus gave. Raises
     UsageError for an option of --job alone.
     """
-    from gpulaunch.app.single import exec_environment, exec_in_container
+    from msgspec.structs import replace
+
+    from gpulaunch.app.single import demand_of, exec_environment, exec_in_container
     from gpulaunch.containers.command_lines import CARRIED
-    from gpulaunch.core.model import Demand
     from gpulaunch.core.selection import describe_taken
 
     refuse_option_as_command(argv)
@@ -141,15 +147,16 @@ def _the_line(
     pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below)
     if gpus is not None and pool.here:
         _say(describe_taken(count, pool.selection, pool.here))
-    demand = Demand(gpus=count, memory=memory)
+    demand = replace(demand_of(count, card, compute), memory=memory)
     if container is None:
-        environment = exec_environment(pool, demand, wait, os.environ, _say)
+        environment = exec_environment(pool, demand, wait, os.environ, _say, affinity)
         _limit(memory)
         become(argv, environment, _say)
     from gpulaunch.app.in_container import pulled
 
     here = pulled(container.source, os.environ, _say)
-    made = exec_in_container(argv, container, here, pool, demand, wait, os.environ, _say)
+    taken = pool, demand, wait, os.environ, _say, affinity
+    made = exec_in_container(argv, container, here, *taken)
     if here.engine not in CARRIED:
         _limit(memory)
     become(*made, _say)
@@ -162,12 +169,15 @@ def _the_job(
     count: int | None,
     run: str | None,
     recorded: bool,
+    card: str | None,
+    compute: str | None,
+    affinity: str | None,
     **options: Any,
 ) -> NoReturn:
     """Take the cards, print what the job's command is, and become it. Raises UsageError."""
     from gpulaunch.app.byhand import chosen, prepared, understood
     from gpulaunch.app.in_container import pulled
-    from gpulaunch.app.single import take_for_good
+    from gpulaunch.app.single import run_near, take_for_good
     from gpulaunch.cli.terminal import Terminal
     from gpulaunch.containers.command_lines import CARRIED
     from gpulaunch.engines.environment import as_given
@@ -176,13 +186,17 @@ def _the_job(
         raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
     if count is not None:
         raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
+    for option, given in (("card", card), ("compute", compute), ("affinity", affinity)):
+        if given is not None:
+            raise UsageError(f"--{option} does not go with --job: {job} says what it needs")
     asked = chosen(job, run, run_options_of(options), recorded, Terminal())
     for note in asked.notes:
         _say(note)
     container = asked.job.container
     here = None if container is None else pulled(container.source, os.environ, _say)
     gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _say)
-    made = prepared(asked, gpus, as_given(os.environ), here)
+    near = run_near(asked.pool, asked.alone, gpus, _say)
+    made = prepared(asked, gpus, as_given(os.environ), here, near)
     _say(understood(asked, made, gpus))
     os.chdir(made.cwd)
     if here is None or here.engine not in CARRIED:

@@ -103,8 +103,8 @@ def _hold(
 ) -> int:
     """Take the cards and keep them; return the exit status."""
     from gpulaunch.app.guard import Held
-    from gpulaunch.app.single import Single, environment_on, hold_through_exec
-    from gpulaunch.core.model import Demand
+    from gpulaunch.app.single import Single, environment_on, hold_through_exec, run_near
+    from gpulaunch.core.model import Demand, Job
     from gpulaunch.gpus.names import NamedHold, announce_hold, printable
 
     refuse_option_as_command(argv)
@@ -116,7 +116,9 @@ def _hold(
     single = Single(pool, Demand(gpus=count), wait, os.environ, _say)
     cards, descriptors = single.take()
     hold = NamedHold(name, None if seconds is None else time.time() + seconds)
-    environment = environment_on(cards, pool, os.environ)
+    job = Job("hold", (), demand=Demand(gpus=count))
+    near = run_near(pool, job, cards, _say) if argv else None
+    environment = environment_on(cards, pool, os.environ, near)
     with announce_hold(hold) as announced:
         kept = hold_through_exec([*descriptors, announced.fileno()])
         _say(_held(cards, hold, seconds))

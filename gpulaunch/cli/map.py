@@ -16,6 +16,7 @@ from gpulaunch.cli.options import (
     as_options,
     container_options,
     engine_options,
+    kind_options,
     pool_options,
     refuse_mounts_alone,
     refuse_option_as_command,
@@ -57,6 +58,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
 @engine_options
+@kind_options
 @container_options
 @run_options
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
@@ -110,6 +112,7 @@ def command(
         **({"gpu_idle": gpu_idle} if gpu_idle else {}),
         **({"gpu_memory": gpu_memory} if gpu_memory else {}),
         **({"share": "true"} if share else {}),
+        **{name: kind for name in ("card", "compute", "affinity") if (kind := options[name])},
         **_container(container, mount),
         **_job(run, items),
     }

@@ -234,6 +234,16 @@ container_options = _options(
     ),
 )
 """The container, for `exec` and `map`."""
+kind_options = _options(
+    click.option("--card", metavar="GLOB", help="Only cards of such a name: '*A100*'."),
+    click.option("--compute", metavar="N.N", help="Only of this compute capability, or more: 8.0."),
+    click.option(
+        "--affinity",
+        type=click.Choice(["card", "none"]),
+        help="On the CPUs near its card; on all (card, with NUMA nodes).",
+    ),
+)
+"""The kind of cards, and the CPUs, for `exec`, `map` and `add`."""
 engine_options = _options(
     click.option(
         "--engine",

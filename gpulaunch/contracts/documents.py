@@ -179,6 +179,10 @@ class PlanCard(TypedDict):
     uuid: Annotated[str, "which it keeps"]
     name: Annotated[str, "its model"]
     memory: Annotated[Bytes, "its size, in bytes"]
+    compute: Annotated[str, "its compute capability, 8.0; empty: not known"]
+    numa: Annotated[int | None, "the NUMA node near it"]
+    cpus: Annotated[str, "the CPUs near it, 0-31,64-95; empty: not known"]
+    linked: Annotated[list[int], "the indices of the cards that NVLink joins it with"]
 
 
 class PlanWorker(TypedDict):
@@ -231,10 +235,16 @@ class PlanJob(TypedDict):
     gpus: Annotated[int, "cards at once"]
     gpu_memory: Annotated[Bytes | None, "bytes that have to be free on each card"]
     memory: Annotated[Bytes | None, "bytes of the host's memory that it reserves"]
+    card: Annotated[str, "the glob that the name of its cards fits; empty: any"]
+    compute: Annotated[str, "the least compute capability of its cards; empty: any"]
     learned_gpu_memory: Annotated[Bytes | None, "bytes that such jobs took in earlier runs at most"]
     per_gpu: Annotated[int | None, "how many such jobs share a card; null: as memory allows"]
     share: Annotated[bool, "whether it shares its card with any that say so"]
     cpus: Annotated[int | None, "CPUs that it asks for"]
+    affinity: Annotated[
+        Literal["card", "none"] | None,
+        "whether it runs near its card; null: where there is more than one NUMA node",
+    ]
     uses: Annotated[list[str], "the tokens that it takes"]
     needs: Annotated[list[str], "the jobs that have to succeed first"]
     after: Annotated[list[str], "the jobs that have to end first"]
@@ -315,6 +325,10 @@ class MachineCard(TypedDict):
     hold: Annotated[CardHold | None, "the hold that the lease is, if it is one"]
     health: Annotated[str, "ok, or what is wrong, in words"]
     simulated: Annotated[bool, "whether it is a pretend one"]
+    compute: Annotated[str, "its compute capability, 8.0; empty: not known"]
+    numa: Annotated[int | None, "the NUMA node near it"]
+    cpus: Annotated[str, "the CPUs near it, 0-31,64-95; empty: not known"]
+    linked: Annotated[list[int], "the indices of the cards that NVLink joins it with"]
     state: Annotated[str | None, "what keeps a launcher off though nobody holds it, in words"]
     option: Annotated[str | None, "the option with which a launcher takes it all the same"]
     outside: Annotated[str, "the inherited mask that leaves it out; empty: it is in"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from gpulaunch.core import graph, why
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.card import Away, Card, Free, InUse
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.causes import Because, RoomFor
 from gpulaunch.core.events import SetTimer, Timer
 from gpulaunch.core.graph import closure
@@ -106,6 +107,7 @@ def _waits_for_others(state: State, node: Node) -> bool:
     if memory is None:
         return False
     away = [card for card in state.cards if _is_away(state, card, memory)]
+    away = [card for card in away if any(is_kind(card.gpu, d) for d in demands if d.gpus)]
     for card in away:
         state.cards.look_later(card, Demand(gpu_memory=memory))
     return bool(away)

@@ -48,6 +48,11 @@ class Gpu(Struct, frozen=True):
     mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
     `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's GPU
     instance number, followed by its compute instance number, where known.
+
+    `compute` is its compute capability (8, 0), empty where not known. `numa` is the NUMA node near
+    it, None where the machine tells of none, and `cpus` are the CPUs near it, as the kernel writes
+    a list (`0-31,64-95`), empty where not known. `links` are the UUIDs of the cards that NVLink
+    joins it with, directly or by a switch.
     """
 
     uuid: str
@@ -60,6 +65,20 @@ class Gpu(Struct, frozen=True):
     simulated: bool = False
     part: tuple[int, ...] = ()
     node: Sparse[str] = ""
+    compute: Sparse[tuple[int, ...]] = ()
+    numa: Sparse[int | None] = None
+    cpus: Sparse[str] = ""
+    links: Sparse[tuple[str, ...]] = ()
+
+
+class CardKind(Struct, frozen=True):
+    """Which cards a job takes: those whose name fits the glob `card`, and that can `compute`.
+
+    `compute` is the least compute capability, (8, 0); of the two, what is empty stands for any.
+    """
+
+    card: str = ""
+    compute: tuple[int, ...] = ()
 
 
 class Demand(Struct, frozen=True, omit_defaults=True):
@@ -69,7 +88,8 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     file is silent (1 is then reserved). `per_gpu` is how many jobs, all saying the same number, may
     share a card. `avoid` names cards (UUIDs) that an earlier attempt's end speaks against. `spare`:
     it gives its cards up to launchers that have none. `worker` is the key of the worker that runs
-    it, empty without one: attempts of one key may follow each other in one process.
+    it, empty without one: attempts of one key may follow each other in one process. `card` and
+    `compute` are those of CardKind.
 
     `share`: it shares its card with any others that say so, while what all of them are promised of
     the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
@@ -89,6 +109,13 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     kind: int | None = None
     margin: int = 0
     memory: int = 0
+    card: str = ""
+    compute: tuple[int, ...] = ()
+
+    @property
+    def card_kind(self) -> CardKind | None:
+        """The cards that it takes by their model; None for any."""
+        return CardKind(self.card, self.compute) if self.card or self.compute else None
 
     @property
     def shares_card(self) -> bool:
@@ -108,10 +135,8 @@ class Demand(Struct, frozen=True, omit_defaults=True):
 
     @property
     def _seat(self) -> tuple[object, ...]:
-        return (
-            *(self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind),
-            self.memory,
-        )
+        needs = (self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind)
+        return (*needs, self.memory, self.card, self.compute)
 
 
 class DueTime(Struct, frozen=True):
@@ -298,7 +323,8 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `ladder`: values that change with retries; they are slots, too. `engine` holds options for
     engines: by engine, by key, words. `warn`: a signal before it is ended. `keep`: its attempts
     share a directory that outlives each of them. `container`: it runs inside that. `gpu_idle`: the
-    seconds for which it may hold its cards' memory and compute nothing.
+    seconds for which it may hold its cards' memory and compute nothing. `affinity`: on which CPUs;
+    None: those near its card where the machine has more than one NUMA node.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -334,6 +360,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
     service: Service | None = None
     visible: Literal["index", "uuid"] = "index"
     isolation: Literal["env", "strict"] = "env"
+    affinity: Literal["card", "none"] | None = None
     inherit_ranks: bool = False
     explain: bool = False
     worker: Worker | None = None

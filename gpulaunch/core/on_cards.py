@@ -19,10 +19,19 @@ from msgspec.structs import replace
 from gpulaunch.core import graph, host, one_ahead
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
+from gpulaunch.core.card_kind import is_kind
+from gpulaunch.core.card_sets import Worth, worth
 from gpulaunch.core.graph import closure, demands_beside
 from gpulaunch.core.idle_workers import IdleWorker
-from gpulaunch.core.model import Demand
-from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
+from gpulaunch.core.model import Demand, Gpu
+from gpulaunch.core.placement import (
+    best,
+    fit_together,
+    impossible,
+    suits_now,
+    suits_soon,
+    together,
+)
 from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import HELD_BY_WORKERS, BlockedOn, Node, Ready, is_extra
@@ -105,10 +114,37 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     missing = demand.gpus - len(here)
     if len(there) < missing:
         return None if one_ahead.launch(state, node) else "cards"
-    _claim(state, here + there[:missing], demand)
+    _claim(state, _gathered(state, demand, here, there), demand)
     host.keep_for(state, node)
     _park(state, node)
     return None
+
+
+def _gathered(state: State, demand: Demand, here: list[Card], there: list[Card]) -> list[Card]:
+    """Return the cards to claim: of those that can be had at once, the ones nearest each other.
+
+    Of equal sets that of cards which the run has, or has asked for. Where too few can be had at
+    once, the surest, wherever they are: nothing waits for a better set.
+    """
+    surest = (here + there)[: demand.gpus]
+    if demand.gpus == 1:
+        return surest
+    now = state.now.mono
+    held = here + [card for card in there if isinstance(card.state, AskedFor)]
+    free = [card for card in state.cards if card.to_ask_for and not _doubtful(card, demand)]
+    free = [card for card in free if suits_soon(card, demand, now)]
+    free.sort(key=lambda c: (c.gpu.memory, c.gpu.index))
+    if len(held) + len(free) < demand.gpus:
+        return surest
+    chosen, room = together(held + free, demand.gpus), state.cards.limit - state.cards.held()
+    own = together(held, demand.gpus)
+    if len(own) == demand.gpus and _apart(own) <= _apart(chosen):
+        return own
+    return chosen if sum(card.to_ask_for for card in chosen) <= room else surest
+
+
+def _apart(cards: list[Card]) -> Worth:
+    return worth([card.gpu for card in cards])
 
 
 def _spread(state: State, node: Node, demand: Demand) -> bool:
@@ -262,7 +298,8 @@ def give_wanted(state: State) -> None:
 def look_again(state: State, node: Node) -> None:
     """Set timers to look again at cards with strangers' processes: nothing tells their end."""
     demand = sought(state, node)
-    for card in [card for card in state.cards if card.to_ask_for]:
+    wanted = [card for card in state.cards if card.to_ask_for]
+    for card in [card for card in wanted if is_kind(card.gpu, demand)]:
         state.cards.look_later(card, demand)
         due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
         if node.lacks != "room" or not due or card.drained:
@@ -329,7 +366,7 @@ def _close_shared(state: State, count: int, demand: Demand) -> None:
     """Let nothing new start on `count` shared cards, the emptiest first: they then empty."""
     shared = [c for c in state.cards if c.leased and c.attempts and not c.reservations]
     shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
-    shared = [c for c in shared if c.gpu.uuid not in demand.avoid]
+    shared = [c for c in shared if c.gpu.uuid not in demand.avoid and is_kind(c.gpu, demand)]
     for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
         card.reserved = True
 
@@ -361,6 +398,7 @@ def _should_reserve(state: State, node: Node) -> bool:
     # Another launcher has some of the job's cards, while others are free: only who has the
     # right to reserve a gang may keep the free ones until the rest comes.
     usable = [card for card in state.cards if not card.drained and not card.reservations]
+    usable = [card for card in usable if is_kind(card.gpu, demand)]
     elsewhere = any(isinstance(card.state, Away) for card in usable)
     spare = any(isinstance(card.state, Free) for card in usable)
     return elsewhere and spare
@@ -421,7 +459,7 @@ def _fits_beside_services(state: State, demand: Demand) -> bool:
     kept = {card.gpu.uuid for live in services for card in live.cards}
     usable = [c for c in state.cards if c.serves and not c.drained]
     usable = [c for c in usable if c.gpu.uuid not in kept | demand.avoid]
-    usable = [c for c in usable if c.gpu.memory >= demand.gpu_memory]
+    usable = [c for c in usable if c.gpu.memory >= demand.gpu_memory and is_kind(c.gpu, demand)]
     return demand.gpus <= min(len(usable), state.cards.limit - len(kept))
 
 
@@ -446,13 +484,21 @@ def _room_for(state: State, service: Node) -> bool:
         beside = demands_beside(services)
         if is_extra(service):
             beside |= state.jobs.demands.keys()
-    gpus = [card.gpu for card in state.cards if not card.away]
-    gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: state.cards.limit]
     demands = [promised(state, s.job.demand) for s in services]
     variants = [[*demands, promised(state, demand)] for demand in beside] or [demands]
-    if not all(host.fits_together(variant, state.config.memory) for variant in variants):
-        return False
-    return all(fit_together(variant, gpus, state.config.limits) for variant in variants)
+    return all(
+        host.fits_together(variant, state.config.memory)
+        and fit_together(variant, _cards_for(state, variant), state.config.limits)
+        for variant in variants
+    )
+
+
+def _cards_for(state: State, demands: list[Demand]) -> list[Gpu]:
+    """Return as many cards as the run may have, those first that suit most, then the largest."""
+    gpus = [card.gpu for card in state.cards if not card.away]
+    suited = {gpu.uuid: sum(is_kind(gpu, demand) for demand in demands) for gpu in gpus}
+    gpus.sort(key=lambda gpu: (-suited[gpu.uuid], -gpu.memory))
+    return gpus[: state.cards.limit]
 
 
 def _doubtful(card: Card, demand: Demand) -> bool:

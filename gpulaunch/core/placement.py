@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from gpulaunch.core.card import Away, Card, Leased, Look, SetAside
+from gpulaunch.core.card_kind import is_kind, models
+from gpulaunch.core.card_sets import nearest
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
 
@@ -19,6 +21,8 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
     gone.
     """
     if card.gpu.uuid in demand.avoid:
+        return False
+    if (demand.card or demand.compute) and not is_kind(card.gpu, demand):
         return False
     beside = [*card.attempts.values(), *card.reservations]
     if idle_workers:
@@ -96,9 +100,19 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
 
 
 def best(cards: Iterable[Card], count: int) -> list[Card]:
-    """Return the `count` cards to take: shared ones first, then the smallest, then by index."""
+    """Return the `count` cards to take: shared ones first, then the smallest, then by index.
+
+    Of several at once, first of all those that are near each other (`card_sets`).
+    """
     ranked = sorted(cards, key=lambda c: (-len(c.attempts), c.gpu.memory, c.gpu.index, c.gpu.uuid))
-    return ranked[:count]
+    return together(ranked, count)
+
+
+def together(ranked: list[Card], count: int) -> list[Card]:
+    """Return `count` of the cards: those nearest each other, and of equal sets the first ones."""
+    if count < 2 or count >= len(ranked):
+        return ranked[:count]
+    return [ranked[n] for n in nearest([card.gpu for card in ranked], count)]
 
 
 def impossible(
@@ -110,6 +124,12 @@ def impossible(
     if not demand.gpus:
         return None
     left = [card for card in cards if card.serves and card.gpu.uuid not in demand.avoid]
+    if (demand.card or demand.compute) and (kind := demand.card_kind):
+        fit = [card for card in left if is_kind(card.gpu, demand)]
+        if len(fit) < demand.gpus <= min(limit, len(left)):
+            there = models([card.gpu for card in left], kind)
+            return CardsShort(demand.gpus, len(fit), kind=kind, there=there)
+        left = fit
     if demand.gpus > min(limit, len(left)):
         aside = tuple(CardAside(c.gpu.index, c.quarantined) for c in cards if c.quarantined)
         return CardsShort(demand.gpus, min(limit, len(left)), aside=aside)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
-from gpulaunch.core.model import ImageSource, JobState, Outcome, RunState, Sparse
+from gpulaunch.core.model import CardKind, ImageSource, JobState, Outcome, RunState, Sparse
 
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
@@ -134,13 +134,16 @@ class TokensShort(Struct, frozen=True):
 class CardsShort(Struct, frozen=True):
     """The job needs more cards at once than the run has; `aside`: cards that were set aside.
 
-    `memory`: bytes that each card needs, where it is that which too few have; else 0.
+    `memory`: bytes that each card needs, where it is that which too few have; else 0. `kind`: the
+    kind of card, where too few are of it, and the models that are `there`.
     """
 
     wanted: int
     available: int
     memory: Sparse[int] = 0
     aside: Sparse[tuple[CardAside, ...]] = ()
+    kind: Sparse[CardKind | None] = None
+    there: Sparse[tuple[str, ...]] = ()
 
 
 class CardsCapped(Struct, frozen=True):
@@ -384,7 +387,7 @@ class CardShared(Struct, frozen=True):
 class CardIs(Struct, frozen=True):
     """What keeps the card from the job, or that it is free."""
 
-    state: Literal["given_back", "draining", "asking", "avoided", "free"]
+    state: Literal["given_back", "draining", "asking", "avoided", "other_kind", "free"]
 
 
 class CardKept(Struct, frozen=True):
@@ -420,13 +423,15 @@ class CardsAre(Struct, frozen=True):
 class NeedsCards(Struct, frozen=True):
     """The job waits for so many cards, with so many bytes free on each; 0: any.
 
-    `limit`: cards that the run may hold at once, if it holds them; else 0.
+    `limit`: cards that the run may hold at once, if it holds them; else 0. `kind`: of which it
+    takes cards, None for any.
     """
 
     wanted: int
     memory: int
     cards: tuple[CardsAre, ...]
     limit: int = 0
+    kind: Sparse[CardKind | None] = None
 
 
 WaitReason: TypeAlias = (

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core import reasons as r
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.causes import Because
 from gpulaunch.core.classes import Policy, policy_of
 from gpulaunch.core.model import (
@@ -257,7 +258,8 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
     if ground.steps:  # a larger card comes after the last one
         return RetryPlacement(demand)
     most = max(gpu.memory for gpu in ground.used)
-    if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
+    others = [gpu for gpu in ground.others if is_kind(gpu, demand)]
+    if sum(gpu.memory > most for gpu in others) >= demand.gpus:
         larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))
         return RetryPlacement(larger, "more_memory")
     return "no_larger"
@@ -281,4 +283,5 @@ def _elsewhere(
 
 
 def _count(demand: Demand, gpus: Sequence[Gpu], avoid: Iterable[str]) -> int:
-    return sum(gpu.uuid not in avoid and gpu.memory >= demand.gpu_memory for gpu in gpus)
+    fit = (gpu for gpu in gpus if gpu.uuid not in avoid and is_kind(gpu, demand))
+    return sum(gpu.memory >= demand.gpu_memory for gpu in fit)

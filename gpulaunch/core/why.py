@@ -8,6 +8,7 @@ from gpulaunch.core import host, placement
 from gpulaunch.core import reasons as r
 from gpulaunch.core.active import cpus_of
 from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.sharing import promised
@@ -151,7 +152,8 @@ def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
     limited = state.cards.held() >= limit < len(cards)
     if limited:
         cards = [card for card in cards if card.held]
-    busy = [card for card in cards if card.attempts and not card.quarantined]
+    fit = [card for card in cards if is_kind(card.gpu, demand)]
+    busy = [card for card in fit if card.attempts and not card.quarantined]
     busy = [card for card in busy if not _shares(card, demand)]
     together = _busy(state, busy, now) if len(busy) > 1 else None
     alike: dict[r.CardNow, list[int]] = {}
@@ -159,7 +161,8 @@ def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
         shown = together if together and card in busy else _state(state, card, demand, now)
         alike.setdefault(shown, []).append(card.gpu.index)
     parts = (r.CardsAre(tuple(dict.fromkeys(some)), shown) for shown, some in alike.items())
-    return r.NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), limit if limited else 0)
+    most = limit if limited else 0
+    return r.NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), most, demand.card_kind)
 
 
 def _busy(state: State, cards: Sequence[Card], now: Instant) -> r.CardBusy:
@@ -190,6 +193,8 @@ def _since(state: State, attempt: AttemptId, now: Instant) -> float:
 def _state(state: State, card: Card, demand: Demand, now: Instant) -> r.CardNow:
     if card.quarantined:
         return r.CardAway("aside", card.quarantined)
+    if not is_kind(card.gpu, demand):
+        return r.CardIs("other_kind")
     if card.attempts:
         return _shared(card) if _shares(card, demand) else _busy(state, [card], now)
     if card.idle_workers:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.contracts import SCHEMA
+from gpulaunch.core.card_kind import capability
 from gpulaunch.core.model import Container, Gpu, Job, Ladder, WarnPolicy, Worker
 from gpulaunch.core.template import Text, shown, slots
 from gpulaunch.diagnose.lint.finding import Finding
+from gpulaunch.digest.topology import linked
 from gpulaunch.digest.words import iso
 from gpulaunch.text import unescaped
 from gpulaunch.wording import signal_name
@@ -50,7 +52,16 @@ def plan_json(
         "cards": cards,
         "simulated": any(gpu.simulated for gpu in gpus),
         "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory": gpu.memory}
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "memory": gpu.memory,
+                "compute": capability(gpu.compute),
+                "numa": gpu.numa,
+                "cpus": gpu.cpus,
+                "linked": linked(gpu, gpus),
+            }
             for gpu in gpus
         ],
         "limits": dict(limits),
@@ -72,10 +83,13 @@ def _job_json(job: Job) -> PlanJob:
         "gpus": job.demand.gpus,
         "gpu_memory": job.demand.gpu_memory or None,
         "memory": job.demand.memory or None,
+        "card": job.demand.card,
+        "compute": capability(job.demand.compute),
         "learned_gpu_memory": job.learned or None,
         "per_gpu": job.demand.per_gpu or None,
         "share": job.demand.share,
         "cpus": job.demand.cpus,
+        "affinity": job.affinity,
         "uses": list(job.demand.uses),
         "needs": list(job.needs),
         "after": list(job.after),

@@ -223,6 +223,7 @@ def _by_carrier(
         "first": [_PATH] if made.job.explain and _PATH not in made.own else [],
         "warn": made.job.warn.signal if made.job.warn else None,
         "anyone": bool(made.container.user),
+        "cpus": made.place.near.cpus if made.place.near is not None else (),
     }
     _fresh(made.folder)
     path = os.path.join(made.folder, "record.json")

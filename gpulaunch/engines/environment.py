@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job, LadderStep, address_variable
 from gpulaunch.diagnose import explain
+from gpulaunch.engines.affinity import CpuPlacement, NearCpus
 from gpulaunch.farside.wire import own_environment
 from gpulaunch.gpus.visible import Style, visible
 
@@ -49,11 +50,13 @@ _PORT = "\0"
 
 class MachineLimits(Struct, frozen=True):
     """The machine's part in the choice of variables. `cpus`: how many are allowed; `pool`: how
-    many cards the run may have at once; `cache`: the directory of compiler caches."""
+    many cards the run may have at once; `cache`: the directory of compiler caches; `placement`:
+    which CPUs are near which cards."""
 
     cpus: int
     pool: int
     cache: str
+    placement: CpuPlacement = CpuPlacement()
 
 
 class AttemptPlace(Struct, frozen=True):
@@ -63,6 +66,7 @@ class AttemptPlace(Struct, frozen=True):
     `addresses` are those of the services that the job needs, by name. `run` is empty for a command
     outside of any run (`gpulaunch exec`). `step`: the number of its step of the job's ladder.
     `sharers`: how many jobs like it the card may have at once; 0: as `per_gpu` says.
+    `near`: the CPUs on which it runs, None for all that are allowed.
 
     `slots`: placeholders, where an engine is still to choose the node. There are no `gpus` then,
     and the ports are placeholders too; the mask of a job with cards is what that engine sets.
@@ -82,6 +86,7 @@ class AttemptPlace(Struct, frozen=True):
     step: int | None = None
     sharers: int = 0
     slots: NodeSlots | None = None
+    near: NearCpus | None = None
 
     @property
     def gpu_index(self) -> str:
@@ -265,7 +270,7 @@ def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple
     """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
     flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
-    cards = place.gpus, place.style, place.sharers
+    cards = place.gpus, place.style, place.sharers, place.near
     return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
 
 
@@ -278,7 +283,7 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": str(place.master_port),
     }
-    count = str(threads(job, machine, place.sharers))
+    count = str(threads(job, machine, place.sharers, place.near))
     if place.slots and job.demand.gpus and job.demand.cpus is None:
         count = place.slots.threads  # what this job is granted, not this machine's share
     chosen.update(dict.fromkeys(THREADS, count))
@@ -290,7 +295,9 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
     return chosen
 
 
-def threads(job: Job, machine: MachineLimits, sharers: int = 0) -> int:
+def threads(
+    job: Job, machine: MachineLimits, sharers: int = 0, near: NearCpus | None = None
+) -> int:
     """Return how many threads a numerical library should start in this job.
 
     `sharers`: how many jobs like it the card may have at once; 0: as `per_gpu` says.
@@ -299,6 +306,8 @@ def threads(job: Job, machine: MachineLimits, sharers: int = 0) -> int:
         return max(1, job.demand.cpus)
     if not job.demand.gpus:
         return 1
+    if near is not None:
+        return near.threads
     beside = sharers or job.demand.per_gpu
     return max(1, machine.cpus // max(1, machine.pool) // max(1, beside))
 

@@ -16,6 +16,7 @@ from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
+from gpulaunch.engines.affinity import read_cpus
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus import lockfile
@@ -120,6 +121,7 @@ def open_pool(
     except LookupError as error:
         raise SelectionError(str(error)) from None
     limit = selection.count
+    size = len(chosen) if limit is None else limit
     if limit is not None and limit > len(here):
         asked = "1 card was" if limit == 1 else f"{limit} cards were"
         raise NoCardsError(f"{asked} asked for, {_none_or(len(here), notes)}")
@@ -129,8 +131,9 @@ def open_pool(
         style=style,
         machine=environment.MachineLimits(
             cpus=len(os.sched_getaffinity(0)),
-            pool=len(chosen) if limit is None else limit,
+            pool=size,
             cache=cache_directory(environ),
+            placement=read_cpus(environ, chosen, size),
         ),
         memory=memory_of_machine(),
         selection=selection,

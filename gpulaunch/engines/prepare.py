@@ -96,6 +96,7 @@ def command_of(
         kept_outputs=kept,
         success_codes=job.success_codes,
         hidden=strict.hidden(job, place.gpus),
+        cpus=place.near.cpus if place.near is not None else (),
         task=_task(job, values, changes),
     )
 

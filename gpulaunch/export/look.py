@@ -216,6 +216,8 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
         yield "retries", "again after any failure: what kind it was is not looked at"
     if job.isolation == "strict":
         yield "isolation", "the other cards' device nodes are there"
+    if job.affinity == "card":
+        yield "affinity", "runs on whichever CPUs it is given"
     if job.visible == "uuid":
         yield "visible", "cards are named by number"
     if job.explain:
@@ -235,6 +237,9 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
 def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
     if job.demand.gpu_memory:
         yield "gpu_memory", "Slurm is not told: ask for a type of card (--gpus-per-node=TYPE:N)"
+    for field, asked in (("card", job.demand.card), ("compute", job.demand.compute)):
+        if asked:
+            yield field, "Slurm is not told: its own names of types stand in --gpus-per-node=TYPE:N"
     if job.demand.gpus and job.demand.shares_card:
         yield "share" if job.demand.share else "per_gpu", "each job has its card alone"
     if job.priority:
@@ -248,6 +253,9 @@ def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
         yield "share", "each job has its card alone: HyperQueue does not know its memory"
     if job.demand.gpu_memory:
         yield "gpu_memory", "HyperQueue is not told"
+    for field, asked in (("card", job.demand.card), ("compute", job.demand.compute)):
+        if asked:
+            yield field, "HyperQueue is not told: start its workers on such cards alone"
     if job.after:
         yield "after", "as needs: where one of those fails, this does not run"
     for token in dict.fromkeys(job.demand.uses):

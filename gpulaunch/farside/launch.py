@@ -54,6 +54,7 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         child["env_unset"],
         _flag(hidden is not None),
         hidden or (),
+        child["cpus"],
         _worker(child.get("worker")),
         _json(child.get("main")),
     )
@@ -167,7 +168,8 @@ class LaunchOrder:
     as a success. `oom_kills`: the file that counts them. `cgroup`: the list of processes of the
     cgroup that the job enters first; empty for none. `term_by`: who sends TERM to all processes
     here, if anybody does. `warn_signal`: sent `warn_before` seconds before the timeout. `hidden`:
-    None without isolation. `item`: a worker's. `main`: how a job looks that does no exec.
+    None without isolation. `cpus`: on which it runs; none: on those of its keeper. `item`: a
+    worker's. `main`: how a job looks that does no exec.
 
     Raises ValueError for a message that is no launch. Whatever the compiled keepers refuse is none.
     """
@@ -197,6 +199,7 @@ class LaunchOrder:
         self.env_unset = fields.many()
         isolated, hidden = fields.flag(), fields.many()
         self.hidden = hidden if isolated else None
+        self.cpus = [number_of(cpu) for cpu in fields.many()]
         worker, main = fields.many(), fields.next()
         self.item = WorkerItem(worker) if worker else None
         if not (self.argv and fields.whole):

@@ -88,7 +88,7 @@ def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) 
         if not any(not gpu.mig for gpu in gpus)
     ]
     return Machine(
-        gpus=tuple(gpu for gpus, _ in parts for gpu in gpus),
+        gpus=parse.linked([gpus for gpus, _ in parts], answers),
         faults=tuple(
             replace(fault, index=answer["index"])
             for answer, (_, faults) in zip(answers, parts, strict=True)

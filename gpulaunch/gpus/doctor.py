@@ -20,6 +20,7 @@ from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.lease import holders, scope_of
 from gpulaunch.gpus.machine import CardReading, Machine, is_free, usual_line
+from gpulaunch.gpus.near import numa_nodes
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 from gpulaunch.text import size
 from gpulaunch.wording import option_to_take
@@ -51,6 +52,7 @@ def examine(
         *cards(machine, seen),
         *events(machine, hearing(machine.gpus, environ, timeout) if machine.gpus else {}),
         *device_files(machine),
+        *places(machine, environ),
         *order(machine, environ),
         *inherited(machine, environ),
         *leases(machine, environ),
@@ -154,6 +156,24 @@ def device_files(machine: Machine, directory: str = "/dev") -> Iterator[DoctorFi
         elif not os.access(path, os.R_OK | os.W_OK):
             advice = "its mode and group, or the container's or Slurm job's device list"
             yield DoctorFinding("error", f"{path} may not be opened by this user", f"see {advice}")
+
+
+def places(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
+    """Yield which CPUs are near the cards, where the machine has more than one NUMA node."""
+    nodes = numa_nodes(environ)
+    if not machine.gpus or nodes < 2:
+        return
+    if unknown := [gpu for gpu in machine.gpus if not gpu.cpus]:
+        yield DoctorFinding(
+            "note",
+            f"{nodes} NUMA nodes, and neither the kernel nor the driver says which is near"
+            f" {some(unknown)}",
+            "jobs there run on all CPUs; a firmware or a virtual machine may be set to tell",
+        )
+    else:
+        yield DoctorFinding(
+            "ok", f"{nodes} NUMA nodes; jobs run on the CPUs near their card (affinity)"
+        )
 
 
 def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:

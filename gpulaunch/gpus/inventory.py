@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from gpulaunch.core.card_kind import capability
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
@@ -37,7 +38,9 @@ def inventory(
     for gpu in machine.gpus:
         outside = pool.why if pool and gpu.uuid not in ours else ""
         look = seen.get(gpu.uuid, CardReading(gpu.uuid))
-        rows.append(usable(gpu, look, leased.get(gpu.key), outside))
+        row = usable(gpu, look, leased.get(gpu.key), outside)
+        row["linked"] = [one.index for one in machine.gpus if one.uuid in gpu.links]
+        rows.append(row)
     return rows + [unusable(fault) for fault in machine.faults if fault.card]
 
 
@@ -57,6 +60,10 @@ def usable(
         "hold": _hold(holder),
         "health": "; ".join(filter(None, (look.sick, *look.notes))) or "ok",
         "simulated": gpu.simulated,
+        "compute": capability(gpu.compute),
+        "numa": gpu.numa,
+        "cpus": gpu.cpus,
+        "linked": [],
         "state": unfit.by if isinstance(unfit, Occupied) else None,
         "option": _option(unfit),
         "outside": outside,

@@ -5,8 +5,10 @@ An answer that is missing or of the wrong type becomes None or a Fault, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.machine import CardReading, Fault, Process, ProcessKind
@@ -63,7 +65,7 @@ def cards(answer: Answer) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
     if answer.get("mig_mode") == 1:
         return mig_instances(answer, where)
     bus = bus_id(answer.get("bus"))
-    gpu = gpu_of(answer, answer["index"], bus, answer.get("minor"))
+    gpu = gpu_of(answer, answer, bus)
     if gpu is None or bus is None:
         return (), (unusable(where, answer),)
     return (gpu,), ()
@@ -80,23 +82,67 @@ def mig_instances(answer: Answer, where: str) -> tuple[tuple[Gpu, ...], tuple[Fa
     found, faults = [], []
     for part in answer["mig"]:
         uuid = part.get("uuid")
-        if gpu := gpu_of(part, answer["index"], uuid, answer.get("minor"), mig=True):
+        if gpu := gpu_of(part, answer, uuid, mig=True):
             found.append(gpu)
         else:
             faults.append(unusable(f"{where}, a MIG instance", part))
     return tuple(found), tuple(faults)
 
 
-def gpu_of(
-    answer: Answer, index: int, key: str | None, minor: object, mig: bool = False
-) -> Gpu | None:
+def gpu_of(answer: Answer, card: Answer, key: str | None, mig: bool = False) -> Gpu | None:
+    """Return the card, or an instance of the `card`; None without UUID, memory or key."""
     uuid, memory = answer.get("uuid"), number(answer.get("memory"))
     if not isinstance(uuid, str) or memory is None or key is None:
         return None
     name = answer.get("name") or "NVIDIA card of unknown name"
     gi, ci = number(answer.get("gi")), number(answer.get("ci"))
-    part = () if gi is None or ci is None else (gi, ci)
-    return Gpu(uuid, index, key, name, memory, minor=number(minor), mig=mig, part=part)
+    return Gpu(
+        uuid,
+        card["index"],
+        key,
+        name,
+        memory,
+        minor=number(card.get("minor")),
+        mig=mig,
+        part=() if gi is None or ci is None else (gi, ci),
+        compute=compute_capability(card.get("compute")),
+        numa=number(card.get("numa")),
+        cpus=card.get("cpus") or "",
+    )
+
+
+def compute_capability(value: object) -> tuple[int, ...]:
+    match value:
+        case [int(major), int(minor)]:
+            return major, minor
+    return ()
+
+
+def linked(cards: Sequence[Sequence[Gpu]], answers: Sequence[Answer]) -> tuple[Gpu, ...]:
+    """Return all cards, each with those that NVLink joins it with, by what the driver says of each.
+
+    Two are linked if one names the other as a far end, or if both name the same end that is no
+    card: a switch, and the switches of a machine join all that are at them. MIG instances have no
+    NVLink.
+    """
+    ends: dict[str, set[str]] = {}  # by the bus id of a whole card
+    for gpus, answer in zip(cards, answers, strict=True):
+        if gpus and not gpus[0].mig:
+            far = {bus_id(end) or end for end in answer.get("links") or ()}
+            ends[gpus[0].key] = far
+    uuids = {gpu.key: gpu.uuid for gpus in cards for gpu in gpus}
+    return tuple(
+        replace(gpu, links=tuple(uuids[key] for key in ends if _joined(gpu.key, key, ends)))
+        for gpus in cards
+        for gpu in gpus
+    )
+
+
+def _joined(one: str, other: str, ends: Mapping[str, set[str]]) -> bool:
+    if one == other or one not in ends:
+        return False
+    direct = other in ends[one] or one in ends[other]
+    return direct or bool((ends[one] & ends[other]) - ends.keys())
 
 
 def bus_id(value: object) -> str | None:

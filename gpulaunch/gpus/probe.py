@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpulaunch.gpus import near
 from gpulaunch.gpus.names import command_of, user_name
 
 Answer = dict[str, Any]
@@ -99,7 +100,10 @@ def machine(nvml: Any) -> Answer:
 
 def card(nvml: Any, handle: Any) -> Answer:
     fields = identity(nvml, handle)
-    fields.ask("bus", lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    bus = fields.ask("bus", lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    fields.ask("compute", lambda: list(nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    fields.answer |= near.place(bus or "", nvml, handle, os.environ)
+    fields.ask("links", lambda: near.links(nvml, handle))
     fields.ask("minor", lambda: nvml.nvmlDeviceGetMinorNumber(handle))
     fields.ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(handle))
     fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))

@@ -493,8 +493,19 @@ class EntryExpansion(Struct):
         if promise == AUTO:
             self._check_learnable(gpus, "gpu_memory" if "gpu_memory" in resolved else "share")
             promise, kind = 0, self.group
-        card = Demand(gpus, promise, per_gpu, cpus, uses, spare=spare, share=share, kind=kind)
-        return replace(card, memory=memory) if memory else card
+        return Demand(
+            gpus,
+            promise,
+            per_gpu,
+            cpus,
+            uses,
+            spare=spare,
+            share=share,
+            kind=kind,
+            memory=memory,
+            card=resolved.get("card", ""),
+            compute=resolved.get("compute", ()),
+        )
 
     def _check_learnable(self, gpus: int, field: str) -> None:
         """Raise FieldError for a job whose memory cannot be learned; `field` asks for that."""
@@ -537,7 +548,8 @@ _RUNNING = frozenset(
 _AS_TYPED = frozenset(
     {
         *("priority", "cost", "success_codes", "timeout", "idle_timeout", "gpu_idle", "grace"),
-        *("visible", "isolation", "explain", "preload", "inherit_ranks", "ladder", "warn"),
+        *("visible", "isolation", "affinity", "explain", "preload", "inherit_ranks", "ladder"),
+        "warn",
     }
 )
 """Fields of a job that are, by the same name and default, the Job's."""

@@ -127,6 +127,7 @@ _BOOLEAN: Schema = any_of(
 _TIME: Schema = any_of({"type": "number", "minimum": 0}, _text(rf"^\s*([0-9.]+|({SPAN}\s*)+)\s*$"))
 _MOMENT: Schema = _text(r"^\s*([0-9]{1,2}:[0-9]{2}|[0-9]{4}-[0-9]{2}-[0-9]{2})")
 _SIZE: Schema = _text(r"^\s*[0-9.]+\s*([kKmMgGtT][iI]?[bB]?|[bB])\s*$")
+_COMPUTE: Schema = any_of({"type": "number", "minimum": 1}, _text(r"^\s*[0-9]{1,2}(\.[0-9])?\s*$"))
 _CLASS: Schema = _or_filled({"enum": sorted(c.FAILURES)})
 
 
@@ -245,6 +246,8 @@ def _choice(*words: str) -> Kind:
 DEFAULTS: Mapping[str, Kind] = {
     "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
     "gpu_memory": Kind(c.each(c.gpu_memory), any_of(_SIZE, {"const": c.AUTO})),
+    "card": Kind(c.each(v.glob_of_names), TEXT),
+    "compute": Kind(c.each(v.compute_capability), _COMPUTE),
     "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
     "share": _FLAG,
     "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
@@ -272,6 +275,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "cost": Kind(c.each(v.number), _NUMBER),
     "visible": _choice("index", "uuid"),
     "isolation": _choice("env", "strict"),
+    "affinity": _choice("card", "none"),
     "explain": _FLAG,
     "preload": Kind(c.preload, _PRELOAD),
     "ladder": Kind(forms.ladder, _LADDER, defers=False),

@@ -10,7 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.card_kind import fits_name, is_kind, models
+from gpulaunch.core.model import CardKind, Demand, Gpu, Job
 from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.errors import Mistake
 from gpulaunch.jobfile import tree
@@ -19,7 +20,8 @@ from gpulaunch.jobfile.notify_spec import Target
 from gpulaunch.jobfile.source import JobFileText
 from gpulaunch.jobfile.sources import ForeachSource
 from gpulaunch.jobfile.tree import Path as Steps
-from gpulaunch.text import several, size
+from gpulaunch.text import listing, several, size
+from gpulaunch.wording import card_kind
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -127,15 +129,8 @@ class _Machine(Struct):
                 f"needs {several(demand.gpus, 'card')}, the run has {whole} that are not MIG"
                 " instances (a process can use only one of those)",
             )
-        elif demand.gpus and demand.gpu_memory:
-            large = sum(gpu.memory >= demand.gpu_memory for gpu in self.gpus)
-            if large < demand.gpus:
-                most = max((gpu.memory for gpu in self.gpus), default=0)
-                yield (
-                    "gpu_memory",
-                    f"needs {several(demand.gpus, 'card')} with {size(demand.gpu_memory)} each;"
-                    f" {large} of {len(self.gpus)} have that much, the largest has {size(most)}",
-                )
+        elif demand.gpus and (why := self._too_few(demand)):
+            yield why
         if self.memory is not None and demand.memory > self.memory:
             yield (
                 "memory",
@@ -144,6 +139,29 @@ class _Machine(Struct):
             )
         for token, count in overdrawn(demand.uses, self.limits):
             yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
+
+    def _too_few(self, demand: Demand) -> tuple[str, str] | None:
+        """Return (field, reason) where too few cards are of the kind, or as large, as is asked."""
+        fit = [gpu for gpu in self.gpus if is_kind(gpu, demand)]
+        if (kind := demand.card_kind) and len(fit) < demand.gpus:
+            named = sum(fits_name(gpu.name, kind.card) for gpu in self.gpus) >= demand.gpus
+            there = listing(models(self.gpus, kind))
+            return (
+                "compute" if not kind.card or (named and kind.compute) else "card",
+                f"needs {several(demand.gpus, 'card')} {card_kind(kind)}; {len(fit) or 'none'} of"
+                f" the run's {len(self.gpus)} fit{'s' * (len(fit) < 2)}: {there}"
+                f"{_with_stars(self.gpus, kind)}",
+            )
+        large = sum(gpu.memory >= demand.gpu_memory for gpu in fit)
+        if large >= demand.gpus:
+            return None
+        most = max((gpu.memory for gpu in fit), default=0)
+        such = f" {card_kind(kind)}" if kind else ""
+        return (
+            "gpu_memory",
+            f"needs {several(demand.gpus, 'card')}{such} with {size(demand.gpu_memory)} each;"
+            f" {large} of {len(fit)} have that much, the largest has {size(most)}",
+        )
 
     def service_conflicts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
         """Yield jobs that do not fit beside the services they need, which run at the same time."""
@@ -184,6 +202,14 @@ def overdrawn(uses: Iterable[str], limits: Mapping[str, int]) -> Iterator[tuple[
     for token, count in Counter(uses).items():
         if count > limits.get(token, count):
             yield token, count
+
+
+def _with_stars(gpus: Sequence[Gpu], kind: CardKind) -> str:
+    """Return a hint where the text is only a part of a card's name, as a name is typed."""
+    if not kind.card or any(fits_name(gpu.name, kind.card) for gpu in gpus):
+        return ""
+    wide = f"*{kind.card}*"
+    return f'; did you mean "{wide}"?' if any(fits_name(g.name, wide) for g in gpus) else ""
 
 
 def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:

@@ -45,6 +45,13 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
             "Slurm itself hides the other cards (ConstrainDevices=yes in its cgroup.conf): leave"
             " it out",
         )
+    for field, given in (("card", demand.card), ("compute", demand.compute)):
+        if given:
+            yield (
+                field,
+                "Slurm chooses the cards: name a type of them with engine: {slurm: {gres: a100}},"
+                " or a constraint of your site in extra:",
+            )
     if demand.per_gpu > 1:
         yield "per_gpu", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
     if demand.share:
@@ -88,6 +95,11 @@ def notes(jobs: Sequence[Job]) -> Iterator[str]:
         yield (
             "spare: whom Slurm preempts is up to its partitions and QOS: name one that gives way"
             " with engine: {slurm: {partition: ...}}; what it preempts goes again, uncharged"
+        )
+    if any(job.affinity == "card" for job in jobs):
+        yield (
+            "affinity: Slurm itself gives a job its CPUs (its options for that go into extra:), and"
+            " gpulaunch changes nothing there"
         )
     if any(job.demand.gpu_memory or job.demand.kind is not None for job in jobs):
         yield (

@@ -98,6 +98,8 @@ DESCRIPTIONS = {
     " this entry took at most, in this run or earlier ones, and a fifth more; until that is known,"
     " each has a card alone.",
     "memory": "Host memory reserved for this job, and its limit where this user may set one.",
+    "card": 'Only cards with a name (see gpulaunch gpus) that fits this glob, any case: "*A100*".',
+    "compute": "Only cards of at least this compute capability: 8.0.",
     "per_gpu": "How many jobs that say the same may share a card (1: alone). With share: how many"
     " at most.",
     "share": "Shares its card with any jobs that say so, while the gpu_memory of all of them fits"
@@ -139,6 +141,8 @@ DESCRIPTIONS = {
     "service": "A server beside the jobs; ready: tcp:{{port}} or a URL.",
     "visible": "How cards are named to the job: index (default) or uuid.",
     "isolation": "env: the mask in the environment; strict: other cards' device nodes are absent.",
+    "affinity": "card: on the CPUs near its card, split among per_gpu jobs (so by itself where the"
+    " machine has more than one NUMA node); none: on all that are allowed.",
     "explain": "An uncaught device error in Python prints a report of every tensor into the log.",
     "preload": "Python modules imported once for all such jobs: [torch, igfold], or auto.",
     "ladder": "Placeholders whose values move one step further with each retry of the classes in"
@@ -168,6 +172,8 @@ OF_JOB = {
     "gpus": "gpus: 2",
     "gpu_memory": "gpu_memory: 16GB",
     "memory": "memory: 64GB",
+    "card": 'card: "*A100*"',
+    "compute": "compute: 8.0",
     "per_gpu": "per_gpu: 2",
     "share": "share: true\ngpu_memory: auto",
     "foreach": "foreach: inputs/*.fasta\nrun: python predict.py {{path}} {{out}}",
@@ -203,6 +209,7 @@ OF_JOB = {
     "service": 'service: {ready: "tcp:{{port}}"}\nrun: python serve.py --port {{port}}',
     "visible": "visible: uuid",
     "isolation": "isolation: strict",
+    "affinity": "affinity: none",
     "explain": "explain: true",
     "preload": "preload: [torch, igfold]",
     "ladder": 'ladder: {batch: [32, 16, 8]}\nretries: {times: 2, "on": [gpu_oom]}\n'

@@ -11,6 +11,7 @@ from gpulaunch.text import parse_span, shortened
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 
 SHELLS = {
@@ -73,6 +74,21 @@ def choice(text: str, *words: str) -> str:
     if text not in words:
         raise ValueError(f"expected {' or '.join(words)}, found {found(text)}")
     return text
+
+
+def glob_of_names(text: str) -> str:
+    """Return a glob of cards' names, as typed but for spaces around it. Raises ValueError."""
+    if not text.strip():
+        raise ValueError('expected a glob of cards\' names like "*A100*", found nothing')
+    return text.strip()
+
+
+def compute_capability(text: str) -> tuple[int, int]:
+    """Return a compute capability: (8, 0) for `8.0` and for `8`. Raises ValueError."""
+    match = _CAPABILITY.fullmatch(text.strip())
+    if not match or not int(match[1]):
+        raise ValueError(f"expected a compute capability like 8.0, found {found(text)}")
+    return int(match[1]), int(match[2] or 0)
 
 
 def shell_words(text: str) -> tuple[str, ...]:

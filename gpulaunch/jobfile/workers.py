@@ -133,5 +133,7 @@ def with_key(job: Job) -> Job:
         parts.append(["memory", demand.memory])
     if job.container is not None:
         parts.append(["container", *of_container(job.container)])
+    if demand.card_kind or job.affinity:
+        parts.append([demand.card, demand.compute, job.affinity])
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return replace(job, demand=replace(demand, worker=key))

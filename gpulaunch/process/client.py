@@ -440,6 +440,7 @@ def for_the_child(command: Command) -> dict[str, object]:
         "outputs": coded_all(command.outputs),
         "kept_outputs": coded_all(command.kept_outputs),
         "hidden": None if command.hidden is None else coded_all(command.hidden),
+        "cpus": command.cpus and list(map(str, command.cpus)),
         "worker": None if command.task is None else _task(command, command.task),
         "main": None if command.main is None else _main(command.main),
     }

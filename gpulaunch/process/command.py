@@ -91,8 +91,9 @@ class Command:
     characters it has, so values put into a pattern want `glob.escape`. `hidden` are paths below
     /dev that the job does not see, in namespaces of its own; None: no namespaces. `cgroup`: the
     list of processes of the one that the program enters before it begins; empty: it stays where it
-    is. `task`: the program is a worker, and this is its item. `main`: on a pair of a preload server
-    the job goes on in the server's interpreter instead of executing `argv`.
+    is. `cpus`: on which it runs; none: on those of the spawner. `task`: the program is a worker,
+    and this is its item. `main`: on a pair of a preload server the job goes on in the server's
+    interpreter instead of executing `argv`.
     """
 
     attempt: str
@@ -112,6 +113,7 @@ class Command:
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
     cgroup: str = ""
+    cpus: tuple[int, ...] = ()
     task: Task | None = None
     main: Main | None = None
 

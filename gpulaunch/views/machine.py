@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.core.model import Instant
-from gpulaunch.digest import words
+from gpulaunch.digest import topology, words
 from gpulaunch.digest.runs import RunRow
 from gpulaunch.text import clock, size
 from gpulaunch.views.terminal import fits
@@ -52,7 +52,18 @@ def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
         yield _user(user), ""
     if card["option"] and not card["lease"]:
         yield f"{card['option']} takes it all the same", "dim"
+    if told := " · ".join(_place(card)):
+        yield told, "dim"
     yield words.visible(card["uuid"]), "dim"
+
+
+def _place(card: MachineCard) -> Iterator[str]:
+    if card["compute"]:
+        yield f"compute capability {card['compute']}"
+    if place := topology.near(card["numa"], card["cpus"]):
+        yield f"near {place}"
+    if card["linked"]:
+        yield f"NVLink to {topology.named(card['linked'])}"
 
 
 def _memory(card: MachineCard) -> str:

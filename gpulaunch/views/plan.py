@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gpulaunch.core.model import Gpu, Job, Ladder
+from gpulaunch.core.model import CardKind, Gpu, Job, Ladder
 from gpulaunch.core.placement import sharers, with_learned
-from gpulaunch.digest import words
+from gpulaunch.digest import topology, words
 from gpulaunch.digest.plan import command
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clip, clock, listing, several, size, span
 from gpulaunch.views.plain import Line, LinePrinter
-from gpulaunch.wording import signal_name
+from gpulaunch.wording import card_kind, signal_name
 
 Number = TypeVar("Number", int, float)
 
@@ -41,6 +41,7 @@ def print_plan(
     head: list[Line] = [
         ((words.visible(name), "bold"), f"  {several(len(jobs), 'job')} on {cards}")
     ]
+    head += [((line, "dim"),) for line in topology.lines(gpus)]
     if limits:
         tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
         head.append(((f"at most at once: {tokens}", "dim"),))
@@ -98,6 +99,10 @@ def _what_runs(job: Job) -> str:
     return f"{job.worker.title}({job.name})"
 
 
+def _kind(kind: CardKind | None) -> str:
+    return words.visible(card_kind(kind)) if kind else ""
+
+
 def _workers_of(group: Sequence[Job]) -> str:
     """Return words about the group's workers: one kind, or how many; each kind loads by itself."""
     kinds = {job.demand.worker for job in group if job.worker is not None}
@@ -123,6 +128,7 @@ def _one_line(text: str) -> str:
 def _needs_of(group: Sequence[Job]) -> list[str]:
     """Return what the group's jobs take and wait for, "" for what none does; from least to most."""
     each = " each" if len(group) > 1 else ""
+    kinds = dict.fromkeys(job.demand.card_kind for job in group)
     demands = [job.demand for job in group]
     memories = [demand.gpu_memory or None for demand in demands if not demand.share]
     retries = [job.retry.times or None for job in group]
@@ -132,6 +138,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _cards_needed(group) + each,
         _workers_of(group),
         _images_of(group),
+        "cards of different kinds" if len(kinds) > 1 else "".join(map(_kind, kinds)),
         _span(memories, size, "{} free on the card"),
         _span([demand.memory or None for demand in demands], size, "{} of memory"),
         _span(shares, words.count, "{} share a card"),

@@ -118,6 +118,7 @@ class Contained:
         options: Sequence[str] = (),
         warn: int | None = None,
         anyone: bool = False,
+        cpus: Sequence[int] = (),
         limits: Sequence[Limit] = (),
         start: Sequence[str] | None = None,
         remove: Sequence[str] | None = None,
@@ -140,6 +141,7 @@ class Contained:
             "first": list(first),
             "warn": warn,
             "anyone": anyone,
+            "cpus": list(cpus),
         }
         record |= {"inside": [os.fsdecode(name) for name in variables]}
         record |= {"start": [*start, str(self.folder)]} if start else {}

@@ -36,6 +36,21 @@ def started(bench: Bench, script: str, **more: Any) -> Carried:
     return job
 
 
+# ── Where it runs ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_program_and_what_it_starts_run_on_their_cpus_alone(bench: Bench) -> None:
+    allowed = os.sched_getaffinity(0)
+    for cpu in allowed:
+        job = bench.run("sh", "-c", "grep Cpus_allowed_list /proc/self/status", cpus=[cpu])
+        assert (job.wait(), job.text().split()) == (0, ["Cpus_allowed_list:", str(cpu)])
+
+
+def test_cpus_that_are_not_to_be_had_are_no_failure_of_the_program(bench: Bench) -> None:
+    job = bench.run("sh", "-c", "echo done", cpus=[4000])
+    assert (job.wait(), job.text()) == (0, "done\n")
+
+
 # ── How it ends ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -41,7 +41,7 @@ def connected(bench: Bench, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
 
 
 def run_message(*argv: str, fds: tuple[str, ...] = ()) -> bytes:
-    return packed("run", argv, "/", ["A=b"], ["HOME"], ["A"], "0", "100", fds)
+    return packed("run", argv, "/", ["A=b"], ["HOME"], ["A"], [], "0", "100", fds)
 
 
 def test_it_says_how_the_program_ended(bare_bench: Bench, tmp_path: Path) -> None:

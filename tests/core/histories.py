@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from tests.core.cluster import Cluster
 from tests.core.ladders import LADDER
 from tests.core.pulls import in_containers
 from tests.core.sharers import sharing
+from tests.core.topologies import some_machine
 from tests.core.world import EPOCH, GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
@@ -54,6 +56,17 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
             )
         )
     return some_with_memory(some_spare(jobs, rng), rng)
+
+
+def some_of_a_kind(jobs: Sequence[Job], rng: random.Random) -> tuple[Job, ...]:
+    """The same jobs, some of them for one model of card."""
+    kinds = {"card": "*80"}, {"card": "PRETEND*"}, {"compute": (9, 0)}
+    return tuple(
+        replace(job, demand=replace(job.demand, **rng.choice(kinds)))
+        if job.demand.gpus and not job.demand.worker and rng.random() < 0.5
+        else job
+        for job in jobs
+    )
 
 
 def some_spare(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
@@ -130,12 +143,15 @@ def play(
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
-    containers; `shares`: in some, jobs share cards by memory.
+    containers; `shares`: in some, jobs share cards by memory. In some, cards are linked, and jobs
+    are for one model.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
     sizes = rng.choice([(), (), (80 * GIB, 40 * GIB), (48 * GIB, 80 * GIB, 80 * GIB)])
-    world = World(pretend_gpus(cards, *sizes), rng)
+    machine = random.Random(f"machine {seed}")
+    gpus, mixed = pretend_gpus(cards, *sizes), machine.random() < 0.25
+    world = World(some_machine(gpus, machine) if mixed else gpus, rng)
     aside = random.Random(f"images {seed}")
     share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
     sharers = random.Random(f"sharing {seed}")
@@ -143,6 +159,7 @@ def play(
     for number in range(sides):
         jobs = in_containers(random_jobs(rng, cards), aside, share)
         jobs = sharing(jobs, sharers, part)
+        jobs = some_of_a_kind(jobs, machine) if mixed else jobs
         side = world.add(jobs, name="ABC"[number], **random_options(rng, cards))
         side.list.containers = aside if share else None
         side.list.sharers = (sharers, part) if part else None

@@ -66,14 +66,7 @@ BIG = 80 * GIB
 
 def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
     """A job; fields of its Demand may be given beside its own."""
-    demand = {
-        key: fields.pop(key)
-        for key in (
-            *("gpu_memory", "per_gpu", "cpus", "uses", "worker", "spare", "share", "kind"),
-            "memory",
-        )
-        if key in fields
-    }
+    demand = {key: fields.pop(key) for key in Demand.__struct_fields__[1:] if key in fields}
     return Job(name, "true", demand=Demand(gpus, **demand), **fields)  # type: ignore[arg-type]
 
 
@@ -94,8 +87,14 @@ def attempt(text: str) -> AttemptId:
 class Table:
     """One run; each method is a turn of one or more events and returns what is said, as lines."""
 
-    def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: Any) -> None:
-        self.gpus = pretend_gpus(cards)
+    def __init__(
+        self,
+        cards: int = 1,
+        ledger: Ledger | None = None,
+        gpus: tuple[Gpu, ...] = (),
+        **options: Any,
+    ) -> None:
+        self.gpus = gpus or pretend_gpus(cards)
         self.now = 1000.0
         self.ahead = 0.0  # of the clock on the wall, which may be set
         if ledger is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
@@ -109,7 +110,7 @@ def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
     """Cards with these memories in turn (80 GiB where none is given)."""
     sizes = memories or (80 * GIB,)
     return tuple(
-        Gpu(f"GPU-{i}", i, f"sim/{i}", f"pretend {size >> 30}", size)
+        Gpu(f"GPU-{i}", i, f"sim/{i}", f"pretend {size >> 30}", size, compute=(8 + i % 2, 0))
         for i, size in zip(range(count), itertools.cycle(sizes), strict=False)
     )
 
@@ -550,6 +551,7 @@ class World:
         assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
         assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
         for uuid in uuids:
+            assert is_kind(self.cards[uuid].gpu, demand), f"Launch({attempt}) on another kind"
             assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
             assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
             assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"

@@ -19,6 +19,7 @@ from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.gpus.visible import style_for, visible
+from gpulaunch.text import numbers_in
 from tests.gpu.context import NO_DEVICE
 from tests.helpers import wait_until
 
@@ -188,6 +189,14 @@ def test_jobs_see_their_own_card_and_a_job_without_cards_sees_none(
     for name in ("card-1", "card-2", "by-uuid"):
         assert json.loads((run / f"logs/{name}.1.log").read_text())["uuids"] == plain(free[:1])
     assert json.loads((run / "logs/none.1.log").read_text()) == {"uuids": [], "error": NO_DEVICE}
+
+
+def test_a_card_is_known_by_what_it_can_and_by_what_is_near_it(machine: Machine) -> None:
+    for gpu in machine.gpus:
+        assert gpu.compute >= (3, 0)
+        assert gpu.uuid not in gpu.links
+        assert not gpu.cpus or numbers_in(gpu.cpus)
+        assert set(gpu.links) <= {other.uuid for other in machine.gpus}
 
 
 def test_exec_becomes_a_command_that_sees_one_card(free: tuple[Gpu, ...]) -> None:

@@ -33,6 +33,7 @@ class FakeDriver:
     def __init__(self, directory: Path, old: bool = False) -> None:
         self.library = build(old)
         self.state = directory / "nvml-state"
+        self.sysfs = directory / "sys"
         self._driver: dict[str, object] = {"version": "550.54.15", "cuda": 12040}
         self._parts: dict[str, dict[str, object]] = {}
         self._processes: list[tuple[str, dict[str, object]]] = []
@@ -50,6 +51,7 @@ class FakeDriver:
         return inherited | {
             "LD_LIBRARY_PATH": str(self.library),
             "FAKE_NVML_STATE": str(self.state),
+            "GPULAUNCH_SYSFS": str(self.sysfs),
         }
 
     def driver(self, **values: object) -> None:
@@ -65,16 +67,40 @@ class FakeDriver:
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
         retiring remap_pending remap_failed utilization bandwidth temperature power power_limit
-        energy throttled events driver_model` (0: Windows', as under WSL), and
+        energy throttled events capability affinity links driver_model` (0: Windows', as under
+        WSL), and
         `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
         `processes`, `work` or `register`. `energy` is in millijoules; usual cards have no such
         counter. `events` has the bits of what the card can announce, `registers` of what the driver
-        then takes.
+        then takes. `affinity` has bits of CPUs; `links` the far end of each NVLink,
+        comma-separated: a bus id, `switch` or `down`.
         """
         card = self._parts.setdefault(f"card.{index}", usual(index))
         card |= values
         self._write()
         return str(card["uuid"])
+
+    def near(self, index: int, numa: int, cpus: str) -> None:
+        """The kernel tells of a card's NUMA node and CPUs (`0-3,8`)."""
+        bus = str(self._parts[f"card.{index}"]["bus"])
+        self._tell(f"bus/pci/devices/{bus[-12:].lower()}/numa_node", str(numa))
+        self._tell(f"bus/pci/devices/{bus[-12:].lower()}/local_cpulist", cpus)
+
+    def nodes(self, with_cpus: str) -> None:
+        """The kernel tells which NUMA nodes have CPUs (`0-1`)."""
+        self._tell("devices/system/node/has_cpu", with_cpus)
+
+    def cores(self, *threads: str) -> None:
+        """The kernel tells which CPUs are threads of one core: `0,2`, `1,3`."""
+        for together in threads:
+            for cpu in together.split(","):
+                path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+                self._tell(path, together)
+
+    def _tell(self, path: str, line: str) -> None:
+        file = self.sysfs / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(line + "\n")
 
     def swap(self, one: int, other: int) -> None:
         """Two cards change their places in NVML's order, as when another left the bus."""
@@ -187,6 +213,7 @@ def usual(index: int) -> dict[str, object]:
         "power_limit": 400_000,
         "throttled": 1,
         "events": 0xC00F,
+        "capability": "8.0",
     }
 
 

@@ -236,9 +236,57 @@ int nvmlDeviceGetPciInfo_v3(dev d, struct pci *out) {
 }
 
 int nvmlDeviceGetCudaComputeCapability(dev d, int *major, int *minor) {
-    char line[WIDTH];
+    char text[WIDTH];
+    int code = text_of(d, "capability", text, WIDTH);
     *major = 8, *minor = 0;
-    return line_of(d, "capability", line);
+    if (!code) sscanf(text, "%d.%d", major, minor);
+    return code;
+}
+
+int nvmlDeviceGetCpuAffinity(dev d, u32 size, u64 *out) {
+    char line[WIDTH];
+    int code = line_of(d, "affinity", line);
+    if (code) return code;
+    if (!number(line, "affinity", 0)) return NOT_SUPPORTED;
+    memset(out, 0, size * sizeof *out);
+    out[0] = number(line, "affinity", 0);
+    return OK;
+}
+
+/* ---- links: `links=` has the far end of each, comma-separated: a bus id, "switch", or "down" ---- */
+
+static int far_end(dev d, u32 link, char *out) {
+    char text[WIDTH];
+    int code = text_of(d, "links", text, WIDTH);
+    if (code) return code;
+    for (char *end = strtok(text, ","); end; end = strtok(NULL, ","))
+        if (link-- == 0) return snprintf(out, WIDTH, "%s", end), OK;
+    return INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkState(dev d, u32 link, u32 *out) {
+    char end[WIDTH];
+    int code = far_end(d, link, end);
+    if (!code) *out = !!strcmp(end, "down");
+    return code;
+}
+
+#ifndef OLD
+int nvmlDeviceGetNvLinkRemoteDeviceType(dev d, u32 link, u32 *out) {
+    char end[WIDTH];
+    int code = far_end(d, link, end);
+    if (!code) *out = strcmp(end, "switch") ? 0 : 2;
+    return code;
+}
+#endif
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(dev d, u32 link, struct pci *out) {
+    char end[WIDTH];
+    int code = far_end(d, link, end);
+    memset(out, 0, sizeof *out);
+    if (!code && !strcmp(end, "switch")) strcpy(end, "00000000:C0:00.0");
+    if (!code) snprintf(out->bus_id, sizeof out->bus_id, "%.31s", end);
+    return code;
 }
 
 /* ---- what does ---- */

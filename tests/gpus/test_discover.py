@@ -62,6 +62,7 @@ def test_every_card_is_found_by_uuid_and_keyed_by_its_place_on_the_bus(
         name="NVIDIA A100-SXM4-80GB",
         memory=80 * GIB,
         minor=count - 3,
+        compute=(8, 0),
     )
     assert style_for(machine) == ("index", "")
 

@@ -239,7 +239,7 @@ def test_every_field_is_explained_with_an_example_that_the_schema_accepts() -> N
 def test_what_is_no_field_is_told_the_one_that_may_be_meant() -> None:
     with pytest.raises(UsageError, match=r"no field 'output'; did you mean outputs\?"):
         explained("output")
-    with pytest.raises(UsageError, match=r"no field 'zzz'; there are after, batch, "):
+    with pytest.raises(UsageError, match=r"no field 'zzz'; there are affinity, after, "):
         explained("zzz")
 
 

@@ -75,6 +75,7 @@ def some_command(chance: random.Random) -> Command:
         kept_outputs=some[1:],
         success_codes=frozenset({chance.randrange(256), 0}),
         hidden=maybe(lambda: tuple(f"/dev/{one}" for one in some)),
+        cpus=tuple(range(chance.choice([0, 0, 1, 300]))),
         task=maybe(lambda: task),
         main=maybe(lambda: Main(("python", word(chance)))),
     )
@@ -142,6 +143,7 @@ def read_by_python(message: bytes) -> list[Any]:
     told += [[len(order.success_codes), *order.success_codes]]
     told += map(_all_shown, (order.outputs, order.kept_outputs, order.argv, env, order.env_unset))
     told += [None if order.hidden is None else _all_shown(order.hidden)]
+    told += [[len(order.cpus), *order.cpus]]
     if item := order.item:
         numbers = (item.items, item.memory, item.load_timeout)
         told += [_shown(item.key), _shown(item.item)]

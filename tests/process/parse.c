@@ -35,6 +35,9 @@ static void show_launch(struct text *t, const struct launch *l) {
   show_all(t, l->argv, l->nargv), show_all(t, l->set, l->nset), show_all(t, l->unset, l->nunset);
   if (l->isolated) show_all(t, l->hidden, l->nhidden);
   else putf(t, ",null");
+  putf(t, ",[%zu", l->ncpus);
+  for (size_t i = 0; i < l->ncpus; i++) putf(t, ",%ld", atol(l->cpus[i]));
+  putf(t, "]");
   if (!l->key) return;
   show(t, l->key), show(t, l->item);
   putf(t, ",%ld,%lld,%.17g", l->items, l->memory, l->load_timeout);

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace as changed
+from itertools import count
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,6 +69,10 @@ NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 
 
+class SharersUnknownError(GpulaunchError):
+    """Which part of the CPUs an attempt has depends on what runs on its card when it starts."""
+
+
 class WorkerOverError(Exception):
     """The worker that was to go on with an attempt is gone."""
 
@@ -75,7 +80,8 @@ class WorkerOverError(Exception):
 class _Running(Struct):
     """An attempt between its launch and its end, with its pair and its ports.
 
-    `behind`: the attempt whose worker is to go on with it, and whose ports it then has.
+    `behind`: the attempt whose worker is to go on with it, and whose ports it then has. `slot`: its
+    number among those that share its card, as far as that decides its CPUs.
     """
 
     launch: Launch
@@ -83,6 +89,7 @@ class _Running(Struct):
     place: AttemptPlace
     ports: tuple[PortLease, ...]
     kind: PairKind
+    slot: int = 0
     stopped_by: EndCause | None = None
     behind: AttemptId | None = None
 
@@ -108,6 +115,7 @@ class LocalAttempts:
         slots: EndSlots,
     ) -> None:
         self._context = context
+        self._placement = context.environments.machine.placement
         self._cards = cards
         self._diagnosis = diagnosis
         self._metering = metering
@@ -212,7 +220,8 @@ class LocalAttempts:
         try:
             for _ in range(had, ports_for(launch.job)):
                 ports.append(self._ports.take())
-            place = self._place(launch, ports)
+            slot = worker.slot if worker else self._free_slot(launch)
+            place = self._place(launch, ports, slot)
             command = prepare(launch, place, self._context, self._outs, self._slots)
             if launch.job.demand.memory:
                 command = changed(command, cgroup=self._limits.entrance(launch))
@@ -224,7 +233,16 @@ class LocalAttempts:
         except BaseException:
             self._undo(launch, None if worker else pair, ports[had:])
             raise
-        return _Running(launch, pair, place, tuple(ports), kind)
+        return _Running(launch, pair, place, tuple(ports), kind, slot)
+
+    def _free_slot(self, launch: Launch) -> int:
+        """Return the least number that no attempt or worker on the launch's cards has."""
+        if not self._placement.splits(launch.job):
+            return 0
+        cards = {gpu.uuid for gpu in launch.gpus}
+        beside = [one for one in self._running.values() if cards & set(one.kind.leases)]
+        taken = {one.slot for one in beside} | self._workers.slots(cards)
+        return next(number for number in count() if number not in taken)
 
     def _undo(self, launch: Launch, pair: Pair | None, ports: Sequence[PortLease]) -> None:
         """Give back what a launch that failed had."""
@@ -235,23 +253,30 @@ class LocalAttempts:
 
     def _begin_behind(self, launch: Launch, leader: _Running) -> _Running:
         """Hand the attempt to the keepers of the one before it, which is still running."""
-        place = self._place(launch, leader.ports)
+        place = self._place(launch, leader.ports, leader.slot)
         command = prepare(launch, place, self._context, self._outs, self._slots)
         leader.pair.launch_behind(command)
-        return _Running(launch, leader.pair, place, (), leader.kind, behind=leader.attempt)
+        return _Running(
+            launch, leader.pair, place, (), leader.kind, leader.slot, behind=leader.attempt
+        )
 
     def _prepared(
         self, launch: Launch, ports: Sequence[PortLease]
     ) -> tuple[AttemptPlace, Command, bytes]:
+        if launch.job.demand.per_gpu > 1 and self._placement.splits(launch.job):
+            raise SharersUnknownError
         place = self._place(launch, ports)
         command = command_of(launch, place, self._context, {}, self._slots)
         if launch.job.demand.memory:
             command = changed(command, cgroup=self._limits.entrance(launch))
         return place, command, client.message_of(command)
 
-    def _place(self, launch: Launch, ports: Sequence[PortLease]) -> AttemptPlace:
+    def _place(self, launch: Launch, ports: Sequence[PortLease], slot: int = 0) -> AttemptPlace:
         job, attempt = launch.job, launch.attempt
         addresses = self._services.addresses
+        beside, near = sharers(job.demand, launch.promised, launch.gpus), None
+        if self._placement.gpus:
+            near = self._placement.near(job, launch.gpus, slot, beside)
         return AttemptPlace(
             run=self._context.run_id,
             run_dir=str(self._context.run.path),
@@ -265,7 +290,8 @@ class LocalAttempts:
             port=ports[1].port if len(ports) > 1 else None,
             addresses={name: addresses[name] for name in job.needs if name in addresses},
             step=launch.step.number if launch.step is not None else None,
-            sharers=sharers(job.demand, launch.promised, launch.gpus),
+            sharers=beside,
+            near=near,
         )
 
     def stop(self, stop: StopAttempt) -> None:
@@ -369,7 +395,7 @@ class LocalAttempts:
             follower.behind, follower.ports = None, running.ports
             self._in_order.post_after(follower.attempt, launch.attempt)
         elif report.kept:
-            worker = WaitingWorker(running.pair, _leases(launch), running.ports)
+            worker = WaitingWorker(running.pair, _leases(launch), running.ports, running.slot)
             self._workers.put(running.worker, worker)
         elif not follower:  # else the pair is kept once it has given that one back
             self.pairs.keep(running.pair, running.kind)

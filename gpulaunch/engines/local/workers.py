@@ -17,11 +17,12 @@ from gpulaunch.process.client import Pair
 
 
 class WaitingWorker(Struct, frozen=True):
-    """A worker without an attempt."""
+    """A worker without an attempt. `slot`: its number among those that share its card."""
 
     pair: Pair
     leases: tuple[str, ...]
     ports: tuple[PortLease, ...]
+    slot: int = 0
 
 
 class WaitingWorkers:
@@ -45,6 +46,10 @@ class WaitingWorkers:
     def remove(self, worker: AttemptId) -> None:
         """Remove a worker that has got its next attempt."""
         self._workers.pop(worker, None)
+
+    def slots(self, cards: set[str]) -> set[int]:
+        """Return the numbers of the workers that wait on any of these cards."""
+        return {one.slot for one in self._workers.values() if cards & set(one.leases)}
 
     def end(self, instruction: EndWorker) -> None:
         """End a worker. For one that is gone (killed from outside), post its end at once."""

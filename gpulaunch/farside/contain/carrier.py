@@ -61,6 +61,7 @@ class Carrier:
             [variable.decode("latin-1") for variable in self.engine.variables()],
             coded_all(self.record.unset),
             coded_all(self.record.first),
+            [str(cpu) for cpu in self.record.cpus],
             str(self.record.warn),
             str(leases_from),
             [str(fd) for fd in held],

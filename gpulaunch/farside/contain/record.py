@@ -20,7 +20,7 @@ class Record:
     its state; `answers`: one that exits with 0 while the engine answers; `cwd`, `inside`, `unset`:
     of the program inside; `first`: those of its variables that go before the image's own value;
     `warn`: the number of the job's warning signal, 0 for none; `anyone`: the program is not the
-    caller inside, so that the container may connect as whoever it is.
+    caller inside, so that the container may connect as whoever it is; `cpus`: on which it runs.
 
     While the carrier lives it holds a lock on the record: a container without one is nobody's.
     """
@@ -44,6 +44,7 @@ class Record:
         self.first: list[str] = known["first"]
         self.warn: int = known["warn"] or 0
         self.anyone: bool = known["anyone"]
+        self.cpus: list[int] = known["cpus"]
         self.tell_of(0, 0)
 
     def tell_of(self, pid: int, start: int) -> None:

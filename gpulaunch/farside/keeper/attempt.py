@@ -12,10 +12,11 @@ from ..wire import NO_SPACE, Any, shown
 from .end import AttemptResult, EndFile
 from .kernel import has_ended, send_signal, spent_by_children
 from .looks import Looks
-from .start import FULL, ForkedChild, Station
+from .start import ELSEWHERE, FULL, ForkedChild, Station
 from .warning import warn
 from .worker import WorkerAnswer, WorkerPipes
 
+NOT_NEAR = "the CPUs near its card were not allowed any more: it ran on those that were"
 TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes reaches them all
 
 
@@ -116,6 +117,8 @@ class KeeperAttempt:
             return
         child.close()
         words = child.words
+        if words.startswith(ELSEWHERE):
+            words, self.result.note = words[len(ELSEWHERE) :], NOT_NEAR
         if words.startswith(FULL):
             words, self.result.kind = words[len(FULL) :], NO_SPACE
         if words:

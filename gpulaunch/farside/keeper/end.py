@@ -25,7 +25,7 @@ class AttemptResult:
         self.missing: list[str] = []
         self.leftovers = 0
         self.main_was_killed = False  # then nobody knows what would have outlived it
-        self.note = ""  # for people, of a worker
+        self.note = ""  # for people
         self.warned: tuple[float, float, int, int, str] | None = None
         self.otherwise: tuple[str, str] | None = None  # cause and by of an end that is no success
         self.started: tuple[float, float] | None = None

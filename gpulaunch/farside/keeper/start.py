@@ -24,6 +24,7 @@ READY = b"\0"  # through the child's pipe: hooks at forks have returned
 go_on_as_job: Callable[[LaunchOrder, dict[str, Any], Station, dict[bytes, bytes]], None] | None = (
     None
 )
+ELSEWHERE = b"\2"  # through it: the job runs on other CPUs than it was to have
 FULL = b"\1"  # begins a refusal for want of room on the disk: no failure of the job's
 
 
@@ -193,6 +194,8 @@ def become_job(station: Station, parent: int, link: socket.socket, pipe: int) ->
         with link:
             launch, pipes = await_launch(link)
         join_cgroup(launch.cgroup)
+        if launch.cpus and not run_on(launch.cpus):
+            os.write(pipe, ELSEWHERE)
         stdio(launch.log)
         if launch.hidden is not None:
             isolate(launch.hidden)  # which opens the standard input anew: before a worker's
@@ -245,6 +248,18 @@ def await_launch(link: socket.socket) -> tuple[LaunchOrder, list[int]]:
     if launch.item is not None and len(pipes) != 2:  # the kernel dropped some
         raise Refusal(os.strerror(errno.EMFILE))
     return launch, pipes
+
+
+def run_on(cpus: Sequence[int]) -> bool:
+    """Keep this process and what it starts to these CPUs; False where none of them is allowed now.
+
+    The kernel leaves out those that a cpuset has taken away since.
+    """
+    try:
+        os.sched_setaffinity(0, cpus)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def settle_in(parent: int) -> None:

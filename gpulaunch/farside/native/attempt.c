@@ -40,7 +40,7 @@ static struct {
   int status, leftovers, end, exec_pipe;
   char *cause, *by, *error, *cut_cause, *cut_by; /* NULL: none */
   char *otherwise, *otherwise_by; /* cause and by of an end that is no success; NULL: its own */
-  const char *note;                              /* for people, of a worker; NULL: none */
+  const char *note;                              /* for people; NULL: none */
   bool loading, keep; /* of a worker's item: its worker is; that has answered, and stays */
   bool no_space;
   struct text words, answer; /* of the child, of the helper */
@@ -413,6 +413,10 @@ static void read_child(void) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   close(a.exec_pipe);
   a.exec_pipe = -1;
+  if (a.words.size && *a.words.at == ELSEWHERE) {
+    a.note = "the CPUs near its card were not allowed any more: it ran on those that were";
+    memmove(a.words.at, a.words.at + 1, a.words.size--);
+  }
   if (a.words.size) {
     a.no_space = *a.words.at == FULL;
     set_text(&a.error, a.words.at + (a.no_space ? 1 : 0));

@@ -104,6 +104,8 @@ bool parse_launch(struct fields f, struct launch *l) {
   l->unset = next_list(p, &l->nunset);
   l->isolated = next_flag(p);
   l->hidden = next_list(p, &l->nhidden);
+  l->cpus = next_list(p, &l->ncpus);
+  for (size_t i = 0; i < l->ncpus; i++) number_of(p, l->cpus[i]);
   parse_worker(p, l);
   next_field(p); /* how a job looks that goes on in an interpreter: here it is executed */
   if (!p->wrong && l->nargv && p->at == p->end) return true;
@@ -113,7 +115,7 @@ bool parse_launch(struct fields f, struct launch *l) {
 
 void free_launch(struct launch *l) {
   free(l->codes), free(l->outputs), free(l->kept), free(l->argv), free(l->set), free(l->unset);
-  free(l->hidden);
+  free(l->hidden), free(l->cpus);
   free(l->fields.memory);
 }
 

@@ -83,7 +83,8 @@ struct launch {
   const char *timeout_text, *idle_timeout_text;  /* as the record has them */
   double timeout, idle_timeout, grace;           /* below zero: none */
   const char **codes, **outputs, **kept, **argv, **set, **unset, **hidden; /* kept: outputs too */
-  size_t ncodes, noutputs, nkept, nargv, nset, nunset, nhidden;
+  const char **cpus; /* on which it runs; none: as its keeper */
+  size_t ncodes, noutputs, nkept, nargv, nset, nunset, nhidden, ncpus;
   bool isolated;
   const char *key, *item;        /* of a worker; NULL: the job is none */
   long items;                    /* this and the next two below zero: no limit */
@@ -101,11 +102,14 @@ void say_fields(int fd, const char *bytes, size_t size, const int *fds, int coun
 
 /* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
 
+#define ELSEWHERE '\2' /* through the pipe: the job runs on other CPUs than it was to have */
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
 /* `go`: a pipe from which a byte is awaited before anything of the job is done; below zero: none.
  * `items`: what a worker reads and answers to; NULL: the job is none. */
 __attribute__((noreturn)) void become_job(const struct launch *l, int pipe, int go,
                                           const int *items);
+/* Keep this process and what it starts to these CPUs; false where none of them is allowed now. */
+bool run_on(const char **cpus, size_t count);
 /* This process's environment, with the job's changes. */
 const char **environment_of(const struct launch *l);
 /* Only what makes a program of the job: its directory, and its file, found in that PATH. */

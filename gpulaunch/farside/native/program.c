@@ -4,12 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define MAX_CPUS (1 << 16) /* numbers beyond are of no machine */
 
 extern char **environ;
 int unfit_status = NO_PROGRAM;
@@ -144,6 +147,20 @@ __attribute__((noreturn)) static void execute(int pipe, const char **argv, const
   refuse(pipe, "%s cannot be executed: %s", worst, strerror(code));
 }
 
+bool run_on(const char **cpus, size_t count) {
+  long most = 0;
+  for (size_t i = 0; i < count; i++)
+    if (atol(cpus[i]) > most) most = atol(cpus[i]);
+  size_t size = CPU_ALLOC_SIZE(most + 1);
+  cpu_set_t *set = most < MAX_CPUS ? CPU_ALLOC(most + 1) : NULL;
+  if (!set) return false;
+  CPU_ZERO_S(size, set);
+  for (size_t i = 0; i < count; i++) CPU_SET_S((size_t)atol(cpus[i]), size, set);
+  bool done = !sched_setaffinity(0, size, set);
+  CPU_FREE(set);
+  return done;
+}
+
 static void open_log(const char *log, int pipe) {
   int fd = open(log, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOCTTY | O_CLOEXEC, 0600);
   if (fd < 0) {
@@ -194,6 +211,7 @@ void become_job(const struct launch *l, int pipe, int go, const int *items) {
   const char **environment = environment_of(l);
   if (go >= 0 && read(go, &byte, 1) != 1) _exit(0); /* the launch never came */
   join_cgroup(l->cgroup, pipe);
+  if (l->ncpus && !run_on(l->cpus, l->ncpus) && write(pipe, (char[]){ELSEWHERE}, 1) < 0) _exit(0);
   open_log(l->log, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);

@@ -1,0 +1,44 @@
+"""Which model of card a job takes: the glob of its name, and the least compute capability. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from gpulaunch.core.model import CardKind, Demand, Gpu
+
+
+def is_kind(gpu: Gpu, demand: Demand) -> bool:
+    """Tell whether the card is one of those that the demand names; a simulated card always is.
+
+    A card whose compute capability is not known is none that a job with `compute` may have.
+    """
+    if not (demand.card or demand.compute) or gpu.simulated:
+        return True
+    if gpu.compute < demand.compute:
+        return False
+    return not demand.card or fits_name(gpu.name, demand.card)
+
+
+def fits_name(name: str, glob: str) -> bool:
+    """Tell whether a card's name fits the glob, in capital letters or small ones."""
+    return fnmatchcase(name.casefold(), glob.casefold())
+
+
+def models(gpus: Sequence[Gpu], kind: CardKind) -> tuple[str, ...]:
+    """Return the names of these cards, each once, with what the job asked for and they lack.
+
+    Compute capabilities are told where the job asks for one.
+    """
+    return tuple(dict.fromkeys(_told(gpu, kind) for gpu in gpus))
+
+
+def _told(gpu: Gpu, kind: CardKind) -> str:
+    if not kind.compute:
+        return gpu.name
+    return f"{gpu.name} ({capability(gpu.compute) or 'compute capability not known'})"
+
+
+def capability(compute: tuple[int, ...]) -> str:
+    """Return a compute capability as people write it: `8.0`; empty for none."""
+    return ".".join(map(str, compute))
