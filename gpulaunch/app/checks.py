@@ -22,6 +22,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
 from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
+from gpulaunch.gpus import mps
 from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS, durations_of
@@ -175,7 +176,16 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
     wanting = [job for job in jobs if strict.hides(job)]
     if wanting and (why := strict.refusal(pool.gpus)):
         return [plan.mistake(("jobs", wanting[0].group, "isolation"), why)]
-    return []
+    return _without_mps(plan, jobs, pool)
+
+
+def _without_mps(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
+    """Return a mistake if jobs cannot share the pool's cards through MPS."""
+    wanting = [job for job in jobs if job.demand.mps]
+    if not wanting or pool.simulated:
+        return []
+    why = mps.why_not(pool.gpus, os.environ)
+    return [plan.mistake(("jobs", wanting[0].group, "mps"), why)] if why else []
 
 
 def _unwarned(plan: Plan, jobs: Sequence[Job]) -> list[Mistake]:
@@ -191,6 +201,8 @@ def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
         yield from scheduler_support.notes(jobs)
         return
     yield from pool.notes if pool.gpus else ()
+    if pool.simulated and any(job.demand.mps for job in jobs):
+        yield "mps: does nothing on simulated cards, which nothing computes on"
     if os.geteuid() == 0 and any(map(strict.hides, jobs)):
         yield strict.AS_ROOT
 

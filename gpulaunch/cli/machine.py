@@ -110,7 +110,7 @@ def doctor(as_json: bool) -> int:
     """
     from gpulaunch.app import logout
     from gpulaunch.engines import keepers, strict
-    from gpulaunch.engines.local import containers, memory_limits
+    from gpulaunch.engines.local import containers, memory_limits, mps_dirs
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
@@ -120,7 +120,7 @@ def doctor(as_json: bool) -> int:
         cluster=health.finding,
         keepers=keepers.finding,
         logout=logout.finding,
-        left=containers.finding,
+        left=(containers.finding, mps_dirs.finding),
         memory=memory_limits.finding,
     )
     if as_json:

@@ -50,6 +50,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--gpu-memory", metavar="SIZE", help="Only cards with so much free: 16GB, or auto.")
 @click.option("--share", is_flag=True, help="Jobs share cards, as their --gpu-memory (auto) fits.")
 @click.option("--memory", metavar="SIZE", help="Host memory a job: 64GB.")
+@click.option("--mps", is_flag=True, help="Jobs that share a card compute at once (CUDA's MPS).")
 @click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
 @click.option("--timeout", metavar="TIME")
 @click.option("--gpu-idle", metavar="TIME", help="End a job that holds a card unused for so long.")
@@ -69,6 +70,7 @@ def command(
     gpu_memory: str | None,
     share: bool,
     memory: str | None,
+    mps: bool,
     retries: int,
     timeout: str | None,
     gpu_idle: str | None,
@@ -113,6 +115,7 @@ def command(
         **({"gpu_memory": gpu_memory} if gpu_memory else {}),
         **({"share": "true"} if share else {}),
         **{name: kind for name in ("card", "compute", "affinity") if (kind := options[name])},
+        **({"mps": "true"} if mps else {}),
         **_container(container, mount),
         **_job(run, items),
     }

@@ -240,6 +240,7 @@ class PlanJob(TypedDict):
     learned_gpu_memory: Annotated[Bytes | None, "bytes that such jobs took in earlier runs at most"]
     per_gpu: Annotated[int | None, "how many such jobs share a card; null: as memory allows"]
     share: Annotated[bool, "whether it shares its card with any that say so"]
+    mps: Annotated[bool, "whether they share it through CUDA's Multi-Process Service"]
     cpus: Annotated[int | None, "CPUs that it asks for"]
     affinity: Annotated[
         Literal["card", "none"] | None,

@@ -170,4 +170,10 @@ class MemoryUse(Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
-Advice: TypeAlias = tuple[Hint | DisksFull | MemoryUse | Quoted, ...]
+class SharedFate(Struct, frozen=True):
+    """The jobs that were on the card through MPS as well: a fatal fault of one is all of theirs."""
+
+    jobs: tuple[str, ...]
+
+
+Advice: TypeAlias = tuple[Hint | DisksFull | MemoryUse | SharedFate | Quoted, ...]

@@ -58,6 +58,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         # The card itself, the driver, the build.
         "gpu_lost": Policy("no", "yes", aside=True, free=True, suspect=True),
         "gpu_busy": Policy("later", "yes", suspect=True),
+        "mps": Policy("later", "yes"),
         "no_gpu_seen": Policy("no", "no", suspect=True),
         "wrong_gpu": _NEVER,
         "uuid_mask": _NEVER,

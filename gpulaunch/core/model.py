@@ -89,7 +89,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     share a card. `avoid` names cards (UUIDs) that an earlier attempt's end speaks against. `spare`:
     it gives its cards up to launchers that have none. `worker` is the key of the worker that runs
     it, empty without one: attempts of one key may follow each other in one process. `card` and
-    `compute` are those of CardKind.
+    `compute` are those of CardKind. `mps`: it shares its card through CUDA's Multi-Process Service.
 
     `share`: it shares its card with any others that say so, while what all of them are promised of
     the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
@@ -111,6 +111,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     memory: int = 0
     card: str = ""
     compute: tuple[int, ...] = ()
+    mps: bool = False
 
     @property
     def card_kind(self) -> CardKind | None:
@@ -136,7 +137,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     @property
     def _seat(self) -> tuple[object, ...]:
         needs = (self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind)
-        return (*needs, self.memory, self.card, self.compute)
+        return (*needs, self.memory, self.card, self.compute, self.mps)
 
 
 class DueTime(Struct, frozen=True):

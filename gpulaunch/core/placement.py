@@ -39,8 +39,11 @@ def share_card(demands: Sequence[Demand]) -> bool:
     """Tell whether these may be on one card together, as far as its memory allows.
 
     Either all of them share with whoever shares, each with as many as it says at most; or all have
-    the same `per_gpu`, which is how many they may be.
+    the same `per_gpu`, which is how many they may be. They do so through MPS, all or none: else
+    the card's time is divided between MPS and the others, and all wait.
     """
+    if any(demand.mps != demands[0].mps for demand in demands):
+        return False
     if any(demand.share for demand in demands):
         sharing = all(demand.share for demand in demands)
         return sharing and all(not d.per_gpu or len(demands) <= d.per_gpu for d in demands)

@@ -112,7 +112,7 @@ def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str |
         case TimedOut(limit):
             return seen.kind if seen and seen.gpus else limit
         case NotStarted():
-            return "not_started"
+            return seen.kind if seen else "not_started"
         case Lost():
             return "lost"
     return None
@@ -252,7 +252,9 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
     if not ground.used:
         return RetryPlacement(demand)
     if demand.shares_card and not ground.alone:
-        return RetryPlacement(replace(demand, per_gpu=1, share=False), "alone")
+        # Without MPS, which would keep it to the `gpu_memory` that was too little.
+        alone = replace(demand, per_gpu=1, share=False, mps=False)
+        return RetryPlacement(alone, "alone")
     if ground.foreign:
         return _elsewhere(demand, ground) or RetryPlacement(demand, None, CARD_PAUSE)
     if ground.steps:  # a larger card comes after the last one

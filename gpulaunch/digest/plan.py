@@ -88,6 +88,7 @@ def _job_json(job: Job) -> PlanJob:
         "learned_gpu_memory": job.learned or None,
         "per_gpu": job.demand.per_gpu or None,
         "share": job.demand.share,
+        "mps": job.demand.mps,
         "cpus": job.demand.cpus,
         "affinity": job.affinity,
         "uses": list(job.demand.uses),

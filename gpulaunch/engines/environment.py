@@ -18,6 +18,7 @@ from gpulaunch.core.model import Gpu, Job, LadderStep, address_variable
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.affinity import CpuPlacement, NearCpus
 from gpulaunch.farside.wire import own_environment
+from gpulaunch.gpus import mps
 from gpulaunch.gpus.visible import Style, visible
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ class MachineLimits(Struct, frozen=True):
     placement: CpuPlacement = CpuPlacement()
 
 
+class MpsPlace(Struct, frozen=True):
+    """Where a card's MPS daemon is found: the directories of its pipes and of its logs.
+
+    `limit`: bytes of the card's memory that the attempt may have; 0 for any number.
+    """
+
+    pipes: str
+    logs: str
+    limit: int = 0
+
+
 class AttemptPlace(Struct, frozen=True):
     """Where one attempt runs: its cards, ports and directories.
 
@@ -66,7 +78,8 @@ class AttemptPlace(Struct, frozen=True):
     `addresses` are those of the services that the job needs, by name. `run` is empty for a command
     outside of any run (`gpulaunch exec`). `step`: the number of its step of the job's ladder.
     `sharers`: how many jobs like it the card may have at once; 0: as `per_gpu` says.
-    `near`: the CPUs on which it runs, None for all that are allowed.
+    `near`: the CPUs on which it runs, None for all that are allowed. `mps`: the daemon whose client
+    it is; None for none.
 
     `slots`: placeholders, where an engine is still to choose the node. There are no `gpus` then,
     and the ports are placeholders too; the mask of a job with cards is what that engine sets.
@@ -87,6 +100,7 @@ class AttemptPlace(Struct, frozen=True):
     sharers: int = 0
     slots: NodeSlots | None = None
     near: NearCpus | None = None
+    mps: MpsPlace | None = None
 
     @property
     def gpu_index(self) -> str:
@@ -270,7 +284,7 @@ def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple
     """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
     flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
-    cards = place.gpus, place.style, place.sharers, place.near
+    cards = place.gpus, place.style, place.sharers, place.near, place.mps and place.mps.limit
     return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
 
 
@@ -289,6 +303,8 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
     chosen.update(dict.fromkeys(THREADS, count))
     if job.demand.gpus and job.demand.shares_card:
         chosen.update(MEMORY_AS_NEEDED)
+    if place.mps and place.mps.limit:
+        chosen[mps.LIMIT] = mps.memory_limit(place.mps.limit)
     if card := place.card:
         for name, kind in CACHES.items():
             chosen[name] = f"{machine.cache}/{kind}/{card}"
@@ -331,6 +347,8 @@ def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
             facts[KEEP] = place.keep
     if place.step is not None:
         facts["GPULAUNCH_STEP"] = str(place.step)
+    if place.mps is not None:
+        facts |= {mps.PIPES: place.mps.pipes, mps.LOGS: place.mps.logs}
     return facts
 
 

@@ -210,6 +210,8 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
         yield "not_before", f"starts as soon as it can, also before {job.not_before.words}"
     if job.warn is not None:
         yield "warn", "no signal before the timeout"
+    if job.demand.mps:
+        yield "mps", "no service for the card: start nvidia-cuda-mps-control yourself"
     if job.demand.spare:
         yield "spare", "keeps its cards to its end"
     if job.retry.times and job.retry.on:

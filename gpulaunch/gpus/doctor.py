@@ -14,7 +14,7 @@ from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
-from gpulaunch.gpus import lockfile, mask
+from gpulaunch.gpus import lockfile, mask, mps
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.finding import DoctorFinding
@@ -33,16 +33,16 @@ def examine(
     cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
     keepers: Callable[[], DoctorFinding] | None = None,
     logout: Callable[[], DoctorFinding] | None = None,
-    left: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
+    left: Sequence[Callable[[Mapping[str, str]], DoctorFinding | None]] = (),
     memory: Callable[[], DoctorFinding] | None = None,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
-    keepers jobs get. `logout` finds out whether a run outlives its user's logout, `left` what
-    containers killed runs have left; None: nothing here could have left one. `memory` finds out
-    whether jobs can be limited in the host's memory.
+    keepers jobs get. `logout` finds out whether a run outlives its user's logout; each of `left`
+    what killed runs have left of a kind. `memory` finds out whether jobs can be limited in the
+    host's memory.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -58,11 +58,12 @@ def examine(
         *leases(machine, environ),
         *containers(environ),
         *([isolation(machine.gpus)] if isolation else []),
+        *multi_process(machine, environ),
         *filter(None, [cluster(environ)]),
         *([keepers()] if keepers else []),
         *([memory()] if memory else []),
         *([logout()] if logout else []),
-        *filter(None, [left(environ)]),
+        *filter(None, (find_left(environ) for find_left in left)),
     ]
 
 
@@ -193,6 +194,17 @@ def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFindin
     style, why = style_for(machine)
     if style == "uuid":
         yield DoctorFinding("note", f"jobs get their cards by UUID: {why}")
+
+
+def multi_process(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
+    """Yield whether jobs may share cards through MPS."""
+    if not machine.gpus:
+        return
+    if why := mps.why_not(machine.gpus, environ):
+        yield DoctorFinding("note", why, "jobs that say `mps: true` are refused here")
+    else:
+        what = f"jobs may share a card through MPS: {mps.find_program(environ)}"
+        yield DoctorFinding("ok", what)
 
 
 def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:

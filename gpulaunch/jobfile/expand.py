@@ -27,7 +27,7 @@ from gpulaunch.core.model import (
     RetryPolicy,
     Worker,
 )
-from gpulaunch.jobfile import containers, engines, paths, warnings, workers
+from gpulaunch.jobfile import containers, engines, mps, paths, warnings, workers
 from gpulaunch.jobfile.containers import SharedContainers
 from gpulaunch.jobfile.convert import AUTO
 from gpulaunch.jobfile.digest import digest
@@ -334,6 +334,8 @@ class EntryExpansion(Struct):
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), self._demand, resolved, _NO_DEMAND)
+        if resolved.get("mps"):
+            gather.take((), partial(mps.check, demand=demand, typed=self._typed("mps")), resolved)
         demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
@@ -394,7 +396,7 @@ class EntryExpansion(Struct):
         return job
 
     def _check_ends(self, resolved: Fields) -> None:
-        warnings.check(resolved, self.where("spare")[0] == "jobs")
+        warnings.check(resolved, self._typed("spare"))
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """Return the worker with its files found; checks them unless needed jobs may make them."""
@@ -425,6 +427,10 @@ class EntryExpansion(Struct):
         gather.done()
         assert isinstance(placed, Container)
         return placed
+
+    def _typed(self, name: str) -> bool:
+        """Tell whether a field stands at the job itself."""
+        return self.where(name)[0] == "jobs"
 
     def _inherits(self, name: str) -> bool:
         """Tell whether a field comes from `defaults:`."""
@@ -505,6 +511,7 @@ class EntryExpansion(Struct):
             memory=memory,
             card=resolved.get("card", ""),
             compute=resolved.get("compute", ()),
+            mps=resolved.get("mps", False),
         )
 
     def _check_learnable(self, gpus: int, field: str) -> None:

@@ -250,6 +250,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "compute": Kind(c.each(v.compute_capability), _COMPUTE),
     "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
     "share": _FLAG,
+    "mps": _FLAG,
     "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
     "memory": Kind(c.each(parse_size), _SIZE),
     "uses": Kind(c.texts, LIST),

@@ -225,21 +225,21 @@ def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:
 
 
 def _cards_together(jobs: Sequence[Job]) -> int:
-    """Return the fewest cards for all of them at once; equal `per_gpu` share a card.
+    """Return the fewest cards for all of them at once; equal `per_gpu` and `mps` share a card.
 
     So do all that share by memory, as far as is known here; one whose memory is not known yet runs
     alone.
     """
     cards = 0
-    sharing: Counter[int] = Counter()
+    sharing: Counter[tuple[int, bool]] = Counter()
     for job in jobs:
         demand = job.demand
         unknown = demand.kind is not None and not job.learned
         if demand.gpus == 1 and demand.shares_card and not unknown:
-            sharing[0 if demand.share else demand.per_gpu] += 1
+            sharing[0 if demand.share else demand.per_gpu, demand.mps] += 1
         else:
             cards += demand.gpus
-    return cards + sum(-(-count // (per_gpu or count)) for per_gpu, count in sharing.items())
+    return cards + sum(-(-count // (per_gpu or count)) for (per_gpu, _), count in sharing.items())
 
 
 EMPTY = b"# All jobs of this run were added while it lived: events.jsonl has them.\njobs: []\n"

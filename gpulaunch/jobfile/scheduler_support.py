@@ -62,6 +62,8 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
             "nothing measures on a cluster's nodes what jobs compute: leave it out (idle_timeout:"
             " or timeout: ends what hangs), or run the list with --engine local",
         )
+    if demand.mps:
+        yield "mps", "Slurm gives a job whole cards, none is shared: leave it out"
     if job.visible != "index":
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:

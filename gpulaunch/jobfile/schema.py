@@ -104,6 +104,8 @@ DESCRIPTIONS = {
     " at most.",
     "share": "Shares its card with any jobs that say so, while the gpu_memory of all of them fits"
     " (auto, where none is given).",
+    "mps": "Jobs that share a card compute on it at once, through CUDA's Multi-Process Service"
+    " (MPS), which gpulaunch starts and ends; each is kept to its gpu_memory.",
     "foreach": "One job per item: a glob, a list of globs, values:, lines:, csv: or fasta:.",
     "batch": "With foreach over files: this many items a job, linked in {{batch_dir}}.",
     "matrix": "One job per combination of its keys' values; exclude: drops some.",
@@ -176,6 +178,7 @@ OF_JOB = {
     "compute": "compute: 8.0",
     "per_gpu": "per_gpu: 2",
     "share": "share: true\ngpu_memory: auto",
+    "mps": "per_gpu: 4\nmps: true\ngpu_memory: 4GB",
     "foreach": "foreach: inputs/*.fasta\nrun: python predict.py {{path}} {{out}}",
     "batch": "foreach: inputs/*.fasta\nbatch: 8\nrun: python predict.py {{batch_dir}}",
     "matrix": "matrix: {lr: [1e-3, 1e-4], seed: [0, 1]}\nrun: python train.py {{lr}} {{seed}}",

@@ -18,6 +18,7 @@ _HABITS = {
     "card": ("gpu_type", "gpu_model", "gpu_name", "card_type", "card_model", "gpu_kind"),
     "compute": ("compute_capability", "cuda_capability", "capability", "cuda_arch", "sm"),
     "affinity": ("numa", "cpu_bind", "cpu_affinity", "cpu_set", "cpuset", "bind", "gpu_bind"),
+    "mps": ("multi_process_service", "use_mps", "cuda_mps", "enable_mps"),
     "per_gpu": ("jobs_per_gpu", "slots"),
     "share": ("shared", "sharing", "gpu_fraction", "fraction", "fractional", "oversubscribe",
               "pack", "packing", "colocate"),

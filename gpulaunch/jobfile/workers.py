@@ -131,6 +131,8 @@ def with_key(job: Job) -> Job:
     ]
     if demand.memory:
         parts.append(["memory", demand.memory])
+    if demand.mps:
+        parts.append("mps")
     if job.container is not None:
         parts.append(["container", *of_container(job.container)])
     if demand.card_kind or job.affinity:

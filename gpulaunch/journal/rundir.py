@@ -8,6 +8,7 @@
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
         containers/  of attempts that run in one, while they run
+        mps/gpu-0.1/  what a card's Multi-Process Service says of itself
         byhand/JOB.1/{out,logs,inputs}
         slurm/  on a cluster: see `engines/slurm/rundir.py`
 
@@ -115,6 +116,8 @@ class RunDir(Struct, frozen=True):
     ends = Below("ends")
     containers = Below("containers")
     """What stands for the containers of attempts that run in one."""
+    mps = Below("mps")
+    """What the control daemons of CUDA's Multi-Process Service say, once there was one."""
     inputs = Below("inputs")
     """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
 

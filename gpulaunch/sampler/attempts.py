@@ -29,6 +29,8 @@ class SampledAttempt(Struct, frozen=True):
     seconds after which it is told that it computes nothing; None: never. `work`: what it did on
     each of its cards before the last look, where that is known. `told`: what was told of it.
     `peak`: bytes of its card's memory that were told last, None where nobody wants to know.
+    `beside`: looks in a row at which it computed on its card beside the MPS server whose client it
+    is to be; None where it is to be none, or it is known by now.
     """
 
     attempt: AttemptId
@@ -43,6 +45,7 @@ class SampledAttempt(Struct, frozen=True):
     watch: IdleWatch = _NOT_WATCHED
     told: Literal["", "unjudged", "idle"] = ""
     peak: int | None = None
+    beside: int | None = None
 
     @property
     def gpus(self) -> int | None:
@@ -77,6 +80,7 @@ def sampled(attempt: AttemptId, message: Mapping[str, Any]) -> SampledAttempt:
         container=message.get("container", ""),
         idle=message["idle"],
         peak=0 if message.get("learns") else None,
+        beside=0 if message.get("mps") else None,
     )
 
 

@@ -51,6 +51,7 @@ class DriverSample(Struct, frozen=True):
     """One look. `pids`: by card, the memory of each PID that computes there, where it is told.
     `work`: what the run's cards did since the look before.
 
+    `clients`: by card, which of these do so through MPS; a card is not there where it is not told.
     `silent` says why cards are not in `pids`. `whole`: those that are not the run's were looked at
     as well; only then can be said where a process is not.
     """
@@ -58,6 +59,7 @@ class DriverSample(Struct, frozen=True):
     cards: dict[str, CardSample] = field(default_factory=dict)
     pids: dict[str, dict[int, int | None]] = field(default_factory=dict)
     work: dict[str, CardWork] = field(default_factory=dict)
+    clients: dict[str, frozenset[int]] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     whole: bool = False
 
@@ -143,6 +145,8 @@ class CardSampler:
         self._sick.pop(uuid, None)
         if "pids_C" in answer:
             seen.pids[uuid] = dict([*answer["pids_C"], *answer.get("pids_M", ())])
+            if "pids_M" in answer:
+                seen.clients[uuid] = frozenset(pid for pid, _ in answer["pids_M"])
         else:
             why = answer["errors"].get("pids_C", {}).get("text", "no answer")
             seen.silent[uuid] = f"{self.name(uuid)} does not list its processes: {why}"

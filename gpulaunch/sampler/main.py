@@ -2,10 +2,11 @@
 
     in   [news, ...], each {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null,
           "keeper": [pid, start, spent] or null, "since": 4711.5, "idle": 1800 or null,
-          "container": FILE, "learns": true}
+          "container": FILE, "learns": true, "mps": true}
           or {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
     out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
          {"said": "peaked", "job": "a", "number": 1, "memory": BYTES}
+         {"said": "beside_mps", "job": "a", "number": 1}
          {"said": "idle", "job": "a", "number": 1, "seconds": 1800.2, "memory": 40802189312,
           "text": "..."}
          {"said": "unjudged", "job": "a", "number": 1, "why": "..."}
@@ -14,9 +15,10 @@
 `gpus` is null on pretend cards. `since` is monotonic, the launcher's clock being this one's.
 `idle`: after how many seconds of holding memory and computing nothing that is told. `container`,
 where there is one, names the file that tells its first process. Where an attempt `learns`, what it
-takes of its card's memory is said whenever it is more than before. What has come in counts from the
-next look on. The process ends, with the last of that written down, when the launcher closes its
-end. A look that costs more than its share makes the next one later (`pace`).
+takes of its card's memory is said whenever it is more than before; with `mps`, it is to be a client
+of its card's MPS server. What has come in counts from the next look on. The process ends, with the
+last of that written down, when the launcher closes its end. A look that costs more than its share
+makes the next one later (`pace`).
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ from gpulaunch.sampler.pace import SamplingPace
 from gpulaunch.sampler.pins import Pin, Pins
 from gpulaunch.sampler.tree import ProcessTree, Trees
 from gpulaunch.wording import held_idle
+
+LOOKS_BESIDE_MPS = 3
+"""Looks in a row, until an attempt is taken to compute without its MPS server."""
 
 SAID_AGAIN = 1.01  # times what was last said of an attempt's memory: less is no news
 
@@ -168,10 +173,26 @@ class Sampler:
             yield pin_step(live.attempt, pin.state, pin.why)
         live = replace(live, seen_at=now, pin=pin or live.pin, work=look.work)
         live = self._peaked(live, memory)
+        if live.beside is not None:
+            live = replace(live, beside=self._beside(live, live.beside, tree, seen))
         stopped = bool(look.holders) and look.holders <= tree.stopped
         held = memory if look.holders or memory is None else 0
         work = tuple(look.work.values())
         self._watch(live, IdleSample(look.span, look.gap, held, work, stopped))
+
+    def _beside(
+        self, live: SampledAttempt, before: int, tree: ProcessTree, seen: DriverSample
+    ) -> int | None:
+        """Return for how many looks the attempt computes without MPS; tell the launcher, once."""
+        known = self._pins.known(tree.processes).keys()
+        cards = [uuid for uuid in live.own or () if uuid in seen.clients]
+        if any(known & seen.clients[uuid] for uuid in cards):
+            return None
+        looks = before + any(known & seen.pids[uuid].keys() for uuid in cards)
+        if looks < LOOKS_BESIDE_MPS:
+            return looks
+        self._link.say("beside_mps", job=live.attempt.job, number=live.attempt.number)
+        return None
 
     def _peaked(self, live: SampledAttempt, memory: int | None) -> SampledAttempt:
         """Tell that the attempt takes more memory than was told before, where that is learned."""

@@ -142,6 +142,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span(memories, size, "{} free on the card"),
         _span([demand.memory or None for demand in demands], size, "{} of memory"),
         _span(shares, words.count, "{} share a card"),
+        "through MPS" if all(demand.mps for demand in demands) else "",
         _span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
         _listed("uses", [demand.uses for demand in demands]),
         _listed("needs", [job.needs for job in group]),

@@ -88,7 +88,7 @@ jobs:
   - {name: server, run: x, service: {ready: "tcp:1"}}
   - {name: "strict-{{n}}", run: x, isolation: strict, matrix: {n: [1, 2]}}
   - {name: loop, worker: "m:f"}
-  - {name: many, run: x, uses: [token, token], per_gpu: 4}
+  - {name: many, run: x, uses: [token, token], per_gpu: 4, mps: true}
   - {name: needs, run: x, needs: [server], visible: index, per_gpu: 1}
   - {name: shared, run: x, share: true, visible: index, per_gpu: 1}
 """
@@ -108,9 +108,10 @@ def test_each_entry_that_slurm_cannot_do_is_named_once_with_what_to_do(launcher:
             "7 jobs[2].worker",
             "8 jobs[3].uses",
             "8 jobs[3].per_gpu",
+            "8 jobs[3].mps",
             "10 jobs[5].share",
         ]
-        assert all("leave it out" in said[i] for i in (0, 1, 3, 6))
+        assert all("leave it out" in said[i] for i in (0, 1, 3, 6, 7, 8))
         assert "start the server yourself" in said[2]
         assert "write run:" in said[4]
     assert not (launcher.path / "gpulaunch-runs").exists()

@@ -55,7 +55,8 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 service=Service("tcp:8000") if service else None,
             )
         )
-    return some_with_memory(some_spare(jobs, rng), rng)
+    jobs = some_with_memory(some_spare(jobs, rng), rng)
+    return _some_through_mps(jobs, rng)
 
 
 def some_of_a_kind(jobs: Sequence[Job], rng: random.Random) -> tuple[Job, ...]:
@@ -91,6 +92,20 @@ def some_with_memory(jobs: tuple[Job, ...], rng: random.Random) -> tuple[Job, ..
             chosen[demand] = aside.choice([1, 2, 4, 7, 7, 9]) * GIB
     return tuple(
         replace(job, demand=replace(job.demand, memory=chosen[job.demand])) for job in jobs
+    )
+
+
+def _some_through_mps(jobs: tuple[Job, ...], rng: random.Random) -> tuple[Job, ...]:
+    """The same jobs, some that share a card doing so through MPS; draws nothing from `rng`."""
+    aside = random.Random(str(rng.getstate()[1][9:18]))
+    if aside.random() < 0.8:
+        return jobs
+    chosen = {worker: aside.random() < 0.5 for worker in ("", "fold", "embed")}
+    return tuple(
+        replace(job, demand=replace(job.demand, mps=True))
+        if job.demand.shares_card and chosen[job.demand.worker]
+        else job
+        for job in jobs
     )
 
 

@@ -76,6 +76,11 @@ def test_out_of_memory_on_a_shared_card_goes_alone() -> None:
     assert found == RetryPlacement(Demand(per_gpu=1, gpu_memory=GIB), "alone")
 
 
+def test_out_of_memory_through_mps_goes_alone_without_its_limit() -> None:
+    found = choose_placement("gpu_oom", Demand(per_gpu=4, mps=True), RetryContext((SMALL,)))
+    assert found == RetryPlacement(Demand(per_gpu=1), "alone")
+
+
 def test_out_of_memory_among_equals_is_not_tried_again() -> None:
     assert choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN,))) == "no_larger"
 

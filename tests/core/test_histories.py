@@ -516,6 +516,15 @@ def _share_with_any_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placement, "share_card", broken)
 
 
+def _share_with_and_without_mps(patch: pytest.MonkeyPatch) -> None:
+    together = placement.share_card
+
+    def broken(demands: Sequence[Demand]) -> bool:
+        return together([replace(each, mps=False) for each in demands])
+
+    patch.setattr(placement, "share_card", broken)
+
+
 def _learn_too_little(patch: pytest.MonkeyPatch) -> None:
     learn = sharing._learn
     patch.setattr(sharing, "_learn", lambda state, kind, took: learn(state, kind, took // 2))
@@ -538,6 +547,7 @@ SHARING = [
     _promise_twice_among_those_that_share,
     _share_before_anything_is_known,
     _share_with_any_number,
+    _share_with_and_without_mps,
     _learn_too_little,
     _forget_what_was_learned,
     _overlook_what_takes_more_than_promised,

@@ -177,6 +177,15 @@ def test_sharing_is_among_jobs_that_say_the_same_and_at_most_so_many() -> None:
     assert table.drained(0) == ["launch alone.1 on 0"]
 
 
+def test_jobs_that_share_through_mps_share_with_no_others() -> None:
+    table = Table(1)
+    table.submit(job("a", per_gpu=2, mps=True), job("b", per_gpu=2), job("c", per_gpu=2, mps=True))
+    assert table.granted(0) == ["launch a.1 on 0", "launch c.1 on 0"]
+    assert table.ended("a.1") == []
+    assert table.ended("c.1") == ["drain 0"]
+    assert table.drained(0) == ["launch b.1 on 0"]
+
+
 def test_promised_memory_counts_against_a_shared_card() -> None:
     table = Table(1)
     table.submit(*(job(f"m{n}", per_gpu=3, gpu_memory=30 * GIB) for n in range(3)))

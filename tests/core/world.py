@@ -580,6 +580,10 @@ class World:
             grown = launch.worker is not None and demand.kind is not None
             fits = not weight or weight <= self._free(place) or grown
             assert fits, f"{attempt}: {weight >> 30} GiB promised on {uuid}"
+            through = {one.job.demand.mps for one in (*self._on(uuid), *idle)}
+            assert through <= {demand.mps}, (
+                f"Launch({attempt}) on {uuid}: through MPS beside others"
+            )
         if launch.behind is not None:
             self._launch_behind(side, launch)
         elif launch.worker is not None:

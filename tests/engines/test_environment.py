@@ -14,6 +14,7 @@ from gpulaunch.engines.environment import (
     AttemptPlace,
     EnvironmentMaker,
     MachineLimits,
+    MpsPlace,
     delta,
     threads,
 )
@@ -148,6 +149,34 @@ def test_frameworks_that_take_a_whole_card_are_told_not_to_where_it_is_shared() 
         assert own["TF_FORCE_GPU_ALLOW_GROWTH"] == "false", "what the user set wins"
     for demand in (Demand(), Demand(gpus=0)):
         assert not told.keys() & environment(replace(JOB, demand=demand)).keys()
+
+
+def test_a_client_of_mps_finds_its_daemon_whatever_else_was_set_and_its_limit_unless_it_was() -> (
+    None
+):
+    job = replace(JOB, demand=Demand(per_gpu=2, mps=True))
+    place = replace(PLACE, mps=MpsPlace("/tmp/m/pipe", "/run/mps", limit=3 * 2**30 + 1))
+    base = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+    env = environment(job, place, base, {"CUDA_MPS_LOG_DIRECTORY": None})
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/m/pipe"
+    assert env["CUDA_MPS_LOG_DIRECTORY"] == "/run/mps"
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3073M"
+    mine = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
+    assert environment(job, place, mine).items() >= mine.items()
+    assert environment(job, place, own=mine).items() >= mine.items()
+    without = environment(job, replace(PLACE, mps=MpsPlace("/tmp/m/pipe", "/run/mps")))
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in without
+    assert environment(base=base)["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+
+
+def test_attempts_of_one_kind_find_their_own_daemons() -> None:
+    """What a kind shares is remembered."""
+    job = replace(JOB, demand=Demand(per_gpu=2, mps=True))
+    maker = EnvironmentMaker(MACHINE, {})
+    for pipes in ("/tmp/a", "/tmp/b"):
+        made = maker.delta(job, replace(PLACE, mps=MpsPlace(pipes, "/logs")), {})
+        assert made.set["CUDA_MPS_PIPE_DIRECTORY"] == pipes
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in maker.delta(job, PLACE, {}).set
 
 
 def test_caches_are_apart_per_card() -> None:

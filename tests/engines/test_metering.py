@@ -21,7 +21,7 @@ import pytest
 
 from gpulaunch.core.events import Event, HeldIdle, Launch, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu, Job, Service
-from gpulaunch.engines.local.metering import Metering
+from gpulaunch.engines.local.metering import BESIDE_MPS, Metering
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import MetricsReader, open_metrics
@@ -63,10 +63,12 @@ class Bench:
         self.loop.call_after("test", seconds, lambda: None)
         self.loop.turn()
 
-    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], **job: Any) -> None:
+    def begin(
+        self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], mps: bool = False, **job: Any
+    ) -> None:
         keeper = psutil.Process(pid).ppid()
         launch = Launch(attempt, Job(attempt.job, "", **job), tuple(gpus))
-        self.metering.begin(launch, ProgramStarted(str(attempt), pid, keeper))
+        self.metering.begin(launch, ProgramStarted(str(attempt), pid, keeper), mps=mps)
 
     def until_pid(self, other_than: int | None = None) -> int:
         def there() -> int | None:
@@ -267,6 +269,22 @@ def test_a_job_on_a_card_that_is_not_its_own_is_posted_once(
     while time.monotonic() < end:
         bench.turn()
     assert len(bench.events) == 1
+
+
+def test_a_job_that_computes_beside_its_mps_server_is_told_of_and_a_client_is_not(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    client, stray = launched(slots[0]), launched(slots[1])
+    fake.process(0, client, GIB)
+    fake.process(0, client, GIB, kind="M")
+    bench.begin(A, client, bench.gpus[:1], mps=True)
+    bench.begin(B, stray, bench.gpus[:1], mps=True)
+    bench.until_use(A)
+    bench.until_use(B)
+    assert not bench.warned
+    fake.process(0, stray, GIB)
+    wait_until(lambda: bench.turn() or bench.warned)
+    assert bench.warned == [BESIDE_MPS]
 
 
 def test_a_card_outside_of_the_run_is_not_its_own_either(

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted
-from gpulaunch.text import size
+from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted, SharedFate
+from gpulaunch.text import listing, size
 
 
 class FailureClass(Struct, frozen=True):
@@ -54,7 +54,7 @@ def advice(hints: Advice) -> str:
     return " ".join(filter(None, map(_words, hints)))
 
 
-def _words(hint: Hint | DisksFull | MemoryUse | Quoted) -> str:
+def _words(hint: Hint | DisksFull | MemoryUse | SharedFate | Quoted) -> str:
     match hint:
         case Quoted(text):
             return text
@@ -64,6 +64,9 @@ def _words(hint: Hint | DisksFull | MemoryUse | Quoted) -> str:
             return f"Full: {', '.join(paths)}."
         case MemoryUse():
             return _memory(hint)
+        case SharedFate(jobs):
+            shown = listing(jobs)
+            return f"It ran through MPS beside {shown}: a fatal fault of one of them ends them all."
     never: NoReturn = hint
     raise AssertionError(never)
 

@@ -59,6 +59,15 @@ _BUSY = (
     r"CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
     r"|cudaErrorDevices?Unavailable|exclusive-thread device already in use"
 )
+_MPS = (  # what cudaGetErrorString says of 805 to 810, and the names of these errors
+    r"MPS client failed to connect to the MPS (?:control daemon|server)"
+    r"|the remote procedural call between the MPS server and the MPS client failed"
+    r"|MPS server is not ready to accept new MPS client requests"
+    r"|resources required to create MPS client have been exhausted"
+    r"|resources required to support device connections have been exhausted"
+    r"|the MPS client has been terminated by the server"
+    r"|CUDA_ERROR_MPS_[A-Z_]{4,30}|cudaErrorMps[A-Z]\w{4,30}"
+)
 _NONE_SEEN = (
     r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE"
     r"|cudaErrorNoDevice|Found no NVIDIA driver on your system"
@@ -157,6 +166,7 @@ RAISED: tuple[Text, ...] = (
     # The card, the driver, the build.
     _raised("gpu_lost", _LOST),
     _raised("gpu_busy", _BUSY),
+    _raised("mps", _MPS),
     _raised("driver", _DRIVER),
     _raised("no_gpu_seen", _NONE_SEEN),
     _raised("no_gpu_seen", r"Torch not compiled with CUDA enabled", r"AssertionError|RuntimeError"),

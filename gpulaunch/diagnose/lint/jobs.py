@@ -81,7 +81,7 @@ def _named_by_uuid(job: Job, by_uuid: Collection[str]) -> bool:
     if job.container is not None:  # the others show the job's cards alone, without a mask
         engine, image = job.container.engine, job.container.image
         return engine in ("apptainer", "singularity") or (not engine and image.endswith(".sif"))
-    return job.visible == "uuid" or job.isolation in by_uuid
+    return job.visible == "uuid" or job.demand.mps or job.isolation in by_uuid
 
 
 def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellScan:

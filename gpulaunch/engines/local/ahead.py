@@ -164,7 +164,12 @@ def _same(one: Launch, other: Launch) -> bool:
 
 
 def _can_be_prepared(job: Job) -> bool:
-    """Tell whether the job's command follows from the job, its cards and its ports alone."""
+    """Tell whether the job's command follows from the job, its cards and its ports alone.
+
+    That of a job with `mps` names its card's daemon, which may be another one by then.
+    """
     files = (job.env_file, job.python, job.fasta, job.batch, job.container)
     helpers = (job.service, job.worker, job.preload)
-    return job.isolation != "strict" and not any((*files, *helpers, *job.needs))
+    if job.isolation == "strict" or job.demand.mps:
+        return False
+    return not any((*files, *helpers, *job.needs))

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace as changed
-from itertools import count
+from itertools import chain, count
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptStarted, AttemptWarned
-from gpulaunch.core.model import AttemptId, End, Interrupted, Lost, NotStarted, Outcome
+from gpulaunch.core.model import AttemptId, End, Failure, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.placement import sharers
 from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
@@ -38,6 +38,7 @@ from gpulaunch.engines.local.ahead import PreparedAhead, PreparedAttempt
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
+from gpulaunch.engines.local.mps import MpsFailedError, MpsServices, MpsStartingError
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.local.post_in_order import PostInOrder
 from gpulaunch.engines.local.postponed import PostponedLaunches
@@ -121,6 +122,7 @@ class LocalAttempts:
         self._metering = metering
         self._postponed = PostponedLaunches(context, self.launch)
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
+        self.mps = MpsServices(context, self.pairs, lambda: self._postponed.resume("mps"))
         self._ports = PortPool()
         self.ahead = PreparedAhead(
             self.pairs, self._ports, slots, self._prepared, context.loop.when_idle
@@ -153,6 +155,11 @@ class LocalAttempts:
         except LeaseAwayError:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "lease")
+        except MpsStartingError:
+            self._end_out(launch.attempt)
+            self._postponed.wait_for(launch, "mps")
+        except MpsFailedError as error:
+            self._refuse(launch, NotStarted(str(error)), error.failure)
         except WorkerOverError:
             self._refuse(launch, Interrupted(Because("worker_ended")))
         except LeaseLostError:
@@ -167,14 +174,18 @@ class LocalAttempts:
         except GpulaunchError as error:
             self._refuse(launch, NotStarted(str(error)))
 
-    def _refuse(self, launch: Launch, outcome: Outcome) -> None:
+    def _refuse(self, launch: Launch, outcome: Outcome, why: Failure | None = None) -> None:
         """Post the end of an attempt that never began. Its worker, if it has one, waits on."""
         kept = launch.worker in self._workers
-        self._in_order.post(Ended(launch.attempt, End(outcome), kept=kept))
+        self._in_order.post(Ended(launch.attempt, End(outcome, why), kept=kept))
+        if launch.job.demand.mps:
+            self.mps.forget(launch.attempt)
+            self._review_mps()
 
     def give_back(self, gpu: str) -> None:
         """Close the idle pairs that hold the lease of a card which is about to be given back."""
         self.ahead.drop_on(gpu)
+        self.mps.end_on(gpu)
         self.pairs.give_back(gpu)
 
     def cards_settled(self) -> None:
@@ -188,6 +199,8 @@ class LocalAttempts:
         worker = self._workers.get(launch.worker)
         if launch.behind and not worker:
             raise WorkerOverError
+        if launch.job.demand.mps and not worker:
+            self.mps.require(launch)
         ready = self.ahead.take(launch)
         running = self._begin_ready(launch, ready) if ready else self._begin_anew(launch, worker)
         self._diagnosis.begin(launch.attempt)
@@ -277,6 +290,7 @@ class LocalAttempts:
         beside, near = sharers(job.demand, launch.promised, launch.gpus), None
         if self._placement.gpus:
             near = self._placement.near(job, launch.gpus, slot, beside)
+        mps = self.mps.place(launch) if job.demand.mps else None
         return AttemptPlace(
             run=self._context.run_id,
             run_dir=str(self._context.run.path),
@@ -284,7 +298,8 @@ class LocalAttempts:
             out=self._context.run.out_dir(attempt),
             keep=self._context.run.keep_dir(attempt.job),
             gpus=launch.gpus,
-            style="uuid" if self._context.force_uuid else job.visible,
+            # To a client of MPS, a card has the number that it has among its daemon's.
+            style="uuid" if self._context.force_uuid or mps else job.visible,
             scope=scope(self._context.run_id, attempt),
             master_port=ports[0].port,
             port=ports[1].port if len(ports) > 1 else None,
@@ -292,6 +307,7 @@ class LocalAttempts:
             step=launch.step.number if launch.step is not None else None,
             sharers=beside,
             near=near,
+            mps=mps,
         )
 
     def stop(self, stop: StopAttempt) -> None:
@@ -322,6 +338,7 @@ class LocalAttempts:
         self._postponed.clear()
         self.ahead.drop()
         self.pairs.close()
+        self.mps.close()
         self._workers.close()
         for running in self._running.values():
             self._services.end(running.attempt)
@@ -352,6 +369,7 @@ class LocalAttempts:
                     self._unbegun(pair, attempt)
                 case client.WorkerReaped():
                     self._workers.reaped(pair)
+                    self._review_mps()
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
                         None,
@@ -365,6 +383,12 @@ class LocalAttempts:
                 case client.Gone():
                     self._pair_gone(pair)
 
+    def _review_mps(self) -> None:
+        """End the MPS daemons of cards on which no attempt and no worker is any more."""
+        if self.mps:
+            running = (_leases(running.launch) for running in self._running.values())
+            self.mps.review(frozenset(chain(self._workers.leases(), *running)))
+
     def _on(self, pair: Pair) -> _Running:
         return self._on_pair[pair][0]
 
@@ -373,7 +397,8 @@ class LocalAttempts:
         self._in_order.post(AttemptStarted(launch.attempt, started.pid))
         goes_on = launch.worker is not None
         container = self._container(running)
-        self._metering.begin(launch, started, goes_on, container)
+        mps = running.place.mps is not None
+        self._metering.begin(launch, started, goes_on, container, mps)
         if launch.job.service:
             values = {"port": str(running.place.port or "")}
             self._services.begin(launch.attempt, render(launch.job.service.ready, values))
@@ -388,6 +413,8 @@ class LocalAttempts:
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
         memory = self._limits.used(launch) if launch.job.demand.memory else None
+        mps, post = running.place.mps, self._in_order.post
+        tell = post if mps is None else self.mps.telling(launch, mps, post)
         self._over(running, report.kept, report.cpu)
         follower = next(iter(self._all_on(running.pair)), None)
         if report.kept and follower:
@@ -415,7 +442,7 @@ class LocalAttempts:
             return
         free = {} if report.kept else self._cards.memory_back(_leases(launch))
         ended = Ended(launch.attempt, report.end, report.kept, free)
-        self._diagnosis.diagnose(ended, launch.job, launch.gpus, self._in_order.post, memory)
+        self._diagnosis.diagnose(ended, launch.job, launch.gpus, tell, memory)
 
     def _unbegun(self, pair: Pair, attempt: str) -> None:
         """Post the end of an attempt that was behind another; keep the pair where that is over."""
@@ -486,6 +513,9 @@ class LocalAttempts:
         if not self._on_pair[running.pair]:
             del self._on_pair[running.pair]
         self._services.end(attempt)
+        if running.place.mps is not None:
+            self.mps.left(attempt, running.place.mps)
+            self._context.loop.later(self._review_mps)  # the next attempt may be there by then
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))
             if running.launch.job.demand.memory:

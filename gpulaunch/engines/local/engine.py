@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import (
     Acquire,
+    Drain,
     Ended,
     EndWorker,
     Event,
     Instruction,
     Launch,
     PullImage,
+    Release,
     StopAttempt,
     TakeBack,
 )
@@ -64,6 +66,9 @@ class Local(LeaseUser):
         )
         # Before the first launch: later some of these names would be this supervisor's own pairs.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
+        self._to_drain: set[str] = set()
+        if pool.gpus and not pool.simulated:  # a server that lives on keeps its card, and the lease
+            self._attempts.mps.clear_left()
         self._adopted: list[AttemptId] = []
         self._unrecorded: set[AttemptId] = set()
         self._keepers: dict[str, Waiter] = {}
@@ -82,10 +87,21 @@ class Local(LeaseUser):
                 self._attempts.end_worker(instruction)
             case PullImage():
                 self._images.pull(instruction)
+            case Drain(gpu):  # what an MPS server has of the memory comes back once it is gone
+                self._to_drain.add(gpu)
+                self._attempts.mps.when_gone(gpu, partial(self._drain, instruction))
+            case Release(gpu):
+                self._to_drain.discard(gpu)
+                self._cards.carry_out(instruction)
             case _:
                 self._cards.carry_out(instruction)
         if isinstance(instruction, Acquire):
             self._health.begin()
+
+    def _drain(self, instruction: Drain) -> None:
+        if instruction.gpu in self._to_drain:
+            self._to_drain.discard(instruction.gpu)
+            self._cards.carry_out(instruction)
 
     def foresee(self, launches: Sequence[Launch]) -> None:
         """Prepare these launches while nothing else is to be done."""

@@ -48,13 +48,20 @@ LAST_WORDS = 2.0
 _MISPLACED, _IDLE = (Hint("wrong_gpu"),), (Hint("gpu_idle"),)
 
 
+BESIDE_MPS = (
+    "never connected to MPS: it computes beside the card's MPS server, in turns with it; does it"
+    " change CUDA_MPS_PIPE_DIRECTORY, or run in a container or namespace of its own? (said once)"
+)
+"""The warning of the first attempt that does without the server whose client it is to be."""
+
+
 class _Begun(Struct, frozen=True):
     """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards.
 
     `container`: the file that tells the first process of its container, which may be no descendant
     of its keeper; empty for none. `idle`: the seconds after which the sampler says that it computes
     nothing, None: never; `ends`: it is its job's `gpu_idle`. `learns`: what it takes of its card's
-    memory is to be told.
+    memory is to be told. `mps`: it is to be a client of an MPS server.
     """
 
     attempt: AttemptId
@@ -66,6 +73,7 @@ class _Begun(Struct, frozen=True):
     idle: float | None = None
     ends: bool = False
     learns: bool = False
+    mps: bool = False
 
     def message(self, do: str, **more: object) -> dict[str, object]:
         return {
@@ -78,6 +86,7 @@ class _Begun(Struct, frozen=True):
             "idle": self.idle,
             **({"container": self.container} if self.container else {}),
             **({"learns": True} if self.learns else {}),
+            **({"mps": True} if self.mps else {}),
             **more,
         }
 
@@ -95,6 +104,7 @@ class Metering:
         self._wanted = False
         self._warned = False
         self._unjudged = False
+        self._told_of_mps = False
         self._live: dict[AttemptId, _Begun] = {}
         self._untold: dict[AttemptId, _Begun] = {}
         self._ends: deque[dict[str, object]] = deque(maxlen=MAX_ENDS_KEPT)
@@ -113,13 +123,19 @@ class Metering:
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self, launch: Launch, started: ProgramStarted, goes_on: bool = False, container: str = ""
+        self,
+        launch: Launch,
+        started: ProgramStarted,
+        goes_on: bool = False,
+        container: str = "",
+        mps: bool = False,
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
         `goes_on`: the process is a worker's, which has just got another item. `container`: the file
-        that tells the first process of its container, if it runs in one. Where the job's memory is
-        learned, MemoryPeaked is posted whenever it is seen to take more than before.
+        that tells the first process of its container, if it runs in one. `mps`: it is to be a
+        client of its card's MPS server. Where the job's memory is learned, MemoryPeaked is posted
+        whenever it is seen to take more than before.
         """
         attempt, gpus, limit = launch.attempt, launch.gpus, launch.job.gpu_idle
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
@@ -136,6 +152,7 @@ class Metering:
             idle=NOTED_AFTER if limit is None and launch.job.service is None else limit,
             ends=limit is not None,
             learns=launch.job.demand.kind is not None,
+            mps=mps,
         )
         self._live[attempt] = self._untold[attempt] = begun
         if not self._wanted:
@@ -220,6 +237,11 @@ class Metering:
         attempt = AttemptId(message["job"], message["number"])
         if message["said"] == "peaked":
             self._context.post(MemoryPeaked(attempt, message["memory"]))
+            return
+        if message["said"] == "beside_mps":
+            if not self._told_of_mps:
+                self._told_of_mps = True
+                self._context.warn(attempt.job, BESIDE_MPS)
             return
         begun = self._live.get(attempt)
         if begun is None:

@@ -22,16 +22,20 @@ ROUNDS = 50
 
 def end_stragglers(context: RunContext, attempt: AttemptId) -> None:
     """Kill the attempt's processes, which live on where all keepers were killed at once; warn."""
-    if count := kill_stragglers(context.run_id, attempt):
+    markers = {
+        f"GPULAUNCH_RUN_ID={context.run_id}".encode(),
+        b"GPULAUNCH_JOB=" + os.fsencode(attempt.job),
+        b"GPULAUNCH_ATTEMPT=%d" % attempt.number,
+    }
+    if count := kill_marked(markers):
         context.warn(attempt.job, f"{count} processes had outlived their keepers: killed")
 
 
-def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:
-    """Kill all processes of this run, or attempt; wait for their end and return how many."""
-    markers = {f"GPULAUNCH_RUN_ID={run_id}".encode()}
-    if attempt is not None:
-        markers.add(b"GPULAUNCH_JOB=" + os.fsencode(attempt.job))
-        markers.add(b"GPULAUNCH_ATTEMPT=%d" % attempt.number)
+def kill_marked(markers: set[bytes]) -> int:
+    """Kill all processes with these variables; wait for their end and return how many.
+
+    `markers`: each as `NAME=value`.
+    """
     count = 0
     # Repeated until none is found: a process may fork just before it is killed.
     for _ in range(ROUNDS):

@@ -5,6 +5,8 @@ The ports stay reserved: the worker's libraries may have opened them for good.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from gpulaunch.core.events import EndWorker, WorkerEnded
@@ -39,6 +41,11 @@ class WaitingWorkers:
 
     def get(self, worker: AttemptId | None) -> WaitingWorker | None:
         return self._workers.get(worker) if worker else None
+
+    def leases(self) -> Iterator[str]:
+        """Yield the cards that workers wait on, by UUID."""
+        for waiting in self._workers.values():
+            yield from waiting.leases
 
     def put(self, worker: AttemptId, waiting: WaitingWorker) -> None:
         self._workers[worker] = waiting
