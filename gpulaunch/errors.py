@@ -114,6 +114,16 @@ class NothingChangedError(JobFileError):
         self.args = ("\n".join((*self.mistakes, "nothing was changed: the run goes on as it was")),)
 
 
+class ConfigurationError(UsageError):
+    """A configuration file is wrong; nothing was started. `found` are the mistakes of both."""
+
+    what = "the configuration"
+
+    def __init__(self, found: Sequence[Mistake]) -> None:
+        self.found = tuple(found)
+        super().__init__("\n".join(mistake.text for mistake in found))
+
+
 class NoCardsError(GpulaunchError):
     """The pool can never give the cards, or `--wait` ran out; nothing was started."""
 

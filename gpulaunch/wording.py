@@ -347,8 +347,18 @@ def _waiting(reason: r.WaitReason) -> str:
                 f"waits for {cards(count)}: the run may take {limit} at once,"
                 f" {taken} are taken or queued for"
             )
+        case r.NeedsAllowance(count, limit, here, source):
+            return _needs_allowance(count, limit, here, source)
         case r.NeedsCards():
             return _needs_cards(reason)
+
+
+def _needs_allowance(wanted: int, limit: int, here: int, source: str) -> str:
+    beside = "all of them in other launchers" if not here else f"{here} of them in this run"
+    return (
+        f"waits for {cards(wanted)}: your launchers may hold {limit} at once ({source}), and hold"
+        f" them, {beside}"
+    )
 
 
 def _needs_cards(reason: r.NeedsCards) -> str:

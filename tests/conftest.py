@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.config.files import current
+from gpulaunch.config.model import NOTHING
 from gpulaunch.process import native
 from tests.cli.launcher import Launcher
 from tests.durations import Durations, recorded
@@ -31,6 +33,8 @@ with suppress(ImportError):  # tests/torch runs in an example's environment too,
 
 def pytest_configure(config: pytest.Config) -> None:
     """A plain `pytest` runs what a change needs; files and directories that are named run whole."""
+    if current() is not NOTHING:
+        pytest.exit("a configuration file would change what is tested: set XDG_CONFIG_HOME", 2)
     config.pluginmanager.register(Durations())
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if not named and not config.option.markexpr:

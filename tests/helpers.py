@@ -83,6 +83,25 @@ def descriptors_left(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+CLONE_NEWNET = 0x40000000
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """This process has a network namespace of its own: abstract names there are nobody else's."""
+    if os.geteuid():
+        pytest.skip("a network namespace is root's to make")
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.unshare(CLONE_NEWNET):
+            pytest.skip(f"no network namespace here: {os.strerror(ctypes.get_errno())}")
+        yield
+    finally:
+        assert libc.setns(before, CLONE_NEWNET) == 0
+        os.close(before)
+
+
 def cannot_be_listed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """Have directories whose path ends so fail, as on a file server that has forgotten them."""
     real = os.scandir

@@ -56,7 +56,7 @@ from gpulaunch.jobfile import Plan, load
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, typed, working_directory
 from gpulaunch.journal.liveness import state_of
-from gpulaunch.journal.rundir import RUNS, RunDir
+from gpulaunch.journal.rundir import RunDir, home_of_runs
 from gpulaunch.text import clip, listing
 
 MAX_JOBS_NAMED = 10
@@ -290,7 +290,7 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
         if run is None or not os.path.isfile(run):
             raise
         plan = load(Path(run), environ=os.environ)
-        return Source(plan, RunDir(working_directory() / RUNS), options)
+        return Source(plan, RunDir(home_of_runs(working_directory())), options)
     manifest = found.read_manifest()
     if manifest.engine != LOCAL:
         raise UsageError(

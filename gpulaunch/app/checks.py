@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gpulaunch.app.contained import uncontainable
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
+from gpulaunch.app.telling import mistake_in, targets_of
 from gpulaunch.core.expected import expect, expect_memory
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
@@ -132,7 +133,7 @@ def all_told(*steps: Callable[[], Any]) -> list[Any]:
 
 def looking_at(plan: Plan) -> Looking:
     """Start to check the plan's notifications; `warn_of_telling` takes the result."""
-    return Looking(plan.notify, os.environ, plan.base)
+    return Looking(targets_of(plan), os.environ, plan.base, kept=bool(plan.notify))
 
 
 def warn_of_telling(plan: Plan, looking: Looking, observer: Observer) -> None:
@@ -141,8 +142,7 @@ def warn_of_telling(plan: Plan, looking: Looking, observer: Observer) -> None:
     Shows no line of the file: an address may be on it.
     """
     concerns = [
-        (one.wrong, plan.mistake((*one.target.path, one.key), one.text))
-        for one in looking.concerns()
+        (one.wrong, mistake_in(plan, one.target, one.key, one.text)) for one in looking.concerns()
     ]
     if mistakes := [mistake for wrong, mistake in concerns if wrong]:
         raise JobFileError(mistakes)
@@ -169,7 +169,7 @@ def misfits(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
     if pool.queueing:
         return scheduler_support.unfit(plan, jobs, pool.limit)
     asked = replace(plan, jobs=tuple(jobs))
-    if found := asked.unplaceable(pool.gpus, pool.size, pool.memory):
+    if found := asked.unplaceable(pool.gpus, pool.size, pool.memory, pool.capped):
         return found
     if found := _unwarned(plan, jobs):
         return found

@@ -248,8 +248,8 @@ class RunList(Struct):
         if self.pool.queueing:
             why = scheduler_support.why_not(job, self.pool.limit, self.limits)
             return "; ".join(f"{field}: {reason}" for field, reason in why)
-        pool = self.pool
-        return "; ".join(why_never(job, pool.gpus, pool.size, self.limits, pool.memory))
+        pool, limits = self.pool, self.limits
+        return "; ".join(why_never(job, pool.gpus, pool.size, limits, pool.memory, pool.capped))
 
 
 def _as_given(job: Job, group: int, seat: str) -> Job:

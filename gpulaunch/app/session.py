@@ -27,6 +27,7 @@ from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Listener, Supervisor
+from gpulaunch.app.telling import targets_of
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
@@ -45,10 +46,10 @@ from gpulaunch.jobfile import Plan
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
-from gpulaunch.journal.finding import typed
+from gpulaunch.journal.finding import is_filed, typed
 from gpulaunch.journal.joblog import JobLog, command_line, what_runs
 from gpulaunch.journal.recorder import Recorder
-from gpulaunch.journal.rundir import RUNS, RunDir
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.trace import TracedRun, TraceStart
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
@@ -198,7 +199,7 @@ def _what_now(session: Session, journal: Journal) -> str:
 def _start_again(session: Session, filed: Filed) -> str:
     """Return the command line that starts such a run afresh, in its own directory if possible."""
     command = f"gpulaunch run {shlex.quote(typed(filed.file))}{session.options.words()}"
-    if session.run.path.parent.name == RUNS or os.path.lexists(session.run.events):
+    if is_filed(session.run) or os.path.lexists(session.run.events):
         return command
     return f"{command} --run-dir {shlex.quote(typed(session.run.path))}"
 
@@ -237,7 +238,7 @@ def supervise(
         within = None if hours is None else WithinHours(hours, loop, now)
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, within)
         supervisor.listeners.append(_preparing(report, loop))
-        if session.plan.notify:
+        if targets_of(session.plan):
             supervisor.listeners.append(teller.see)
         if threading.current_thread() is threading.main_thread():
             heard = _signals(session.options.detached)
@@ -318,7 +319,7 @@ def _run(
     choices = session.options.choices
     breaker = BREAKER if choices.breaker is None else choices.breaker
     pool = session.pool
-    on_cards = OnCards(pool.limit, pool.machine.cpus, pool.memory)
+    on_cards = OnCards(pool.most, pool.machine.cpus, pool.memory)
     config = RunConfig(
         InEngineQueue(QUEUE, pool.limit, ahead=True) if pool.queueing else on_cards,
         session.plan.limits,
@@ -357,7 +358,7 @@ def _command(run: Run, name: str) -> str:
 
 def _teller(session: Session, ledger: Ledger, loop: Loop, note: Callable[[str], None]) -> Notifier:
     return Notifier(
-        session.plan.notify,
+        targets_of(session.plan),
         ledger,
         loop,
         directory=session.run.path,

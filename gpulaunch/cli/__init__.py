@@ -41,6 +41,7 @@ COMMANDS = {
     "ps": ("machine:ps", "List the runs alive on this machine."),
     "gpus": ("machine:gpus", "Show the cards, who uses them and who leases them."),
     "check": ("check:check", "Validate a job file and print its plan."),
+    "config": ("config:config", "Print what the configuration says, and where."),
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
     "init": ("init:command", "Write a starter job file, or translate a shell script."),
     "export": ("export:command", "Write a job list for HyperQueue, Slurm or a shell."),
@@ -97,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _called(list(argv), asked)
     except GpulaunchError as error:
-        return complain(str(error), error.status, asked.json, getattr(error, "found", ()))
+        found, what = getattr(error, "found", ()), getattr(error, "what", "the job file")
+        return complain(str(error), error.status, asked.json, found, what)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE

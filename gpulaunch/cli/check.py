@@ -32,6 +32,7 @@ from gpulaunch.jobfile import load
 from gpulaunch.jobfile import schema as json_schema
 from gpulaunch.jobfile.schema import explained
 from gpulaunch.journal.choices import Choices
+from gpulaunch.text import several
 
 
 @click.command("check")
@@ -79,6 +80,13 @@ def check(
         for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    for line in pool.settings:
+        say(line)
+    if pool.allowance is not None:
+        say(
+            f"your launchers may hold {several(pool.allowance.limit, 'card')} at once: "
+            f"{pool.allowance.source}"
+        )
     for line in near_cards.notes(plan.jobs, pool) if local and here else ():
         say(line)
     for line in (*chosen_engines(plan.jobs, cluster=not local), *notes(plan.jobs, jobs)):
@@ -93,7 +101,8 @@ def check(
 
 @click.command("schema")
 @click.argument("field", required=False)
-def schema(field: str | None) -> None:
+@click.option("--config", "of_config", is_flag=True, help="Of the configuration, not the job file.")
+def schema(field: str | None, of_config: bool) -> None:
     """Print the job file's JSON Schema, so that editors complete and check it.
 
     With FIELD: what that field means, in words, with an example.
@@ -101,8 +110,16 @@ def schema(field: str | None) -> None:
     \b
     gpulaunch schema > jobs.schema.json
     gpulaunch schema retries
+    gpulaunch schema --config limits
     """
-    if field is None:
+    if of_config:
+        from gpulaunch.config import schema as config
+
+        if field is None:
+            print_json(config.schema())
+        else:
+            click.echo(config.explained(field), nl=False)
+    elif field is None:
         print_json(json_schema())
     else:
         click.echo(explained(field), nl=False)

@@ -1,8 +1,8 @@
 """Reports a command's failure: in words on standard error, and as JSON if asked for.
 
 With `--json`, standard output gets one line about the failure and nothing else:
-{"error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file has file, line,
-column, field and message; other failures have no mistakes.
+{"error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file, or of the
+configuration, has file, line, column, field and message; other failures have no mistakes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from gpulaunch.text import several
 _ENDS = frozenset({"--", ":::"})
 
 
-def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mistake] = ()) -> int:
-    """Print why a command failed; return its exit status."""
+def complain(
+    text: str,
+    status: int,
+    as_json: bool = False,
+    found: Sequence[Mistake] = (),
+    what: str = "the job file",
+) -> int:
+    """Print why a command failed; return its exit status. `what` the mistakes are in."""
     from gpulaunch.digest.words import visible_lines
 
     lines = visible_lines(text).split("\n")
@@ -28,7 +34,7 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
     for line in lines:
         click.echo(f"gpulaunch: {line}" if named and not line.startswith(" ") else line, err=True)
     if as_json:
-        count = f"{several(len(found), 'mistake')} in the job file"
+        count = f"{several(len(found), 'mistake')} in {what}"
         error = count if found else text
         told = {"error": error, "status": status, "mistakes": [one.plain() for one in found]}
         click.echo(json.dumps(told, ensure_ascii=False))

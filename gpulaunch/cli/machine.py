@@ -33,6 +33,8 @@ def gpus(as_json: bool) -> None:
     \b
     gpulaunch gpus
     """
+    from gpulaunch.config.files import current
+    from gpulaunch.engines.configured import configured, free_below_of
     from gpulaunch.gpus.discover import ProbeClient, find
     from gpulaunch.gpus.inventory import inventory
     from gpulaunch.gpus.lease import scope_of
@@ -45,7 +47,17 @@ def gpus(as_json: bool) -> None:
         except UsageError as error:  # the mask may mean two cards: a run would refuse it
             ours = None
             say(str(error))
-        rows = inventory(machine, client, scope_of(os.environ), ours)
+        config = current()
+        said = configured(config, machine.gpus)
+        rows = inventory(
+            machine,
+            client,
+            scope_of(os.environ),
+            ours,
+            said.never,
+            said.last,
+            free_below_of(config),
+        )
     for fault in machine.faults:
         say(str(fault))
     if as_json:
@@ -101,27 +113,31 @@ def _run_of(info: RunInfo) -> RunRow:
 @click.command("doctor")
 @as_json
 def doctor(as_json: bool) -> int:
-    """Say what is wrong with this machine: driver, permissions, card order, leases, isolation.
+    """Say what is wrong with this machine: driver, permissions, card order, leases, configuration.
 
     Where Slurm's programs are, also whether they answer. Exits 1 where it finds an error.
 
     \b
     gpulaunch doctor
     """
-    from gpulaunch.app import logout
+    from gpulaunch.app import configured, logout
+    from gpulaunch.config.files import current
+    from gpulaunch.config.paths import LEASE_DIR, lease_dir
     from gpulaunch.engines import keepers, strict
     from gpulaunch.engines.local import containers, memory_limits, mps_dirs
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
+    locks, _ = lease_dir(current(), os.environ)
     findings = examine(
-        os.environ,
+        os.environ if locks is None else {**os.environ, LEASE_DIR: locks},
         isolation=strict.finding,
         cluster=health.finding,
         keepers=keepers.finding,
         logout=logout.finding,
         left=(containers.finding, mps_dirs.finding),
         memory=memory_limits.finding,
+        configuration=configured.findings,
     )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]

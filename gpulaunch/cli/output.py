@@ -100,18 +100,20 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 
 def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
+    from gpulaunch.app.telling import targets_of
     from gpulaunch.digest.plan import plan_json
     from gpulaunch.notify.preflight import describe
     from gpulaunch.views.plain import LinePrinter
     from gpulaunch.views.plan import print_plan
 
     plan, pool, jobs = preview.plan, preview.pool, preview.jobs
+    told = targets_of(plan)
     if as_json:
         parts = (plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
-        print_json(plan_json(*parts, [describe(one) for one in plan.notify], preview.found))
+        print_json(plan_json(*parts, [describe(one) for one in told], preview.found))
     else:
         printer = LinePrinter(sys.stdout, os.environ)
         print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine, pool.gpus)
-        if plan.notify:
-            printer.print([(), *((f"tells {describe(target)}",) for target in plan.notify)])
+        if told:
+            printer.print([(), *((f"tells {describe(target)}",) for target in told)])
         printer.flush()

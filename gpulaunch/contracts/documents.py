@@ -332,7 +332,8 @@ class MachineCard(TypedDict):
     linked: Annotated[list[int], "the indices of the cards that NVLink joins it with"]
     state: Annotated[str | None, "what keeps a launcher off though nobody holds it, in words"]
     option: Annotated[str | None, "the option with which a launcher takes it all the same"]
-    outside: Annotated[str, "the inherited mask that leaves it out; empty: it is in"]
+    outside: Annotated[str, "the mask, or the configuration, that leaves it out; empty: it is in"]
+    last: Annotated[str, "what in the configuration has it used last; empty: nothing"]
 
 
 class CardsDocument(TypedDict):
@@ -383,11 +384,42 @@ class DoctorDocument(TypedDict):
     findings: Annotated[list[MachineFinding], "those about the driver first"]
 
 
+# ── config ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class ConfigSetting(TypedDict):
+    """A setting that is in force."""
+
+    key: Annotated[str, "its key, dotted: gpus.never, slurm.partition"]
+    value: Annotated[str, "its value, in words"]
+    source: Annotated[str, "FILE:LINE, a variable of the environment, or default"]
+
+
+class ConfigMistake(TypedDict):
+    """A mistake of a configuration file."""
+
+    file: Annotated[str, "the file"]
+    line: Annotated[int | None, "from 1; null: it has no place"]
+    column: Annotated[int | None, "from 1; null: it has no place"]
+    field: Annotated[str, "the key, as gpus.never[0]; empty: the file itself"]
+    message: Annotated[str, "what is wrong, and what was expected"]
+
+
+class ConfigDocument(TypedDict):
+    """What `config --json` prints."""
+
+    schema: Version
+    files: Annotated[list[str], "the configuration files that are there"]
+    settings: Annotated[list[ConfigSetting], "every setting, those of several values repeatedly"]
+    mistakes: Annotated[list[ConfigMistake], "what is wrong in the files"]
+
+
 DOCUMENTS: Final[Mapping[str, type]] = {
     "status": StatusDocument,
     "check": PlanDocument,
     "gpus": CardsDocument,
     "ps": RunsDocument,
     "doctor": DoctorDocument,
+    "config": ConfigDocument,
 }
 """By command, what it prints with `--json`."""

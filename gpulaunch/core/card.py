@@ -84,7 +84,7 @@ NAMES: dict[type[CardState], GpuState] = {
 
 TRANSITIONS: Mapping[type[CardState], tuple[type[CardState], ...]] = {
     Free: (AskedFor, SetAside),
-    AskedFor: (Leased, Away, InUse, SetAside),
+    AskedFor: (Leased, Free, Away, InUse, SetAside),
     Leased: (Leased, Free, Draining, Away, InUse, SetAside),
     Draining: (Draining, Leased, Free, Away, InUse, SetAside),
     Away: (Away, Free, SetAside),

@@ -44,6 +44,7 @@ class Cards:
     """All cards of the run, by UUID, at most `limit` of them held at once.
 
     `handed_at`: when the last one was handed to a launcher that waited for it (monotonic seconds).
+    `spent`: why no more than `within` of them may be held for now.
     """
 
     def __init__(self, gpus: Sequence[Gpu], limit: int | None, effects: Effects) -> None:
@@ -52,6 +53,8 @@ class Cards:
         self.all = tuple(self._by_uuid.values())
         self.handed_at = -math.inf
         self.limit = len(self.all) if limit is None else min(limit, len(self.all))
+        self.spent: ev.AllowanceSpent | None = None
+        self.within = self.limit
 
     def __iter__(self) -> Iterator[Card]:
         return iter(self.all)
@@ -64,6 +67,14 @@ class Cards:
 
     def held(self) -> int:
         return sum(card.held for card in self.all)
+
+    def room(self) -> int:
+        """Return how many more cards may be asked for."""
+        return max(0, min(self.limit, self.within) - self.held())
+
+    def allowance_freed(self) -> None:
+        """Forget that the user's launchers held as many cards as they may."""
+        self.spent, self.within = None, self.limit
 
     # ── What the run does with a card ───────────────────────────────────────────────────────────
 
@@ -164,6 +175,16 @@ class Cards:
                 look.backoff = min(look.backoff * 2, LAST_LOOK)
             case ev.Sick(text):
                 self._change(card, SetAside(Quoted(text)))
+            case ev.AllowanceSpent():
+                self._not_allowed(card, why)
+
+    def _not_allowed(self, card: Card, why: ev.AllowanceSpent) -> None:
+        """Leave a card that is one too many; no more than are held now are asked for."""
+        if isinstance(card.state, AskedFor) and not card.state.doubtful:
+            card.become(FREE)  # for the record it never was anything else
+        else:
+            self._change(card, FREE)
+        self.spent, self.within = why, self.held()
 
     def withdrawn(self, card: Card, why: ev.Refusal) -> None:
         """Record that the card's lease is gone. Attempts on it have ended, or never began."""

@@ -101,11 +101,16 @@ def _may_focus(state: State, node: Node) -> bool:
 
 
 def _waits_for_others(state: State, node: Node) -> bool:
-    """Tell whether others have cards that the job could use, and that may come back."""
+    """Tell whether others have cards that the job could use, and that may come back.
+
+    So do other launchers of this user, which hold all that they together may.
+    """
     demands = [promised(state, each.job.demand) for each in (node, *closure(node))]
     memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
     if memory is None:
         return False
+    if state.cards.spent is not None:
+        return True
     away = [card for card in state.cards if _is_away(state, card, memory)]
     away = [card for card in away if any(is_kind(card.gpu, d) for d in demands if d.gpus)]
     for card in away:

@@ -91,7 +91,17 @@ class Sick(Struct, frozen=True):
     why: str
 
 
-Refusal: TypeAlias = Elsewhere | Occupied | Sick
+class AllowanceSpent(Struct, frozen=True):
+    """This user's launchers together hold as many cards as they may; `AllowanceFreed` will come.
+
+    Nothing is known of the card itself. `limit`: how many they may hold; `source`: what says so.
+    """
+
+    limit: int
+    source: str
+
+
+Refusal: TypeAlias = Elsewhere | Occupied | Sick | AllowanceSpent
 
 
 class Granted(Struct, frozen=True):
@@ -132,6 +142,10 @@ class Freed(Struct, frozen=True):
     """The launcher that held the card's lease has given it back."""
 
     gpu: str
+
+
+class AllowanceFreed(Struct, frozen=True):
+    """Another launcher of this user has given a card back: this run may perhaps take one more."""
 
 
 class Wanted(Struct, frozen=True):
@@ -366,6 +380,7 @@ Event: TypeAlias = (
     | Relisted
     | Archived
     | LeaseEvent
+    | AllowanceFreed
     | GangGranted
     | GpuEvent
     | Misplaced

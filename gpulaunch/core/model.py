@@ -47,7 +47,8 @@ class Gpu(Struct, frozen=True):
     `uuid` identifies it everywhere in gpulaunch; `index` (NVML's order) is for people and for the
     mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
     `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's GPU
-    instance number, followed by its compute instance number, where known.
+    instance number, followed by its compute instance number, where known. Of two free cards, the
+    one of lower `rank` is taken first.
 
     `compute` is its compute capability (8, 0), empty where not known. `numa` is the NUMA node near
     it, None where the machine tells of none, and `cpus` are the CPUs near it, as the kernel writes
@@ -69,6 +70,7 @@ class Gpu(Struct, frozen=True):
     numa: Sparse[int | None] = None
     cpus: Sparse[str] = ""
     links: Sparse[tuple[str, ...]] = ()
+    rank: Sparse[int] = 0
 
 
 class CardKind(Struct, frozen=True):

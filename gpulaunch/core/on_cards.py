@@ -216,11 +216,11 @@ def _attainable(state: State, demand: Demand) -> list[Card]:
     suited = [card for card in state.cards if suits_soon(card, demand, now)]
     if not suited:
         return suited
-    room = max(0, state.cards.limit - state.cards.held())
+    room = state.cards.room()
     asked = [card for card in suited if isinstance(card.state, AskedFor)]
     draining = [card for card in suited if isinstance(card.state, Draining | Leased)]
     others = [card for card in suited if not card.held]
-    others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.memory, c.gpu.index))
+    others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.rank, c.gpu.memory, c.gpu.index))
     return asked + others[:room] + draining
 
 
@@ -304,7 +304,7 @@ def look_again(state: State, node: Node) -> None:
         due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
         if node.lacks != "room" or not due or card.drained:
             continue
-        if state.cards.held() < state.cards.limit:
+        if state.cards.room():
             _claim(state, [card], demand)
 
 
@@ -400,6 +400,7 @@ def _should_reserve(state: State, node: Node) -> bool:
     usable = [card for card in state.cards if not card.drained and not card.reservations]
     usable = [card for card in usable if is_kind(card.gpu, demand)]
     elsewhere = any(isinstance(card.state, Away) for card in usable)
+    elsewhere = elsewhere or state.cards.spent is not None
     spare = any(isinstance(card.state, Free) for card in usable)
     return elsewhere and spare
 
@@ -409,7 +410,8 @@ def _in_reach(state: State) -> bool:
 
     If not, the right to reserve a gang is of more use to another launcher.
     """
-    reachable = (card for card in state.cards if card.held or isinstance(card.state, Free))
+    room = state.cards.room()
+    reachable = (c for c in state.cards if c.held or (room and isinstance(c.state, Free)))
     return any(not card.drained for card in reachable)
 
 

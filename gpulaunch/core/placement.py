@@ -103,19 +103,31 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
 
 
 def best(cards: Iterable[Card], count: int) -> list[Card]:
-    """Return the `count` cards to take: shared ones first, then the smallest, then by index.
+    """Return the `count` cards to take: by rank; of one, shared ones first, then the smallest.
 
     Of several at once, first of all those that are near each other (`card_sets`).
     """
-    ranked = sorted(cards, key=lambda c: (-len(c.attempts), c.gpu.memory, c.gpu.index, c.gpu.uuid))
-    return together(ranked, count)
+    return together(sorted(cards, key=_order), count)
 
 
 def together(ranked: list[Card], count: int) -> list[Card]:
-    """Return `count` of the cards: those nearest each other, and of equal sets the first ones."""
+    """Return `count` of the cards: those nearest each other, and of equal sets the first ones.
+
+    A card of higher rank is taken only where there are not enough others.
+    """
     if count < 2 or count >= len(ranked):
         return ranked[:count]
+    highest = sorted(card.gpu.rank for card in ranked)[count - 1]
+    first = [card for card in ranked if card.gpu.rank < highest]
+    ranked = [card for card in ranked if card.gpu.rank == highest]
+    if first:
+        return first + ranked[: count - len(first)]
     return [ranked[n] for n in nearest([card.gpu for card in ranked], count)]
+
+
+def _order(card: Card) -> tuple[int, int, int, int, str]:
+    gpu = card.gpu
+    return gpu.rank, -len(card.attempts), gpu.memory, gpu.index, gpu.uuid
 
 
 def impossible(

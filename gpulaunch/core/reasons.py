@@ -434,6 +434,18 @@ class NeedsCards(Struct, frozen=True):
     kind: Sparse[CardKind | None] = None
 
 
+class NeedsAllowance(Struct, frozen=True):
+    """The job waits for cards, and all launchers of its user may hold `limit` of them at once.
+
+    They hold that many, this run `here` of them. `source`: the place that sets the limit.
+    """
+
+    wanted: int
+    limit: int
+    here: int
+    source: str
+
+
 WaitReason: TypeAlias = (
     Because
     | Quoted
@@ -452,6 +464,7 @@ WaitReason: TypeAlias = (
     | NeedsMemory
     | NeedsTurn
     | NeedsShare
+    | NeedsAllowance
     | NeedsCards
 )
 

@@ -228,6 +228,8 @@ def _on(state: State, event: ev.Event) -> None:
             requests.pause(state, why, by)
         case ev.Asked(ev.Stop(why, now)):
             requests.stop(state, why, now)
+        case ev.AllowanceFreed():
+            state.cards.allowance_freed()
         case ev.GpuEvent(gpu):
             if (card := state.cards.get(gpu)) is not None:
                 _report(state, event, card)

@@ -103,12 +103,18 @@ def describe_taken(count: int, selection: Selection, gpus: Sequence[Gpu]) -> str
     return f"{count} of {describe(selection, gpus)}"
 
 
-def _find(name: str, gpus: Sequence[Gpu]) -> Gpu:
+def fitting(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the cards that an index or a UUID may mean; by the index also its MIG instances."""
     if _INDEX.fullmatch(name):
-        found = [gpu for gpu in gpus if gpu.index == int(name) and not gpu.mig]
-    else:
-        found = [gpu for gpu in gpus if gpu.uuid.lower() == name.lower()]
-        found = found or [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+        return [gpu for gpu in gpus if gpu.index == int(name)]
+    found = [gpu for gpu in gpus if gpu.uuid.lower() == name.lower()]
+    return found or [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+
+
+def _find(name: str, gpus: Sequence[Gpu]) -> Gpu:
+    found = fitting(name, gpus)
+    if _INDEX.fullmatch(name):
+        found = [gpu for gpu in found if not gpu.mig]
     if len(found) == 1:
         return found[0]
     if found:

@@ -118,7 +118,7 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return r.NeedsStart(state.placing.focus.name)
     if not demand.gpus:
         return Because("turn")
-    return _needs_cards(state, promised(state, demand), now)
+    return _allowance(state, demand) or _needs_cards(state, promised(state, demand), now)
 
 
 def _turn(state: State, policy: InEngineQueue, demand: Demand) -> r.WaitReason:
@@ -145,6 +145,14 @@ def _memory(state: State, demand: Demand) -> r.NeedsMemory:
     holders += [(each.demand.memory, each.id.job) for each in state.idle_workers]
     jobs = dict.fromkeys(job for memory, job in sorted(holders, key=lambda h: -h[0]) if memory)
     return r.NeedsMemory(demand.memory, host.held(state), state.config.memory, tuple(jobs))
+
+
+def _allowance(state: State, demand: Demand) -> r.NeedsAllowance | None:
+    """Return that the user's launchers hold all the cards they may, where that is what lacks."""
+    cards = state.cards
+    if cards.spent is None or cards.held() < cards.within or cards.held() >= cards.limit:
+        return None
+    return r.NeedsAllowance(demand.gpus, cards.spent.limit, cards.held(), cards.spent.source)
 
 
 def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:

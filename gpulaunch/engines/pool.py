@@ -12,14 +12,22 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpulaunch.cgroups.hierarchy import memory_of_machine
+from gpulaunch.config.files import required
+from gpulaunch.config.model import NOTHING, Allowance, Configuration
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
 from gpulaunch.engines.affinity import read_cpus
+from gpulaunch.engines.configured import (
+    allowance_here,
+    capped,
+    configured,
+    free_below_of,
+    lock_beside_leases,
+)
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.free_below import FreeBelow
-from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.lease import scope_of
 from gpulaunch.gpus.mask import pool as inherited
@@ -47,6 +55,8 @@ class CardPool(Struct, frozen=True):
     should know at the start. `share_busy` and `free_below`: as in `gpus.machine.is_free`. `engine`:
     one that queues gives cards by itself, and none is known here. `memory`: bytes of the host's
     that jobs may reserve together: all that the launcher may use; None: any.
+    `allowance`: how many cards this user's launchers may hold together, where that is set.
+    `settings` are lines about what the configuration changes.
     """
 
     gpus: tuple[Gpu, ...]
@@ -61,11 +71,26 @@ class CardPool(Struct, frozen=True):
     free_below: FreeBelow | None = None
     engine: str = LOCAL
     memory: int | None = None
+    allowance: Allowance | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """How many of the cards may be used at once."""
-        return len(self.gpus) if self.limit is None else min(self.limit, len(self.gpus))
+        return len(self.gpus) if self.most is None else min(self.most, len(self.gpus))
+
+    @property
+    def most(self) -> int | None:
+        """How many cards the run may hold at once, whatever others hold; None: all."""
+        if self.allowance is None:
+            return self.limit
+        return self.allowance.limit if self.limit is None else min(self.limit, self.allowance.limit)
+
+    @property
+    def capped(self) -> str:
+        """Why the run has no more cards, where the configuration limits it; else empty."""
+        limited = self.allowance is not None and self.allowance.limit == self.size
+        return capped(self.allowance) if limited else ""
 
     @property
     def named_by_uuid(self) -> frozenset[str]:
@@ -111,20 +136,29 @@ def open_pool(
 ) -> CardPool:
     """Find the machine's cards and return those that the run may use.
 
-    Raises SelectionError for a card that is not there, NoCardsError for too few. A machine without
-    cards is no error where no number or name was asked for: the jobs may need none.
+    Raises SelectionError for a card that is not there, NoCardsError for too few,
+    ConfigurationError. A machine without cards is no error where no number or name was asked for:
+    the jobs may need none.
     """
-    selection = parse(spec)
-    here, driver, style, notes = _here(simulate, environ, run_id)
+    selection, config = parse(spec), required(environ)
+    every, driver, style, notes = _here(simulate, environ, run_id, config)
+    pretend = any(gpu.simulated for gpu in every)
+    cards = configured(NOTHING if pretend else config, every)
+    if refusal := cards.refusal(selection, every):
+        raise SelectionError(refusal)
+    here, allowance = cards.gpus, None if pretend else allowance_here(config, environ)
+    notes = notes if here else (*notes, *cards.told)
     try:
         chosen = choose(selection, here)
     except LookupError as error:
         raise SelectionError(str(error)) from None
     limit = selection.count
-    size = len(chosen) if limit is None else limit
-    if limit is not None and limit > len(here):
+    most = len(here) if allowance is None else min(len(here), allowance.limit)
+    size = min(most, len(chosen)) if limit is None else limit
+    if limit is not None and limit > most:
         asked = "1 card was" if limit == 1 else f"{limit} cards were"
-        raise NoCardsError(f"{asked} asked for, {_none_or(len(here), notes)}")
+        why = capped(allowance) if most < len(here) else ""
+        raise NoCardsError(f"{asked} asked for, {_none_or(most, notes, why)}")
     return CardPool(
         gpus=chosen,
         limit=limit,
@@ -142,19 +176,21 @@ def open_pool(
         notes=notes,
         # Inside a job of gpulaunch, the outer job's own processes may use the card as well.
         share_busy=share_busy or bool(scope_of(environ)),
-        free_below=free_below,
+        free_below=free_below or free_below_of(config),
+        allowance=allowance,
+        settings=cards.told,
     )
 
 
 def _here(
-    simulate: int | None, environ: Mapping[str, str], run_id: str
+    simulate: int | None, environ: Mapping[str, str], run_id: str, config: Configuration
 ) -> tuple[tuple[Gpu, ...], str | None, Style, tuple[str, ...]]:
     """Return the cards that this launcher may use, the driver, the mask's style, and notes."""
     if simulate:
         return simulated(simulate, pool_name(run_id, environ)), None, "index", ()
     if outer := _pretend_cards_of_the_job(environ):
         return outer, None, "index", ()
-    lockfile.check(environ)
+    lock_beside_leases(config, environ)
     machine = find(environ)
     ours = inherited(machine, environ)
     style, why = style_for(machine)
@@ -189,7 +225,8 @@ def parse(spec: str | Selection | None) -> Selection:
 def require(pool: CardPool, count: int) -> None:
     """Raise NoCardsError unless the pool can give `count` cards at once."""
     if count > pool.size:
-        raise NoCardsError(f"{several(count, 'card')} needed, {_none_or(pool.size, pool.notes)}")
+        have = _none_or(pool.size, pool.notes, pool.capped)
+        raise NoCardsError(f"{several(count, 'card')} needed, {have}")
 
 
 def cache_directory(environ: Mapping[str, str]) -> str:
@@ -200,9 +237,9 @@ def cache_directory(environ: Mapping[str, str]) -> str:
     return os.path.join(base, "gpulaunch")
 
 
-def _none_or(have: int, notes: tuple[str, ...]) -> str:
+def _none_or(have: int, notes: tuple[str, ...], why: str = "") -> str:
     because = "".join(f"\n  {note}" for note in notes)
-    if have:
-        return f"{have} can be had here{because}"
+    if have or why:
+        return f"{have or 'none'} can be had here{why}{because}"
     hint = "to try without cards: --simulate N; what is wrong here: gpulaunch doctor"
     return f"and there is none here ({hint}){because}"

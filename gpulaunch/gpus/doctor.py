@@ -35,6 +35,7 @@ def examine(
     logout: Callable[[], DoctorFinding] | None = None,
     left: Sequence[Callable[[Mapping[str, str]], DoctorFinding | None]] = (),
     memory: Callable[[], DoctorFinding] | None = None,
+    configuration: Callable[[Mapping[str, str]], Sequence[DoctorFinding]] = lambda environ: (),
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
@@ -42,7 +43,7 @@ def examine(
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
     keepers jobs get. `logout` finds out whether a run outlives its user's logout; each of `left`
     what killed runs have left of a kind. `memory` finds out whether jobs can be limited in the
-    host's memory.
+    host's memory, `configuration` what is wrong with the configuration files.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -57,6 +58,7 @@ def examine(
         *inherited(machine, environ),
         *leases(machine, environ),
         *containers(environ),
+        *configuration(environ),
         *([isolation(machine.gpus)] if isolation else []),
         *multi_process(machine, environ),
         *filter(None, [cluster(environ)]),

@@ -5,13 +5,15 @@ Gathers; never prints and never decides whether a run may take a card (`is_free`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.card_kind import capability
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
+from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import CardReading, Fault, Machine, Process, is_free
@@ -24,31 +26,43 @@ if TYPE_CHECKING:
 
 
 def inventory(
-    machine: Machine, client: ProbeClient, scope: str = "", pool: InheritedPool | None = None
+    machine: Machine,
+    client: ProbeClient,
+    scope: str = "",
+    pool: InheritedPool | None = None,
+    never: Mapping[str, str] = MappingProxyType({}),
+    last: Mapping[str, str] = MappingProxyType({}),
+    free_below: FreeBelow | None = None,
 ) -> list[MachineCard]:
     """Return a row for each card of the machine, the unusable ones last. Blocks as `looks` does.
 
     `scope`: that of the job in which this process runs, whose leases are below the machine's.
-    `pool`: what the inherited mask leaves of the machine; None: all of it.
+    `pool`: what the inherited mask leaves of the machine; None: all of it. `never` and `last`: what
+    in the configuration keeps cards, by UUID, from being used, or from being used before others.
+    `free_below`: as in `is_free`.
     """
     ours = {gpu.uuid for gpu in (pool.gpus if pool else machine.gpus)}
     seen = looks(client, [gpu for gpu in machine.gpus if not gpu.simulated])
     leased = holders() | holders(scope)
-    rows = []
+    rows: list[MachineCard] = []
     for gpu in machine.gpus:
-        outside = pool.why if pool and gpu.uuid not in ours else ""
+        outside = pool.why if pool and gpu.uuid not in ours else never.get(gpu.uuid, "")
         look = seen.get(gpu.uuid, CardReading(gpu.uuid))
-        row = usable(gpu, look, leased.get(gpu.key), outside)
+        row = usable(gpu, look, leased.get(gpu.key), outside, free_below)
         row["linked"] = [one.index for one in machine.gpus if one.uuid in gpu.links]
-        rows.append(row)
+        rows.append({**row, "last": last.get(gpu.uuid, "")})
     return rows + [unusable(fault) for fault in machine.faults if fault.card]
 
 
 def usable(
-    gpu: Gpu, look: CardReading, holder: Holder | None = None, outside: str = ""
+    gpu: Gpu,
+    look: CardReading,
+    holder: Holder | None = None,
+    outside: str = "",
+    free_below: FreeBelow | None = None,
 ) -> MachineCard:
-    """Return a card's row. `outside`: the inherited mask that leaves it out, empty if it is in."""
-    unfit = is_free(look)
+    """Return a card's row. `outside`: what leaves it out, empty if it is in."""
+    unfit = is_free(look, free_below=free_below)
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -67,6 +81,7 @@ def usable(
         "state": unfit.by if isinstance(unfit, Occupied) else None,
         "option": _option(unfit),
         "outside": outside,
+        "last": "",
     }
 
 

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Mapping
 
 from gpulaunch.errors import UsageError
 
@@ -33,12 +32,11 @@ class UnfitLockError(OSError):
         super().__init__(f"{path} {found}: remove it, or ask its owner to")
 
 
-def check(environ: Mapping[str, str]) -> None:
-    """Raise UsageError if GPULAUNCH_LEASE_DIR names a directory that cannot be used."""
-    directory = environ.get(VARIABLE)
+def check(directory: str | None, source: str = VARIABLE) -> None:
+    """Raise UsageError if the directory, which `source` names, cannot be used for locks."""
     if directory and not (os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)):
         raise UsageError(
-            f"{VARIABLE}={directory}: expected a directory that everybody who uses the cards may "
+            f"{source}={directory}: expected a directory that everybody who uses the cards may "
             "write to (mode 1777)"
         )
 

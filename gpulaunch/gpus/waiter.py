@@ -9,29 +9,40 @@ from typing import Literal
 
 from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
+from gpulaunch.gpus.allowance import AllowedLeases, UncountedError
 from gpulaunch.gpus.lease import WORDS, Lease, Wish, lock_passed
 from gpulaunch.gpus.names import NameHeldError, connect_patiently, listening_socket
 
 POLL = 2.0
 """Seconds between two looks at a lease whose holder cannot be watched."""
+UNLIMITED = AllowedLeases(None)
 
 
 class Waiter:
     """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
 
-    def __init__(self, name: str, link: socket.socket | None, want: Wish) -> None:
+    def __init__(
+        self, name: str, link: socket.socket | None, want: Wish, allowed: AllowedLeases = UNLIMITED
+    ) -> None:
         self._name = name
+        self._allowed = allowed
         self._link = link
         self._timer = -1 if link else _timer(POLL)
         self._want = Wish.NONE
         self.want(want)
 
     @classmethod
-    def connect(cls, name: str, want: Wish = Wish.NONE, by_clock: bool = False) -> Waiter | None:
+    def connect(
+        cls,
+        name: str,
+        want: Wish = Wish.NONE,
+        by_clock: bool = False,
+        allowed: AllowedLeases = UNLIMITED,
+    ) -> Waiter | None:
         """Return a Waiter for the lease of this name; None if nobody holds it any more: take it.
 
         `want`: above NONE if this launcher holds no card. `by_clock`: its holder is not
-        to be connected to.
+        to be connected to. `allowed`: whether a lease that is handed over may be kept.
         """
         if by_clock:
             return cls(name, None, want)
@@ -43,7 +54,7 @@ class Waiter:
         # without a link the Waiter goes by the clock.
         if not taken and not os.environ.get(lockfile.VARIABLE):
             return None
-        return cls(name, link, want)
+        return cls(name, link, want, allowed)
 
     def fileno(self) -> int:
         return self._link.fileno() if self._link else self._timer
@@ -76,9 +87,15 @@ class Waiter:
             return "still"
         except OSError:
             return "gone"
-        if fds:
-            return self._receive(fds) or "odd"
-        return "odd" if said else "gone"
+        if not fds:
+            return "odd" if said else "gone"
+        allowed = self._allowed.claiming(peer(self._link)[1])
+        with contextlib.suppress(UncountedError), allowed as may:  # uncounted, it is not kept
+            if may:
+                return self._receive(fds) or "odd"
+        for fd in fds:
+            os.close(fd)
+        return "gone"
 
     def close(self) -> None:
         if self._link is not None:

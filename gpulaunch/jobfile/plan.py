@@ -69,15 +69,15 @@ class Plan(Struct, frozen=True, dict=True):
         return tree.parse(self.source)[0]
 
     def unplaceable(
-        self, gpus: Sequence[Gpu], pool_size: int, memory: int | None = None
+        self, gpus: Sequence[Gpu], pool_size: int, memory: int | None = None, capped: str = ""
     ) -> list[Mistake]:
         """Return mistakes for jobs that could never run on these cards; one per entry and reason.
 
-        `gpus` are the cards the run may use, `pool_size` how many of them at once; `memory`: bytes
-        of the host's that its jobs may reserve together, None for any. More `cpus` than there are
-        is no mistake: such a job runs alone.
+        `gpus` are the cards the run may use, `pool_size` how many of them at once, and `capped` why
+        no more; `memory`: bytes of the host's that its jobs may reserve together, None for any.
+        More `cpus` than there are is no mistake: such a job runs alone.
         """
-        machine = _Machine(gpus, pool_size, self.limits, memory)
+        machine = _Machine(gpus, pool_size, self.limits, memory, capped)
         found = [
             (("jobs", job.group, where), f"{reason} (job {job.name})")
             for job in self.jobs
@@ -106,9 +106,10 @@ def why_never(
     pool_size: int,
     limits: Mapping[str, int],
     memory: int | None = None,
+    capped: str = "",
 ) -> list[str]:
     """Return `field: reason` for all that keeps one job from ever running on these cards."""
-    machine = _Machine(gpus, pool_size, limits, memory)
+    machine = _Machine(gpus, pool_size, limits, memory, capped)
     return [f"{field}: {reason}" for field, reason in machine.why_never(job)]
 
 
@@ -117,12 +118,14 @@ class _Machine(Struct):
     pool_size: int
     limits: Mapping[str, int]
     memory: int | None = None
+    capped: str = ""
 
     def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
         """Yield (field, reason) for everything that keeps the job from ever starting here."""
         demand = job.demand
         if demand.gpus > self.pool_size:
-            yield "gpus", f"needs {several(demand.gpus, 'card')}, the run has {self.pool_size}"
+            needs = f"needs {several(demand.gpus, 'card')}"
+            yield "gpus", f"{needs}, the run has {self.pool_size}{self.capped}"
         elif demand.gpus > 1 and demand.gpus > (whole := sum(not g.mig for g in self.gpus)):
             yield (
                 "gpus",
@@ -180,7 +183,7 @@ class _Machine(Struct):
         if cards > self.pool_size:
             return (
                 f"{job.name} and the services it needs ({names}) take {several(cards, 'card')}"
-                f" at once, the run has {self.pool_size}"
+                f" at once, the run has {self.pool_size}{self.capped}"
             )
         memory = sum(one.demand.memory for one in together)
         if self.memory is not None and memory > self.memory:

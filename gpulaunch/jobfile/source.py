@@ -33,12 +33,16 @@ _LOOKED_AT = 1000
 
 
 class JobFileText(Struct, frozen=True, dict=True):
-    """A job file's text. `name` is how messages call it, `base` where its relative paths start."""
+    """A job file's text. `name` is how messages call it, `base` where its relative paths start.
+
+    `what` it is: configuration is read in the same way.
+    """
 
     name: str
     base: Path
     data: bytes
     text: str
+    what: str = "a job file"
 
     def __repr__(self) -> str:
         """Show the name alone: the text may hold secrets."""
@@ -166,7 +170,7 @@ def decode(data: bytes, name: str) -> str:
         raise _unread(name, "this is UTF-16 text; save it as UTF-8")
     zero = data.find(b"\0")
     if zero >= 0:
-        message = "a NUL byte; a job file is text, is this one binary?"
+        message = "a NUL byte; this is to be text, is it binary?"
         raise _unread(name, message, _place(data, zero))
     try:
         text = data.decode("utf-8-sig")
@@ -177,7 +181,7 @@ def decode(data: bytes, name: str) -> str:
     odd = _NOT_TEXT.search(text)
     if odd:
         where = _place(text.encode(), len(text[: odd.start()].encode()))
-        message = f"control character U+{ord(odd.group()):04X}; a job file is plain text"
+        message = f"control character U+{ord(odd.group()):04X}; this is to be plain text"
         raise _unread(name, message, where)
     return text
 

@@ -151,7 +151,7 @@ class _Builder:
         finally:
             loader.dispose()
         if self.root is None:
-            raise self._nowhere("the file is empty; expected a job file")
+            raise self._nowhere(f"the file is empty; expected {self.source.what}")
         return self.root
 
     def _events(self, loader: yaml.BaseLoader) -> None:
@@ -175,7 +175,7 @@ class _Builder:
 
     def _document(self, _: yaml.DocumentStartEvent, at: int) -> None:
         if self.root is not None:
-            raise self._stop(at, "a second document; a job file is one document")
+            raise self._stop(at, f"a second document; {self.source.what} is one document")
 
     def _awaiting_key(self) -> _Open | None:
         """Return the mapping in which the next value is a key."""

@@ -21,10 +21,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gpulaunch.config.rundirs import place_of_runs
 from gpulaunch.errors import NOWHERE, UsageError
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.rundir import LATEST, RUNS, RunDir
+from gpulaunch.journal.rundir import LATEST, RUNS, RunDir, home_of_runs
 
 _BEGUN = (b'"e":"attempt_launched"', b'"kind":"outside_hours"', b'"due":{')
 """What the journal has of a run that has begun: an attempt, or a time that was waited for."""
@@ -61,8 +62,12 @@ def typed(path: Path, base: str | None = None) -> str:
 
 
 def runs(directory: Path) -> list[RunDir]:
-    """Return all runs under `directory`/gpulaunch-runs, newest first, also unstarted ones."""
-    found = [run for run in _directories(directory / RUNS) if run.holds_run]
+    """Return all runs that were begun in `directory`, newest first, also unstarted ones.
+
+    These are in its gpulaunch-runs, and where the configuration's `runs:` keeps those begun there.
+    """
+    places = dict.fromkeys((directory / RUNS, home_of_runs(directory)))
+    found = [run for place in places for run in _directories(place) if run.holds_run]
     return sorted(found, key=_age, reverse=True)
 
 
@@ -159,12 +164,12 @@ def nothing_under(cwd: Path) -> str:
     """Return the words for no run under `cwd`, naming one in which nothing was started."""
     idle = next(iter(runs(cwd)), None)
     but = f" (nothing was started in {idle.path})" if idle else ""
-    return f"there is no run under {cwd / RUNS}, nor under a parent's{but}"
+    return f"there is no run under {home_of_runs(cwd)}, nor under a parent's{but}"
 
 
 def make_latest(run: RunDir) -> None:
     """Point `gpulaunch-runs/latest` to the run, unless it points to a newer one."""
-    if run.path.parent.name != RUNS:
+    if not is_filed(run):
         return
     link = run.path.parent / LATEST
     try:
@@ -173,6 +178,16 @@ def make_latest(run: RunDir) -> None:
         there = None
     if there is None or not there.holds_run or _age(there) <= _age(run):
         run.make_latest()
+
+
+def is_filed(run: RunDir) -> bool:
+    """Tell whether the run lies where runs are kept, and not in a directory that was named."""
+    place = run.path.parent
+    if place.name == RUNS:
+        return True
+    manifest = manifest_of(run)
+    home = place_of_runs(Path(os.path.realpath(manifest.cwd))) if manifest else None
+    return home is not None and os.path.realpath(home) == os.path.realpath(place)
 
 
 def _launched(run: RunDir) -> bool:
@@ -289,8 +304,8 @@ def _not_found(run: str, path: Path | None, cwd: Path) -> str:
         return f"{path} is a directory, but holds no run: it has no events.jsonl{hint}"
     if kind == "file":
         return (
-            f"there is no run of {path}, neither under {cwd / RUNS} or a parent's, nor where the"
-            " file lies: name a run's directory"
+            f"there is no run of {path}, neither under {home_of_runs(cwd)} or a parent's, nor where"
+            " the file lies: name a run's directory"
         )
     if kind:
         return f"{path} is a {kind}, neither a run's directory nor a job file"
@@ -303,8 +318,8 @@ def _not_found(run: str, path: Path | None, cwd: Path) -> str:
         else f"{run[:_MAX_CHARACTERS_REPEATED]!r}..."
     )
     return (
-        f"no run {name}: it is no directory and no job file, and no run under {cwd / RUNS} or a"
-        f" parent's has that name or id ({there})"
+        f"no run {name}: it is no directory and no job file, and no run under {home_of_runs(cwd)}"
+        f" or a parent's has that name or id ({there})"
     )
 
 

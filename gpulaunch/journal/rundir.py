@@ -1,6 +1,6 @@
 """A run's directory. Only this module spells its paths; `journal.finding` finds runs.
 
-    gpulaunch-runs/
+    gpulaunch-runs/           or where `runs:` of the configuration puts it
       latest -> NAME-20261120-074215
       NAME-20261120-074215/     (mode 0700)
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
@@ -30,6 +30,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from gpulaunch.config.rundirs import place_of_runs
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
@@ -56,6 +57,11 @@ def queue_dir(environ: Mapping[str, str] = os.environ) -> RunDir:
     return RunDir(state / "gpulaunch" / "queue")
 
 
+def home_of_runs(cwd: Path) -> Path:
+    """Return the directory in which runs that are begun in `cwd` are kept."""
+    return place_of_runs(cwd) or cwd / RUNS
+
+
 class Below:
     """A path below a run's directory, as an attribute of the latter."""
 
@@ -76,7 +82,7 @@ class RunDir(Struct, frozen=True):
 
     @classmethod
     def create(cls, cwd: Path, name: str, when: datetime, explicit: Path | None = None) -> RunDir:
-        """Make a new run's directory: `explicit`, or NAME-DATE-TIME under `cwd`/gpulaunch-runs.
+        """Make a new run's directory: `explicit`, or NAME-DATE-TIME in `home_of_runs(cwd)`.
 
         Raises UsageError where `explicit` holds a run already, or none can be made.
         """
@@ -85,7 +91,7 @@ class RunDir(Struct, frozen=True):
                 run = cls(cwd / explicit)
                 run._take()
             else:
-                run = cls._fresh(cwd / RUNS, f"{file_name(name)}-{when.strftime(_STAMP)}")
+                run = cls._fresh(home_of_runs(cwd), f"{file_name(name)}-{when.strftime(_STAMP)}")
             for directory in (run.logs, run.outs, run.results, run.ends):
                 directory.mkdir(exist_ok=True)
         except OSError as error:

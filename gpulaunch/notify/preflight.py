@@ -41,12 +41,22 @@ class Concern(Struct, frozen=True):
 
 
 class Looking:
-    """Starts to look at once; `concerns` waits for what comes of it. Close it in any case."""
+    """Starts to look at once; `concerns` waits for what comes of it. Close it in any case.
 
-    def __init__(self, targets: Sequence[Target], environ: Mapping[str, str], base: Path) -> None:
+    `kept`: each run keeps a copy of the file that has the targets.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        environ: Mapping[str, str],
+        base: Path,
+        kept: bool = True,
+    ) -> None:
         self._targets = targets
         self._environ = environ
         self._base = base
+        self._kept = kept
         self._lack = missing("notify") if targets else ""
         self._addresses = {
             number: address
@@ -99,7 +109,7 @@ class Looking:
         else:
             if why:
                 yield Concern(target, "to", why, wrong)
-            if secret_in(target.to or ""):
+            if self._kept and secret_in(target.to or ""):
                 yield Concern(
                     target,
                     "to",

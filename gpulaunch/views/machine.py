@@ -44,6 +44,8 @@ def _state(card: MachineCard) -> tuple[str, str]:
 def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
     if card["outside"]:
         yield f"not used from here: {words.visible(card['outside'])}", "yellow"
+    if card["last"]:
+        yield f"used last: {words.visible(card['last'])}", "dim"
     if card["lease"]:
         yield f"{'held' if card['hold'] else 'leased'} by {words.visible(card['lease'])}", ""
     elif card["state"] and not card["users"]:

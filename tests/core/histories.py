@@ -153,20 +153,27 @@ def random_memory(rng: random.Random) -> int | None:
 
 
 def play(
-    seed: int, sides: int = 1, archives: bool = True, images: bool = True, shares: bool = True
+    seed: int,
+    sides: int = 1,
+    archives: bool = True,
+    images: bool = True,
+    shares: bool = True,
+    limited: bool = False,
 ) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
-    containers; `shares`: in some, jobs share cards by memory. In some, cards are linked, and jobs
-    are for one model.
+    containers; `shares`: in some, jobs share cards by memory. `limited`: the sides are one user's,
+    who may have so many cards at once. In some, cards are linked, and jobs are for one model.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
+    allowance = random.Random(f"allowance {seed}").randint(1, cards) if limited else None
     sizes = rng.choice([(), (), (80 * GIB, 40 * GIB), (48 * GIB, 80 * GIB, 80 * GIB)])
     machine = random.Random(f"machine {seed}")
     gpus, mixed = pretend_gpus(cards, *sizes), machine.random() < 0.25
-    world = World(some_machine(gpus, machine) if mixed else gpus, rng)
+    gpus = some_machine(gpus, machine) if mixed else gpus
+    world = World(gpus, rng, allowance=allowance)
     aside = random.Random(f"images {seed}")
     share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
     sharers = random.Random(f"sharing {seed}")
@@ -175,7 +182,10 @@ def play(
         jobs = in_containers(random_jobs(rng, cards), aside, share)
         jobs = sharing(jobs, sharers, part)
         jobs = some_of_a_kind(jobs, machine) if mixed else jobs
-        side = world.add(jobs, name="ABC"[number], **random_options(rng, cards))
+        options = random_options(rng, cards)
+        if allowance is not None:
+            options["limit"] = min(options.get("limit") or cards, allowance)
+        side = world.add(jobs, name="ABC"[number], **options)
         side.list.containers = aside if share else None
         side.list.sharers = (sharers, part) if part else None
     nervous = rng.choice([0.0, 0.05, 0.2])

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpulaunch.core.events import (
     Acquire,
     Asked,
@@ -92,9 +94,12 @@ class Table:
         cards: int = 1,
         ledger: Ledger | None = None,
         gpus: tuple[Gpu, ...] = (),
+        ranks: Sequence[int] = (),
         **options: Any,
     ) -> None:
-        self.gpus = gpus or pretend_gpus(cards)
+        gpus = gpus or pretend_gpus(cards)
+        ranked = [replace(gpu, rank=rank) for gpu, rank in zip(gpus, ranks, strict=False)]
+        self.gpus = tuple(ranked) or gpus
         self.now = 1000.0
         self.ahead = 0.0  # of the clock on the wall, which may be set
         if ledger is None:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from types import FrameType
 
 import pytest
+from msgspec.structs import replace
 
+from gpulaunch.core.card import Card
 from gpulaunch.core.card_sets import nearest, worth
 from gpulaunch.core.model import Gpu
+from gpulaunch.core.placement import best
 from tests.core.table import Table, job
 from tests.core.topologies import cube_mesh, islands, joined, some_machine
 from tests.core.world import pretend_gpus
@@ -112,3 +115,12 @@ def test_cards_that_are_asked_for_are_kept_when_an_equal_set_comes_free() -> Non
 def test_single_cards_are_taken_in_the_order_of_ever() -> None:
     table = Table(gpus=joined(pretend_gpus(4), [(1, 2)], [1, 0, 0, 1]))
     assert table.submit(job("a"), job("b")) == ["acquire 0", "acquire 1"]
+
+
+def test_cards_to_be_used_last_are_taken_last_however_near_they_are() -> None:
+    near = {"numa": 0, "links": ("GPU-2", "GPU-3")}
+    gpus = [replace(gpu, numa=n) for n, gpu in enumerate(pretend_gpus(4))]
+    gpus[2:] = [replace(gpu, rank=1, **near) for gpu in gpus[2:]]
+    cards = [Card(gpu) for gpu in gpus]
+    assert [card.gpu.index for card in best(cards, 2)] == [0, 1]
+    assert [card.gpu.index for card in best(cards[1:], 2)] == [1, 2]

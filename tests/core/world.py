@@ -22,6 +22,8 @@ from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
+    AllowanceFreed,
+    AllowanceSpent,
     Archived,
     Asked,
     Cancel,
@@ -198,6 +200,7 @@ class Side:
     archived: Counter[str] = field(default_factory=Counter)
     pulls: Pulls = field(default_factory=Pulls)
     shares: CardShares = field(default_factory=CardShares)
+    beside: dict[str, object] = field(default_factory=dict)  # who had which card, once it was spent
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -218,7 +221,10 @@ class World:
         rng: random.Random,
         calm: bool = False,
         lasting: Callable[[AttemptId], float] = lambda attempt: 0.0,
+        allowance: int | None = None,
     ) -> None:
+        self.allowance = allowance  # cards that all sides may have together
+        self.refused = 0  # for the allowance
         self.rng = rng
         self.lasting = lasting
         self.now = 100.0
@@ -699,6 +705,9 @@ class World:
     def _answer(self, side: Side, place: Place) -> None:
         uuid = place.gpu.uuid
         side.asking.discard(uuid)
+        if spent := self._spent(side, place):
+            side.inbox.append(Refused(uuid, spent))
+            return
         taken = place.holder not in (None, side) or place.handed not in (None, side)
         if taken or place.dead_hold:
             if side not in place.waiters:
@@ -877,6 +886,8 @@ class World:
             side = max(wanting, key=self._wish)
             place.waiters.remove(side)
             place.handed = side
+            if self.allowance is not None:
+                side.inbox.append(AllowanceFreed())
             side.inbox.append(Freed(place.gpu.uuid))
         else:
             self._freed(place)
@@ -942,8 +953,10 @@ class World:
         if uuid not in side.away:
             return
         draining = side.away.pop(uuid)
-        why: Elsewhere | Sick | Occupied | None = None
-        if place.holder is not None or place.handed not in (None, side) or place.dead_hold:
+        why: Elsewhere | Sick | Occupied | AllowanceSpent | None = None
+        if spent := self._spent(side, place):
+            why = spent
+        elif place.holder is not None or place.handed not in (None, side) or place.dead_hold:
             why = self._elsewhere(place)
             if side not in place.waiters:
                 place.waiters.append(side)
@@ -966,6 +979,45 @@ class World:
             (side.inbox.appendleft if first else side.inbox.append)(LeaseLost(uuid, why))
         for process in list(side.held.values()):
             self._begin(process)
+
+    # ── One user's sides, which may have so many cards together ─────────────────────────────────
+
+    def _counted(self) -> list[str]:
+        places = self.cards.items()
+        return [u for u, p in places if p.holder or p.handed or p.dead_hold]
+
+    def _spent(self, side: Side, place: Place) -> AllowanceSpent | None:
+        """Why the card would be one too many; `side` then hears of the next one given back."""
+        if self.allowance is None or place.holder is side or place.handed is side:
+            return None
+        for other in self.cards.values():  # the core did not ask for what it was handed
+            if other.handed is side and len(self._counted()) >= self.allowance:
+                other.handed = None
+                self._hand_over(other)
+        if len(self._counted()) < self.allowance:
+            return None
+        self.refused += 1
+        for other in self.cards.values():
+            if other.holder not in (None, side) and side not in other.waiters:
+                other.waiters.append(side)
+        mine = [u for u, p in self.cards.items() if p.holder is side]
+        side.beside = {u: self._who(u) for u in self._counted() if u not in mine}
+        return AllowanceSpent(self.allowance, "/etc/gpulaunch/config.yaml:3")
+
+    def _who(self, uuid: str) -> object:
+        place = self.cards[uuid]
+        return place.holder or place.handed or frozenset(place.dead_hold)
+
+    def _say_freed(self) -> None:
+        """Those that were refused hear when others of them have fewer cards."""
+        if self.allowance is None:
+            return
+        together = self._counted()
+        assert len(together) <= self.allowance, f"{together} are held, {self.allowance} allowed"
+        for side in self.sides:
+            if any(u not in together or self._who(u) != who for u, who in side.beside.items()):
+                side.beside = {}
+                side.inbox.append(AllowanceFreed())
 
     def _take(self, side: Side, place: Place) -> None:
         """The lease is its own, and the card was looked at."""
@@ -1006,6 +1058,7 @@ class World:
         """Let one thing happen. False when nothing can happen any more but what people do."""
         self.steps += 1
         self.now += 0.001
+        self._say_freed()
         self.say_wanted()
         ready = [side for side in self.sides if side.inbox and not side.asleep]
         if ready and self.rng.random() < 0.6:

@@ -26,6 +26,7 @@ from prometheus_client.samples import Sample
 
 from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.config.keys import KEYS
 from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.contracts.schema import members as members_of
@@ -59,6 +60,7 @@ def pages() -> dict[str, str]:
     """Every generated page by its name."""
     return {
         "cli.md": page("gpulaunch.cli", command_line()),
+        "configuration.md": page("gpulaunch.config.keys", configuration()),
         "job-file.md": page("gpulaunch.jobfile", job_file()),
         "events.md": page("gpulaunch.core.facts", events()),
         "failure-classes.md": page("gpulaunch.diagnose.failure.classes", failure_classes()),
@@ -149,6 +151,18 @@ def job_file() -> Iterator[str]:
     yield "All but `name`, `run` and a few others may stand under `defaults:` as well."
     for name in FIELDS:
         yield from one_field(name, whole["jobs"]["items"]["properties"][name], "of a job")
+
+
+def configuration() -> Iterator[str]:
+    yield "# Keys of the configuration"
+    yield flow("""
+        `gpulaunch schema --config` prints the JSON Schema of both files, `gpulaunch schema --config
+        KEY` one of these sections. [The guide](../guide/configuration.md) says which file wins.
+    """)
+    for name, key in KEYS.items():
+        yield f"## {name}"
+        yield plain(key.meaning)
+        yield fenced(key.example, "yaml")
 
 
 def one_field(name: str, accepted: Mapping[str, Any], of: str) -> Iterator[str]:

@@ -26,9 +26,8 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
-from gpulaunch.engines.local import cards
 from gpulaunch.farside.wire import END_SIZE
-from gpulaunch.gpus import lease, lockfile, waiter
+from gpulaunch.gpus import allowance, lease, lockfile, waiter
 from gpulaunch.gpus.machine import CardReading
 from gpulaunch.process import client
 from gpulaunch.process.ends import EndRecord, Ends, end_from
@@ -129,7 +128,7 @@ def test_a_card_held_in_another_container_is_no_news_until_it_is_free(
         tries.append(key)
         return lease.take(key, scope)
 
-    monkeypatch.setattr(cards, "take", counted)
+    monkeypatch.setattr(allowance, "take", counted)
     bench = make()
     gpu = bench.gpus[0]
     # As from there: the file is locked, and the name is free.

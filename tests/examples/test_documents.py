@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.config.reading import read_file
 from gpulaunch.core.model import address_variable
 from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.jobfile import load_text
@@ -126,7 +128,24 @@ def python_blocks() -> str:
     return "\n".join(block.text for block in of_kind("python"))
 
 
-@pytest.mark.parametrize("block", of_kind("yaml"), ids=place)
+def job_files() -> list[Block]:
+    return [block for block in of_kind("yaml") if not of_the_configuration(block)]
+
+
+def of_the_configuration(block: Block) -> bool:
+    return "/configuration.md:" in block.where
+
+
+@pytest.mark.parametrize("block", list(filter(of_the_configuration, of_kind("yaml"))), ids=place)
+def test_a_configuration_file_is_read_without_a_mistake(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(block.text)
+    found = [mistake.message for mistake in read_file(str(file), is_machine=True).mistakes]
+    limits_elsewhere = os.geteuid() != 0 and "limits:" in block.text
+    assert bool(found) == limits_elsewhere, found
+
+
+@pytest.mark.parametrize("block", job_files(), ids=place)
 def test_a_job_file_loads_with_all_that_it_runs(block: Block, stage: Path) -> None:
     (stage / "fold.py").write_text(python_blocks())
     environ = environ_of(stage)
@@ -142,7 +161,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
     table = text.partition("| field of a job |")[2].partition("\n\n")[0]
     assert [name for name in FIELDS if f"`{name}`" not in table] == []
     assert [name for name in RESERVED if f"{{{{{name}}}}}" not in text] == []
-    plans = [yaml.safe_load(whole(block.text)) for block in of_kind("yaml")]
+    plans = [yaml.safe_load(whole(block.text)) for block in job_files()]
     used = [job["foreach"] for plan in plans for job in plan["jobs"] if "foreach" in job]
     forms = {key for form in used if isinstance(form, dict) for key in form}
     assert forms == {"values", "lines", "csv", "fasta"}

@@ -94,6 +94,17 @@ def test_memory_is_asked_for_in_whole_megabytes_and_an_option_of_the_run_goes_be
     assert options(job) != options(replace(job, demand=Demand(memory=1 << 30)))
 
 
+def test_what_the_configuration_tells_slurm_holds_where_the_job_file_is_silent() -> None:
+    said = {"partition": ("gpu",), "gres": ("a100",), "extra": ("--mem=64G",)}
+    own = {"partition": ("long",), "extra": ("--mem=8G",)}
+    job = Job("a", "true", demand=Demand(gpus=1), engine={"slurm": own})
+    asked = script.options(job, SlurmDir(Path("/run")), ("--qos=x",), said)
+    assert {"--partition=long", "--gpus-per-node=a100:1", "--mem=8G", "--qos=x"} <= set(asked)
+    assert not {"--partition=gpu", "--mem=64G"} & set(asked)
+    silent = script.options(replace(job, engine={}), SlurmDir(Path("/run")), (), said)
+    assert {"--partition=gpu", "--mem=64G"} <= set(silent)
+
+
 def test_jobs_that_want_the_same_come_to_the_same_options() -> None:
     one, other = Job("a", "true", cwd="/x", group=1), Job("b", "false", priority=3)
     assert options(one) == options(other)

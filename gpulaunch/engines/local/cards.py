@@ -15,6 +15,10 @@ is stopped; afterwards the lease is regained:
     given back ─▶ copies from keepers that still hold it ─────────────────────▶ all is as before
        └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it cannot be had,
                               Refused, to Acquire and to Drain, and LeaseLost for an idle card
+
+Where the user's launchers may together hold so many cards and no more (`gpus.allowance`), a lease
+that would be one too many is not taken: Refused(AllowanceSpent). AllowanceFreed is posted when
+another one of this user is given back.
 """
 
 from __future__ import annotations
@@ -26,17 +30,18 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core import events
 from gpulaunch.core.model import Gpu
+from gpulaunch.engines.local.allowance_watch import AllowanceWatch
 from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, News
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases
 from gpulaunch.gpus.lease import (
     Lease,
     Wish,
     lease_name,
     lent,
     scope_of,
-    take,
 )
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.machine import (
@@ -122,7 +127,12 @@ class CardLeases:
         self._draining: set[str] = set()
         self._gently = False
         names = {gpu.uuid: lease_name(gpu.key, self._scope) for gpu in pool.gpus}
-        self._holders = CardHolders(names, loop, post, self._in_need, self._heard)
+        self._uuids = {name: uuid for uuid, name in names.items()}
+        self._allowed = AllowedLeases(pool.allowance)
+        self._spent = False  # this user's launchers held all that they may, as far as is known
+        watch = AllowanceWatch(self._allowed, loop, self._in_need, self._heard_of_allowance)
+        self._allowance_watch = watch
+        self._holders = CardHolders(names, loop, post, self._in_need, self._heard, self._allowed)
         self._entrusted = EntrustedLeases(loop, self._user.entrusts)
         self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
 
@@ -159,7 +169,12 @@ class CardLeases:
     def acquire(self, uuid: str) -> None:
         self._returning.discard(uuid)
         self._asked.add(uuid)
-        lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+        try:
+            lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+        except AllowanceSpentError as spent:
+            self._asked.discard(uuid)
+            self._post(events.Refused(uuid, self._refused_by(spent)))
+            return
         if isinstance(lease, NameHeldError):
             if uuid in self._given_back and lease.holder.pid == os.getpid():
                 # This run's own keepers, which were dismissed and will be gone in a moment.
@@ -184,13 +199,21 @@ class CardLeases:
         )
 
     def _take_or_wait(self, uuid: str) -> Lease | NameHeldError:
-        """Return the card's lease; else who holds it, after connecting to hear when it is free."""
+        """Return the card's lease; else who holds it, after connecting to hear when it is free.
+
+        Raises AllowanceSpentError, OSError.
+        """
         while True:
             try:
-                return take(self._gpus[uuid].key, self._scope)
+                return self._allowed.take(self._gpus[uuid].key, self._scope)
             except NameHeldError as held:
                 if self._holders.wait_for(uuid):
                     return held
+            except AllowanceSpentError:
+                if not self._handed:
+                    raise
+                # A card that was handed to this run, and that the core does not ask for, counts.
+                self._drop_handed(next(iter(self._handed)))
 
     def _looked(self, uuid: str, lease: Lease, look: CardReading) -> None:
         if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
@@ -298,6 +321,9 @@ class CardLeases:
         except OSError as error:
             self._lose(uuid, _untakable(error))
             return
+        except AllowanceSpentError as spent:
+            self._lose(uuid, self._refused_by(spent))
+            return
         if isinstance(lease, Lease):
             self._regained(uuid, lease)
         elif lease.holder.pid != os.getpid():
@@ -345,7 +371,8 @@ class CardLeases:
     def _heard(self, uuid: str, news: News, before: Identity | None) -> None:
         try:
             self._take_up(uuid, news, before)
-        except OSError:  # the core answers Freed with Acquire, which reports the error
+        except (OSError, AllowanceSpentError):
+            # The core answers Freed with Acquire, which reports the error.
             self._post(events.Freed(uuid))
 
     def _take_up(self, uuid: str, news: News, before: Identity | None) -> None:
@@ -376,6 +403,7 @@ class CardLeases:
 
     def _hand_in(self, uuid: str, lease: Lease) -> None:
         self._handed[uuid] = lease
+        self._allowance_freed()
         # The core takes it with Acquire while it handles Freed, or has no use for it.
         self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
         self._post(events.Freed(uuid))
@@ -383,17 +411,49 @@ class CardLeases:
     def _drop_handed(self, uuid: str) -> None:
         if lease := self._handed.pop(uuid, None):
             lease.hand_over()
+            self._allowance_freed()
 
-    def _in_need(self) -> Wish:
-        """Return how much others are to give way: this run has no card, or a gang's idle ones."""
+    def _in_need(self, of: Identity | None) -> Wish:
+        """Return how much a holder is to give way: this run has no card, or a gang's idle ones.
+
+        While this user's launchers hold all the cards that they may, another user's card is of no
+        use.
+        """
         in_need = not self._leases or (self._gang.held and not self._user.working())
-        if not in_need:
+        useless = self._spent and of is not None and of[1] != os.geteuid()
+        if useless or not in_need:
             return Wish.NONE
         return Wish.GENTLE if self._gently else Wish.PRESSING
+
+    def _refused_by(self, error: AllowanceSpentError) -> events.AllowanceSpent:
+        """Wait for the user's other launchers; return the refusal."""
+        self._spent = True
+        self._allowance_watch.watch([lease.name for lease in self._leases.values()])
+        self.say_want()
+        return events.AllowanceSpent(error.allowance.limit, error.allowance.source)
+
+    def _heard_of_allowance(self, handed: Lease | None) -> None:
+        """Have the core ask again; a lease that was handed over is for its card, or given back."""
+        uuid = None if handed is None else self._uuids.get(handed.name)
+        if handed is not None and uuid is not None and uuid not in self._leases:
+            self._holders.stop(uuid)
+            self._heard(uuid, handed, None)  # it may be what an Acquire, or a Drain, waits for
+            return
+        if handed is not None:
+            handed.hand_over()
+        self._allowance_freed()
+
+    def _allowance_freed(self) -> None:
+        """Post that one more card may perhaps be had, where there is an allowance."""
+        if self._allowed.allowance is not None:
+            self._spent = False
+            self._post(events.AllowanceFreed())
+            self.say_want()
 
     def say_want(self) -> None:
         """Tell the holders of awaited cards whether this run is in need; call this on a change."""
         self._holders.tell_need()
+        self._allowance_watch.tell_need()
 
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
@@ -436,6 +496,7 @@ class CardLeases:
         """Close all but the leases that are held, as nothing more will be asked for."""
         self._gang.end()
         self._holders.close()
+        self._allowance_watch.stop()
         for uuid in list(self._handed):
             self._drop_handed(uuid)
         self._probe.close()
@@ -445,6 +506,7 @@ class CardLeases:
         for lease in (*self._leases.values(), *self._handed.values()):
             lease.close()
         self._holders.close_in_child()
+        self._allowance_watch.close_in_child()
         self._gang.close_in_child()
 
     def close(self) -> None:

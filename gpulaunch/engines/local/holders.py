@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
+from gpulaunch.gpus.allowance import AllowedLeases
 from gpulaunch.gpus.lease import Lease, Wish, gather_name, take_gather
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError, holder_of
@@ -50,8 +51,9 @@ class Pace:
 class CardHolders:
     """Waits for the holders of cards. `names`: those of their leases, by UUID.
 
-    `in_need` returns how much holders are to give way to this run; `heard` is called
-    once with what ended the wait for a card, and whose card it was.
+    `in_need` returns how much that holder is to give way to this run; `heard` is called
+    once with what ended the wait for a card, and whose card it was. `allowed`: whether a lease that
+    is handed over may be kept.
     """
 
     def __init__(
@@ -59,14 +61,16 @@ class CardHolders:
         names: Mapping[str, str],
         loop: Loop,
         post: Post,
-        in_need: Callable[[], Wish],
+        in_need: Callable[[Identity | None], Wish],
         heard: Callable[[str, News, Identity | None], None],
+        allowed: AllowedLeases,
     ) -> None:
         self._names = names
         self._loop = loop
         self._post = post
         self._in_need = in_need
         self._heard = heard
+        self._allowed = allowed
         self._pace = Pace(CONNECTS, POLL)
         self._waiters: dict[str, Waiter] = {}
         self._reported: dict[str, Holder] = {}  # as last posted
@@ -79,9 +83,10 @@ class CardHolders:
             return True
         # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
         by_clock = by_clock or not self._pace.spend(uuid, self._loop.now())
-        waiter = Waiter.connect(self._names[uuid], self._in_need(), by_clock)
+        waiter = Waiter.connect(self._names[uuid], by_clock=by_clock, allowed=self._allowed)
         if waiter is None:
             return False
+        waiter.want(self._in_need(waiter.holder))
         self._waiters[uuid] = waiter
         self._loop.watch(waiter.fileno(), lambda: self._woken(uuid, waiter))
         return True
@@ -100,7 +105,7 @@ class CardHolders:
     def tell_need(self) -> None:
         """Tell all holders whether they are to give way; call this when that changes."""
         for waiter in self._waiters.values():
-            waiter.want(self._in_need())
+            waiter.want(self._in_need(waiter.holder))
 
     def stop(self, uuid: str) -> None:
         """Wait for this card's holder no more."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from gpulaunch.config.files import current
 from gpulaunch.core.events import HoldQueue, Instruction, Launch, PullImage, StopAttempt
 from gpulaunch.core.model import AttemptId, ImageSource
 from gpulaunch.engines.context import SCARCE, RunContext
@@ -47,6 +48,7 @@ class SlurmEngine:
     ) -> None:
         self._context = context
         self._words = tuple(words)
+        self._defaults = current().slurm
         self._run = run = SlurmDir(context.run.path)
         self._clock = clock
         self._outs = OutputDirs()
@@ -231,5 +233,5 @@ class SlurmEngine:
             return a.Unprepared(launch, f"{error.strerror}{where}", error.errno in SCARCE)
         except GpulaunchError as error:
             return a.Unprepared(launch, str(error), False)
-        options = script.options(job, run, self._words)
+        options = script.options(job, run, self._words, self._defaults)
         return a.Prepared(launch, options, self._context.environments.lent_to(job.name))

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from gpulaunch.core.model import Job
 from gpulaunch.diagnose.failure.edge import tail
@@ -33,6 +34,8 @@ RUN_DIR_TIMEOUT = 60
 
 PROBE_PATIENCE = 40
 """Seconds for which the probe waits for the run directory; its time limit is a minute."""
+
+NO_DEFAULTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 FIXED = (
     "--parsable",
@@ -114,17 +117,22 @@ exit 78
 """
 
 
-def options(job: Job, run: SlurmDir, words: Sequence[str] = ()) -> tuple[str, ...]:
+def options(
+    job: Job,
+    run: SlurmDir,
+    words: Sequence[str] = (),
+    defaults: Mapping[str, Sequence[str]] = NO_DEFAULTS,
+) -> tuple[str, ...]:
     """Return the options of sbatch for this job, without name and array, which are a batch's.
 
     Jobs with equal options can share an array. The job file's own options come last but for
-    `words`, those of the whole run.
+    `words`, those of the whole run. `defaults`: settings where the job file has none.
     """
-    told = job.engine.get("slurm", {})
+    told = {**defaults, **job.engine.get("slurm", {})}
     settings = (f"--{name}={word}" for name in SETTINGS for word in told.get(name, ()))
     return (
         *FIXED,
-        f"--signal=B:TERM@{_warning(job, words)}",
+        f"--signal=B:TERM@{_warning(job, (*told.get('extra', ()), *words))}",
         f"--output={_output(run.said)}",
         *_resources(job, told.get("gres", ())),
         *settings,
@@ -133,13 +141,12 @@ def options(job: Job, run: SlurmDir, words: Sequence[str] = ()) -> tuple[str, ..
     )
 
 
-def _warning(job: Job, words: Sequence[str]) -> int:
+def _warning(job: Job, asked: Sequence[str]) -> int:
     """Return how many seconds before Slurm's time limit the node's side is to have TERM.
 
     It gives a job its own warning then, unless the job's timeout comes before: it does where
     Slurm's limit is the one that `_resources` makes of it.
     """
-    asked = (*job.engine.get("slurm", {}).get("extra", ()), *words)
     own = job.timeout is not None and not any(word.startswith(_TIME) for word in asked)
     return WARNING if job.warn is None or own else WARNING + math.ceil(job.warn.before)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from shutil import which
 
+from gpulaunch.config.files import required
 from gpulaunch.core.selection import Selection
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
@@ -35,6 +36,7 @@ def open_pool(
 ) -> CardPool:
     """Return a limit, and no card of this machine: looks for none, and needs no driver."""
     selection = parse(spec)
+    required(environ)
     if selection.which is not None:
         raise SelectionError(
             "under --engine slurm it is all, or a number, the most cards at once: which they are,"

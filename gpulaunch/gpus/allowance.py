@@ -1,0 +1,117 @@
+"""How many cards all launchers of a user may hold at once, and how each of them keeps to it.
+
+    take ─▶ alone among the user's launchers ─▶ count the user's leases ─▶ take one more, or none
+
+The kernel says who holds a lease (`names`), so that what counts are the leases themselves: nothing
+is written anywhere, and what a killed launcher held is free with its last process. One launcher of
+a user at a time counts and takes, while it holds the name `count/UID`: of two that come in the same
+instant the second counts what the first has taken.
+
+A launcher keeps to it of its own accord, as launchers do with leases: a program that uses cards
+without one is not counted. Nor are pretend cards, leases below a job's own cards, and those in
+another network namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gpulaunch.config.model import Allowance
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.wire import peer
+from gpulaunch.gpus.lease import Lease, lease_name, take
+from gpulaunch.gpus.names import NameHeldError, bind_name, connect_name, listening
+
+COUNT_TIMEOUT = 0.5
+"""Seconds that a launcher waits at most for another of its user to count and take a card."""
+
+
+class AllowanceSpentError(GpulaunchError):
+    """The user's launchers hold as many cards as they may."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        super().__init__(f"{allowance.limit} cards are held, and {allowance.source} allows no more")
+        self.allowance = allowance
+
+
+class UncountedError(OSError):
+    """The user's leases cannot be counted now: another process holds the right to."""
+
+
+class AllowedLeases:
+    """Takes leases as long as this user's are fewer than `allowance`; None: without a limit."""
+
+    def __init__(self, allowance: Allowance | None) -> None:
+        self.allowance = allowance
+
+    def take(self, key: str, scope: str) -> Lease:
+        """Take a card's lease as `lease.take` does.
+
+        Raises AllowanceSpentError where it would be one too many, UncountedError.
+        """
+        if self.allowance is None:
+            return take(key, scope)
+        with _alone():
+            others = [n for n in leases_of(os.geteuid()) if n != lease_name(key, scope)]
+            if len(others) >= self.allowance.limit:
+                raise AllowanceSpentError(self.allowance)
+            return take(key, scope)
+
+    @contextmanager
+    def claiming(self, giver: int) -> Iterator[bool]:
+        """Tell, as long as it is so, whether a lease that this user id gives may become ours."""
+        if self.allowance is None or giver == os.geteuid():  # ours already, and counted
+            yield True
+            return
+        with _alone():
+            yield len(leases_of(os.geteuid())) < self.allowance.limit
+
+
+def leases_of(uid: int) -> list[str]:
+    """Return the names of the cards' leases that processes of this user hold."""
+    return [name for name in listening("gpu/") if _counts(name) and _holder(name) == uid]
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith("gpu/sim/")
+
+
+def _holder(name: str) -> int | None:
+    """Return the user id of who holds the lease; None where nobody does, or none is to be had."""
+    with suppress(OSError):
+        if link := connect_name(name):
+            with link:
+                return peer(link)[1]
+    return None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Be the only launcher of this user that counts, for a moment. Raises UncountedError."""
+    name, until = f"count/{os.geteuid()}", time.monotonic() + COUNT_TIMEOUT
+    while True:
+        try:
+            right = bind_name(name)
+        except NameHeldError as held:
+            _await_end(name, until, held)
+        else:
+            break
+    with right:
+        yield
+
+
+def _await_end(name: str, until: float, held: NameHeldError) -> None:
+    """Wait until nobody holds the name; its end wakes who is connected to it."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise UncountedError(0, f"whether one more is allowed is asked by {held.holder}")
+    with suppress(OSError):
+        if link := connect_name(name):
+            with link:
+                poll = select.poll()
+                poll.register(link, select.POLLIN)
+                poll.poll(left * 1000)
