@@ -74,7 +74,7 @@ def _is_certain(attempt: AttemptRecord) -> bool:
 
 
 def _learn(state: State, kind: int | None, took: int) -> None:
-    """Take in what a job of this kind took. It holds for those that run, too."""
+    """Take in what a job of this kind took. It holds for those that run, and for idle workers."""
     if kind is None or took <= state.learned.peaks.get(kind, 0):
         return
     state.learned.peaks[kind] = took
@@ -83,3 +83,7 @@ def _learn(state: State, kind: int | None, took: int) -> None:
             live.promised = promised(state, live.demand)
             for card in live.cards:
                 card.attempts[live.id] = live.promised
+    for resident in state.idle_workers:
+        if resident.demand.kind == kind:
+            for card in resident.cards:
+                card.idle_workers[resident.id] = promised(state, resident.demand)

@@ -583,7 +583,8 @@ class World:
             others = [*(other for _, other in running), *(one.last for one in idle)]
             weight = sum(map(side.shares.weight, others))
             weight += launch.promised if others else demand.gpu_memory
-            grown = launch.worker is not None and demand.kind is not None
+            # A worker that goes on is there already, whatever it or others have grown to.
+            grown = launch.worker is not None and (demand.kind is not None or side.shares.outgrew)
             fits = not weight or weight <= self._free(place) or grown
             assert fits, f"{attempt}: {weight >> 30} GiB promised on {uuid}"
             through = {one.job.demand.mps for one in (*self._on(uuid), *idle)}
