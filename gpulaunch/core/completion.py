@@ -55,8 +55,9 @@ def on_ended(state: State, event: Ended) -> None:
     if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
         # Had it begun, its keeper would have recorded its end.
         end = replace(end, outcome=Interrupted(Because("worker_ended")))
-    seen = _while_it_ran(state, live, end.outcome) or _by_its_card(live, end)
-    decision = _decide(state, live, end.outcome, record, seen)
+    before = _while_it_ran(state, live, end.outcome)
+    seen = before or _by_its_card(live, end)
+    decision = _decide(state, live, end.outcome, record, seen, before)
     failure = _recorded(decision, seen)
     state.attempts.end(live)
     if end.warned is not None and record.attempts[-1].warned is None:
@@ -137,10 +138,15 @@ def _ground(
 
 
 def _decide(
-    state: State, live: ActiveAttempt, outcome: Outcome, record: JobRecord, seen: Failure | None
+    state: State,
+    live: ActiveAttempt,
+    outcome: Outcome,
+    record: JobRecord,
+    seen: Failure | None,
+    before: Failure | None,
 ) -> retry.Decision:
+    """Decide what follows. `seen`: its failure; `before`: the one for which it was ended."""
     job = live.node.job if live.node is not None else Job(record.name, ())
-    before = _while_it_ran(state, live, outcome)
     if isinstance(outcome, Exited) and not before and retry.failure_of(outcome, job) is None:
         return _SUCCEEDED
     ground = _ground(state, live, record, seen)

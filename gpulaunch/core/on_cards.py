@@ -93,7 +93,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
         return "room"
     if demand.memory and host.lacks_memory(state, demand):
         return "memory"
-    if service:
+    if service or demand.gpus:  # neither counts for the CPUs
         return None
     cpus, taken = cpus_of(demand), state.attempts.cpus
     # A job that wants more than is allowed runs, alone.

@@ -29,7 +29,7 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
         beside += card.idle_workers.values()
     if not beside:
         return not demand.gpu_memory or memory >= demand.gpu_memory
-    if not share_card([*beside, demand]):
+    if not demand.shares_card or not share_card([*beside, demand]):
         return False
     promised = sum(other.promise for other in beside)
     return not demand.promise or memory - promised >= demand.promise

@@ -303,13 +303,17 @@ class WaitingJobs:
         After a job that was parked or started, the next of its demand follows. A job that is left
         as it was blocks its whole demand for this pass.
         """
-        heap: list[tuple[Key, int, DemandQueue, Node]] = []
+        found: list[tuple[DemandQueue, Node]] = []
         for demand, queue in list(self._queues.items()):
             node = queue.peek()
             if node is None:
                 del self._queues[demand]
             else:
-                heap.append((node.key, node.order, queue, node))
+                found.append((queue, node))
+        if len(found) == 1:  # as in most lists, and this is asked many times in every turn
+            yield from self._heads_of(*found[0])
+            return
+        heap = [(node.key, node.order, queue, node) for queue, node in found]
         heapq.heapify(heap)
         while heap:
             _, _, queue, node = heapq.heappop(heap)
@@ -319,6 +323,15 @@ class WaitingJobs:
                 following = queue.peek()
             if following is not None and following is not node:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
+
+    @staticmethod
+    def _heads_of(queue: DemandQueue, head: Node) -> Iterator[Node]:
+        """Yield the heads of one demand, each after what became of the one before."""
+        node: Node | None = head
+        while node is not None:
+            yield node
+            following = queue.peek()
+            node = None if following is node else following
 
     def first_of(self, demand: Demand, count: int) -> list[Node]:
         """Return the first ready jobs of this demand, in order."""

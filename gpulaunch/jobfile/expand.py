@@ -29,12 +29,12 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.jobfile import containers, engines, mps, paths, warnings, workers
 from gpulaunch.jobfile.containers import SharedContainers
-from gpulaunch.jobfile.convert import AUTO
+from gpulaunch.jobfile.demands import DemandRules, demand_of
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items, sources_of
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, converted
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
 from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.placeholders import compile_raw, insert
@@ -482,51 +482,14 @@ class EntryExpansion(Struct):
         return bool(self.fields.get("needs") or self.fields.get("after"))
 
     def _demand(self, resolved: Fields) -> Demand:
-        uses = resolved.get("uses", ())
-        converted(self._limited, uses, "uses")
-        gpus = resolved.get("gpus", 1)
-        cpus, memory = resolved.get("cpus"), resolved.get("memory", 0)
-        if not gpus:
-            if "gpu_idle" in resolved and not self._inherits("gpu_idle"):
-                why = "a job without cards (gpus: 0) holds none idle: leave it out"
-                raise FieldError(why, ("gpu_idle",))
-            return Demand(gpus=0, cpus=cpus, uses=uses, memory=memory)
-        spare, share = resolved.get("spare", False), resolved.get("share", False)
-        promise = resolved.get("gpu_memory", AUTO if share else 0)
-        per_gpu, kind = resolved.get("per_gpu", self.context.per_gpu), None
-        if share and "per_gpu" not in resolved and per_gpu == 1:
-            per_gpu = 0  # as many as its memory allows
-        if promise == AUTO:
-            self._check_learnable(gpus, "gpu_memory" if "gpu_memory" in resolved else "share")
-            promise, kind = 0, self.group
-        return Demand(
-            gpus,
-            promise,
-            per_gpu,
-            cpus,
-            uses,
-            spare=spare,
-            share=share,
-            kind=kind,
-            memory=memory,
-            card=resolved.get("card", ""),
-            compute=resolved.get("compute", ()),
-            mps=resolved.get("mps", False),
+        rules = DemandRules(
+            self.group,
+            self.context.per_gpu,
+            self.context.limits,
+            service=bool(self.fields.get("service")),
+            wants_idle="gpu_idle" in resolved and not self._inherits("gpu_idle"),
         )
-
-    def _check_learnable(self, gpus: int, field: str) -> None:
-        """Raise FieldError for a job whose memory cannot be learned; `field` asks for that."""
-        instead = "give gpu_memory: a size, like 20GB"
-        if gpus > 1:
-            why = f"what a job with gpus: {gpus} takes is not learned, only that of one card is"
-            raise FieldError(f"{why}: {instead}", (field,))
-        if self.fields.get("service"):
-            why = "what a service takes is known only once it is over"
-            raise FieldError(f"{why}: {instead}", (field,))
-
-    def _limited(self, token: str) -> None:
-        if token not in self.context.limits:
-            raise FieldError(f"no limit is called {token}; add limits: {{{token}: 1}} to the file")
+        return demand_of(resolved, rules)
 
     def _add(self, name: str, bad: FieldError) -> None:
         """Add a mistake of the entry itself."""

@@ -1,0 +1,81 @@
+"""What a job takes of the machine, from its fields: cards, CPUs, memory and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpulaunch.core.model import Demand
+from gpulaunch.jobfile.convert import AUTO
+from gpulaunch.jobfile.mistakes import FieldError, converted
+from gpulaunch.jobfile.texts import Fields
+
+
+class DemandRules(Struct, frozen=True):
+    """What an entry's demands go by, beside its fields.
+
+    `group`: its place in the file; `per_gpu` and `limits` are the file's own; `service`: its jobs
+    are services; `wants_idle`: it says `gpu_idle:` itself, not by `defaults:`.
+    """
+
+    group: int
+    per_gpu: int
+    limits: Mapping[str, int]
+    service: bool = False
+    wants_idle: bool = False
+
+
+def demand_of(fields: Fields, rules: DemandRules) -> Demand:
+    """Return what a job of these fields takes. Raises FieldError."""
+    uses = fields.get("uses", ())
+    converted(lambda token: _limited(token, rules.limits), uses, "uses")
+    gpus, cpus, memory = fields.get("gpus", 1), fields.get("cpus"), fields.get("memory", 0)
+    if not gpus:
+        if rules.wants_idle:
+            why = "a job without cards (gpus: 0) holds none idle: leave it out"
+            raise FieldError(why, ("gpu_idle",))
+        return Demand(gpus=0, cpus=cpus, uses=uses, memory=memory)
+    promise, kind = _card_memory(fields, gpus, rules)
+    return Demand(
+        gpus,
+        promise,
+        _per_gpu(fields, rules),
+        cpus,
+        uses,
+        spare=fields.get("spare", False),
+        share=fields.get("share", False),
+        kind=kind,
+        memory=memory,
+        card=fields.get("card", ""),
+        compute=fields.get("compute", ()),
+        mps=fields.get("mps", False),
+    )
+
+
+def _per_gpu(fields: Fields, rules: DemandRules) -> int:
+    """Return how many may be on the card at most; of those that share, 0 for any number."""
+    per_gpu: int = fields.get("per_gpu", rules.per_gpu)
+    unsaid = "per_gpu" not in fields and per_gpu == 1
+    return 0 if fields.get("share") and unsaid else per_gpu
+
+
+def _card_memory(fields: Fields, gpus: int, rules: DemandRules) -> tuple[int, int | None]:
+    """Return the card's memory that is asked for, and the kind of which it is learned."""
+    said = fields.get("gpu_memory", AUTO if fields.get("share") else 0)
+    if said != AUTO:
+        return said, None
+    why = ""
+    if gpus > 1:
+        why = f"what a job with gpus: {gpus} takes is not learned, only that of one card is"
+    elif rules.service:
+        why = "what a service takes is known only once it is over"
+    if why:
+        field = "gpu_memory" if "gpu_memory" in fields else "share"
+        raise FieldError(f"{why}: give gpu_memory: a size, like 20GB", (field,))
+    return 0, rules.group
+
+
+def _limited(token: str, limits: Mapping[str, int]) -> None:
+    if token not in limits:
+        raise FieldError(f"no limit is called {token}; add limits: {{{token}: 1}} to the file")
