@@ -25,7 +25,7 @@ from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
 from gpulaunch.digest.usage import use_of_one
 from gpulaunch.localtime import time_of
-from gpulaunch.text import clock
+from gpulaunch.text import clock, size
 from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
 from gpulaunch.views.terminal import fits
 from gpulaunch.wording import pause, run_reason, warning
@@ -268,6 +268,8 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
     )
     if attempt.step is not None:
         yield "ladder", words.step(attempt.step)
+    if attempt.promised:
+        yield "shares", f"its card, of whose memory {size(attempt.promised)} is promised to it"
     if sent := attempt.warned:
         yield "warned", f"{words.local_time(sent.at.utc)}  {warning(sent)}"
     if text := words.idle(attempt, run.ledger):

@@ -8,7 +8,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, ImageSource, Interrupted, Signaled
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.standing import print_status
+from gpulaunch.views.standing import print_job, print_status
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 
@@ -126,6 +126,17 @@ def test_out_is_named_where_it_was_used(tmp_path: Path) -> None:
     (tmp_path / "out" / "a.1").mkdir(parents=True)
     jobs = status_json(Standing(run.ledger, Real(), "running", {}, run.now))["jobs"]
     assert [job["attempts"][0]["out"] for job in jobs] == [str(tmp_path / "out/a.1"), None]
+
+
+def test_what_an_attempt_was_promised_of_its_card_is_told() -> None:
+    run = History(1).open().jobs("a").start("a", 0)
+    (record,) = run.ledger.jobs["a"].attempts
+    record.promised = 12 << 30
+    standing = Standing(run.ledger, Paths(), "running", {}, run.now)
+    (job,) = status_json(standing)["jobs"]
+    assert job["attempts"][0]["promised_gpu_memory"] == 12 << 30
+    text = rendered(lambda console: print_job(console, standing, run.ledger.jobs["a"], ""))
+    assert "shares  its card, of whose memory 12 GiB is promised to it" in text
 
 
 def test_an_interrupted_attempt_is_told_from_a_failed_one() -> None:
