@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulaunch.core.events import MemoryPeaked
+from gpulaunch.core.events import Ended, GangGranted, MemoryPeaked
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Exited, Failure, Job, RetryPolicy
@@ -27,8 +27,6 @@ def peaked(table: Table, what: str, gib: int) -> list[str]:
 
 
 def oom(table: Table, what: str) -> list[str]:
-    from gpulaunch.core.events import Ended
-
     return table.on(Ended(attempt(what), End(Exited(1), Failure("gpu_oom", "out of memory"))))
 
 
@@ -115,6 +113,27 @@ def test_a_large_share_is_not_overtaken_for_ever_by_small_ones() -> None:
         live += fresh
     assert overtaken <= 3
     assert live, "it waited for an empty card, though there was room beside others"
+
+
+def test_a_wide_job_is_not_overtaken_for_ever_by_jobs_that_share() -> None:
+    table = Table(2)
+    first = [sharer(f"s{n}", 40, cost=1.0) for n in range(4)]
+    table.submit(*first, job("pair", gpus=2), *(sharer(f"t{n}", 40) for n in range(40)))
+    live, history = [], []
+    lines = table.granted(0, 1)
+    while True:
+        for line in list(lines):
+            if line.startswith("drain"):
+                more = table.drained(int(line.split()[1]))
+                lines += more + (table.on(GangGranted()) if "gather True" in more else [])
+            lines += table.on(GangGranted()) if line == "gather True" else []
+        fresh = [line.split()[1] for line in lines if line.startswith("launch")]
+        live, history = live + fresh, history + fresh
+        if "pair.1" in history or not live:
+            break
+        lines = table.ended(live.pop(0))
+    assert "pair.1" in history, "it never started"
+    assert history.index("pair.1") <= 4 + 2 * 2 + 2, history
 
 
 # ── Memory that is learned ──────────────────────────────────────────────────────────────────────
