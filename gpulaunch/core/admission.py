@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
-from gpulaunch.core import in_queue, on_cards, one_ahead, spare
+from gpulaunch.core import in_queue, on_cards, one_ahead, reserving, spare
 from gpulaunch.core.active import share_of
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
@@ -101,7 +101,7 @@ def _pass(state: State) -> bool:
     on_cards.forget_claims(state)
     if placing.focus is not None and not isinstance(placing.focus.state, FOCUSED):
         placing.focus = None
-    on_cards.reserve(state)
+    reserving.reserve(state)
     on_cards.give_wanted(state)
     for node in _focused(placing.focus) if placing.focus else state.jobs.waiting.heads():
         if isinstance(policy, InEngineQueue):
@@ -112,7 +112,7 @@ def _pass(state: State) -> bool:
             break
     state.jobs.waiting.unpark()
     again = on_cards.let_go(state) and bool(found.blocked)
-    again = on_cards.choose_reserving(state) or again or found.settled
+    again = reserving.choose_reserving(state) or again or found.settled
     for node in found.blocked:
         if node.lacks in ("cards", "room"):
             on_cards.look_again(state, node)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core import graph, host, one_ahead
 from gpulaunch.core.active import cpus_of
-from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
+from gpulaunch.core.card import AskedFor, Card, Draining, Free, InUse, Leased
 from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.card_sets import Worth, worth
 from gpulaunch.core.graph import closure, demands_beside
@@ -64,7 +64,7 @@ def consider(state: State, node: Node) -> None:
         return
     if lacks == "room":
         _park(state, node)
-    if node.skipped >= state.placing.patience and _fits_beside_services(state, demand):
+    if node.skipped >= state.placing.patience and fits_beside_services(state, demand):
         found.kept_tokens.update(demand.uses)
         found.kept_cpus = found.kept_cpus or lacks == "cpus"
         if lacks == "memory":
@@ -75,9 +75,9 @@ def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job where only cards can keep it from starting; return what it lacks."""
     resident = state.idle_workers.fit(demand)
     if resident is not None:
-        _start_in(state, resident, node)
+        start_in(state, resident, node)
     elif not demand.gpus:
-        _start(state, node, [])
+        start(state, node, [])
     else:
         return _place(state, node, sought(state, node))
     return None
@@ -108,13 +108,13 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
         return None
     here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
-        _start(state, node, here)
+        start(state, node, here)
         return None
-    there = [card for card in _attainable(state, demand) if not _is_spoken_for(state, card, node)]
+    there = [card for card in attainable(state, demand) if not _is_spoken_for(state, card, node)]
     missing = demand.gpus - len(here)
     if len(there) < missing:
         return None if one_ahead.launch(state, node) else "cards"
-    _claim(state, _gathered(state, demand, here, there), demand)
+    claim(state, _gathered(state, demand, here, there), demand)
     host.keep_for(state, node)
     _park(state, node)
     return None
@@ -154,7 +154,7 @@ def _spread(state: State, node: Node, demand: Demand) -> bool:
     need alone. A service is not spread: it leaves cards to the jobs that it serves.
     """
     cards = [card for card in state.cards if suits_now(card, demand)]
-    coming = [c for c in _attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
+    coming = [c for c in attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
     cards += [card for card in coming if not _is_spoken_for(state, card, node)]
     empty = [card for card in cards if not (card.attempts or card.reservations)]
     left = empty[max(0, len(empty) - _needed_alone(state)) :]
@@ -164,9 +164,9 @@ def _spread(state: State, node: Node, demand: Demand) -> bool:
     if len(chosen) < demand.gpus:
         return False
     if all(card.leased for card in chosen):
-        _start(state, node, chosen)
+        start(state, node, chosen)
     else:
-        _claim(state, chosen, demand)
+        claim(state, chosen, demand)
         _park(state, node)
     return True
 
@@ -204,10 +204,10 @@ def could_start(state: State, demand: Demand) -> bool:
         return False
     demand = promised(state, demand)
     here = sum(suits_now(card, demand) for card in state.cards)
-    return here + len(_attainable(state, demand)) >= demand.gpus
+    return here + len(attainable(state, demand)) >= demand.gpus
 
 
-def _attainable(state: State, demand: Demand) -> list[Card]:
+def attainable(state: State, demand: Demand) -> list[Card]:
     """Cards that may soon suit the demand, the surest first, within the run's limit.
 
     Leased cards that still give memory back come last: another may be had sooner.
@@ -224,7 +224,7 @@ def _attainable(state: State, demand: Demand) -> list[Card]:
     return asked + others[:room] + draining
 
 
-def _claim(state: State, cards: list[Card], demand: Demand) -> None:
+def claim(state: State, cards: list[Card], demand: Demand) -> None:
     """Reserve these cards for a job in this pass, and ask for those that are not leased.
 
     Doubtful ones are asked for first: if they are refused, the others would be given back.
@@ -258,13 +258,13 @@ def _has_next(state: State, resident: IdleWorker, node: Node) -> bool:
     )
 
 
-def _start_in(state: State, resident: IdleWorker, node: Node) -> None:
+def start_in(state: State, resident: IdleWorker, node: Node) -> None:
     """Start the job in the idle worker's process, on the worker's cards."""
     state.idle_workers.take(resident)
-    _start(state, node, list(resident.cards), resident)
+    start(state, node, list(resident.cards), resident)
 
 
-def _start(state: State, node: Node, cards: list[Card], resident: IdleWorker | None = None) -> None:
+def start(state: State, node: Node, cards: list[Card], resident: IdleWorker | None = None) -> None:
     state.placing.last.starts(node.job.demand)
     graph.leave(state, node)
     ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
@@ -305,7 +305,7 @@ def look_again(state: State, node: Node) -> None:
         if node.lacks != "room" or not due or card.drained:
             continue
         if state.cards.room():
-            _claim(state, [card], demand)
+            claim(state, [card], demand)
 
 
 def let_go(state: State) -> bool:
@@ -329,103 +329,6 @@ def _are_to_come(state: State, demand: Demand) -> bool:
     return sum(state.jobs.demands[known] for known in alike) > running
 
 
-# ── A job overtaken too often ───────────────────────────────────────────────────────────────────
-
-
-def reserve(state: State) -> None:
-    """Keep cards for the job `reserving` as they come free; start it once it has enough."""
-    node = state.placing.reserving
-    if node is None:
-        return
-    demand = sought(state, node)
-    if not isinstance(node.state, Ready) or not _fits_beside_services(state, demand):
-        state.placing.reserving = None
-        return
-    if obstacle(state, node):
-        return
-    resident = state.idle_workers.fit(demand)
-    here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
-    if resident is not None:
-        _start_in(state, resident, node)
-        state.placing.gang.succeed()
-    elif len(here) == demand.gpus:
-        _start(state, node, here)
-        state.placing.gang.succeed()
-    elif demand.gpus == 1 or state.placing.gang.granted:
-        chosen = (here + _attainable(state, demand))[: demand.gpus]
-        _claim(state, chosen, demand)
-        _close_shared(state, demand.gpus - len(chosen), demand)
-        state.placing.last.reserved = True
-        if state.cards.held():  # else it may wait for other launchers, for long
-            host.keep_for(state, node)
-        if demand.gpus > 1:
-            state.placing.gang.keep(here)
-
-
-def _close_shared(state: State, count: int, demand: Demand) -> None:
-    """Let nothing new start on `count` shared cards, the emptiest first: they then empty."""
-    shared = [c for c in state.cards if c.leased and c.attempts and not c.reservations]
-    shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
-    shared = [c for c in shared if c.gpu.uuid not in demand.avoid and is_kind(c.gpu, demand)]
-    for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
-        card.reserved = True
-
-
-def choose_reserving(state: State) -> bool:
-    """Choose the job to keep cards for; return whether another pass may start more."""
-    node = state.placing.reserving
-    done = node is not None and not isinstance(node.state, Ready)
-    if node is None or done or (node.job.demand.gpus > 1 and not _in_reach(state)):
-        node = next((n for n in state.placing.last.blocked if _should_reserve(state, n)), None)
-    chosen, state.placing.reserving = node is not state.placing.reserving, node
-    if node is None or node.job.demand.gpus == 1:
-        state.placing.gang.give_up()
-        return done
-    state.placing.gang.ask()
-    return done or (chosen and state.placing.gang.granted)
-
-
-def _should_reserve(state: State, node: Node) -> bool:
-    demand, overtaken = sought(state, node), node.skipped >= state.placing.patience
-    if node.lacks != "cards" or not (overtaken or demand.gpus > 1):
-        return False
-    if not _fits_beside_services(state, demand):
-        return False
-    if demand.gpus > 1 and (state.placing.gang.pausing or not _in_reach(state)):
-        return False
-    if overtaken:
-        return True
-    # Another launcher has some of the job's cards, while others are free: only who has the
-    # right to reserve a gang may keep the free ones until the rest comes.
-    usable = [card for card in state.cards if not card.drained and not card.reservations]
-    usable = [card for card in usable if is_kind(card.gpu, demand)]
-    elsewhere = any(isinstance(card.state, Away) for card in usable)
-    elsewhere = elsewhere or state.cards.spent is not None
-    spare = any(isinstance(card.state, Free) for card in usable)
-    return elsewhere and spare
-
-
-def _in_reach(state: State) -> bool:
-    """Tell whether the run has a card or can have one to begin a gang with.
-
-    If not, the right to reserve a gang is of more use to another launcher.
-    """
-    room = state.cards.room()
-    reachable = (c for c in state.cards if c.held or (room and isinstance(c.state, Free)))
-    return any(not card.drained for card in reachable)
-
-
-def gang_timeout(state: State) -> None:
-    """Release an overdue gang reservation, unless a card of this run is about to be free."""
-    if not state.placing.gang.overdue:
-        return
-    if any(_comes_free(state, card) for card in state.cards):
-        state.placing.gang.wait_on()
-    else:
-        state.placing.reserving = None
-        state.placing.gang.pause()
-
-
 def hold_out_over(state: State, name: str) -> None:
     """Let the job have a card that it avoids, as no other card has come free for long."""
     node = state.jobs.nodes.get(name)
@@ -438,15 +341,10 @@ def hold_out_over(state: State, name: str) -> None:
         graph.hold_out(state, node)
 
 
-def _comes_free(state: State, card: Card) -> bool:
-    """Tell whether the run has the card, and all that is on it ends by itself."""
-    lives = [state.attempts.get(attempt) for attempt in card.attempts]
-    if any(live is None or (live.service and not live.stopping) for live in lives):
-        return False
-    return bool(lives or card.idle_workers) or card.coming
+# ── Services ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fits_beside_services(state: State, demand: Demand) -> bool:
+def fits_beside_services(state: State, demand: Demand) -> bool:
     """Tell whether the demand fits beside all running services.
 
     If not, cards kept for it would starve every other job, and never be enough.
@@ -463,9 +361,6 @@ def _fits_beside_services(state: State, demand: Demand) -> bool:
     usable = [c for c in usable if c.gpu.uuid not in kept | demand.avoid]
     usable = [c for c in usable if c.gpu.memory >= demand.gpu_memory and is_kind(c.gpu, demand)]
     return demand.gpus <= min(len(usable), state.cards.limit - len(kept))
-
-
-# ── Services ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _room_for(state: State, service: Node) -> bool:

@@ -22,6 +22,7 @@ from gpulaunch.core import (
     on_cards,
     relisting,
     requests,
+    reserving,
     sharing,
     spare,
     submission,
@@ -307,7 +308,7 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
             if (card := state.cards.get(timer.of)) is not None:
                 state.cards.recheck(card)
         case "gang":
-            on_cards.gang_timeout(state)
+            reserving.gang_timeout(state)
         case "due":
             due.fired(state)
         case "deadlock" | "worker" | "spare":
