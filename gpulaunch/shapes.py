@@ -265,6 +265,8 @@ def _optional_coder(inner: Coder) -> Coder:
 
 
 def _tagged_coder(shapes: list[RecordShape]) -> Coder:
+    if hidden := [shape.kind for shape in shapes if "kind" in shape.keys]:
+        raise TypeError(f"a field of {hidden} would hide which of the union it is")
     by_class = {shape.cls: shape for shape in shapes}
     by_kind = {shape.kind: shape for shape in shapes}
 

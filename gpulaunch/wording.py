@@ -293,7 +293,7 @@ def _impossible(reason: r.Impossible) -> str:
             return (
                 f"needs {cards(wanted)} with {size(memory)} each, the run has {available} so large"
             )
-        case r.CardsShort(wanted, available, kind=m.CardKind() as kind, there=there):
+        case r.CardsShort(wanted, available, of=m.CardKind() as kind, there=there):
             return (
                 f"needs {cards(wanted)} {card_kind(kind)}, the run has {available or 'none'};"
                 f" its cards are {listing(there)}"
@@ -363,8 +363,8 @@ def _needs_allowance(wanted: int, limit: int, here: int, source: str) -> str:
 
 def _needs_cards(reason: r.NeedsCards) -> str:
     wanted = cards(reason.wanted)
-    if reason.kind:
-        wanted = f"{wanted} {card_kind(reason.kind)}"
+    if reason.of:
+        wanted = f"{wanted} {card_kind(reason.of)}"
     if reason.memory:
         each = " each" if reason.wanted > 1 else ""
         wanted = f"{wanted} with {size(reason.memory)} free{each}"

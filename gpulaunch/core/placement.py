@@ -143,7 +143,7 @@ def impossible(
         fit = [card for card in left if is_kind(card.gpu, demand)]
         if len(fit) < demand.gpus <= min(limit, len(left)):
             there = models([card.gpu for card in left], kind)
-            return CardsShort(demand.gpus, len(fit), kind=kind, there=there)
+            return CardsShort(demand.gpus, len(fit), of=kind, there=there)
         left = fit
     if demand.gpus > min(limit, len(left)):
         aside = tuple(CardAside(c.gpu.index, c.quarantined) for c in cards if c.quarantined)

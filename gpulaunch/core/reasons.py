@@ -134,7 +134,7 @@ class TokensShort(Struct, frozen=True):
 class CardsShort(Struct, frozen=True):
     """The job needs more cards at once than the run has; `aside`: cards that were set aside.
 
-    `memory`: bytes that each card needs, where it is that which too few have; else 0. `kind`: the
+    `memory`: bytes that each card needs, where it is that which too few have; else 0. `of`: the
     kind of card, where too few are of it, and the models that are `there`.
     """
 
@@ -142,7 +142,7 @@ class CardsShort(Struct, frozen=True):
     available: int
     memory: Sparse[int] = 0
     aside: Sparse[tuple[CardAside, ...]] = ()
-    kind: Sparse[CardKind | None] = None
+    of: Sparse[CardKind | None] = None
     there: Sparse[tuple[str, ...]] = ()
 
 
@@ -423,7 +423,7 @@ class CardsAre(Struct, frozen=True):
 class NeedsCards(Struct, frozen=True):
     """The job waits for so many cards, with so many bytes free on each; 0: any.
 
-    `limit`: cards that the run may hold at once, if it holds them; else 0. `kind`: of which it
+    `limit`: cards that the run may hold at once, if it holds them; else 0. `of`: of which it
     takes cards, None for any.
     """
 
@@ -431,7 +431,7 @@ class NeedsCards(Struct, frozen=True):
     memory: int
     cards: tuple[CardsAre, ...]
     limit: int = 0
-    kind: Sparse[CardKind | None] = None
+    of: Sparse[CardKind | None] = None
 
 
 class NeedsAllowance(Struct, frozen=True):
