@@ -28,7 +28,6 @@ from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.finding import runs_of, working_directory
-from gpulaunch.metrics.read import peaks_of
 from gpulaunch.notify.preflight import Looking
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def foreseen(plan: Plan, job_file: Path | None) -> tuple[Plan, Mapping[str, floa
     earlier = durations_of(runs, digests)
     jobs = expect(plan.jobs, earlier)
     if any(job.demand.kind is not None for job in jobs):
+        from gpulaunch.metrics.read import peaks_of
+
         peaks = peaks_of(run.metrics for run in runs)
         jobs = expect_memory(jobs, {name: peaks.get(name, 0) for name in earlier})
     return replace(plan, jobs=jobs), earlier

@@ -12,7 +12,6 @@ from gpulaunch.core.model import Job
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.finding import runs_of, working_directory
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.metrics.read import open_metrics
 from gpulaunch.text import size
 
 LITTLE = 3
@@ -36,6 +35,8 @@ def notes(jobs: Sequence[Job], job_file: Path) -> Iterator[str]:
 
 def peaks_in(runs: Iterable[RunDir]) -> dict[str, MemoryPeak]:
     """Return the highest peak of each job in these runs, by name."""
+    from gpulaunch.metrics.read import open_metrics
+
     found: dict[str, MemoryPeak] = {}
     for run in runs:
         reader = open_metrics(run.metrics)

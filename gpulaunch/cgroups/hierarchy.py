@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -50,6 +51,7 @@ def find(proc: Path = _PROC) -> Hierarchy | None:
     return unified
 
 
+@cache
 def memory_of_machine(proc: Path = _PROC) -> int | None:
     """Return the bytes that this process's like may use: all of the machine's, or a cgroup's limit.
 

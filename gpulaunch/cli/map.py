@@ -106,15 +106,13 @@ def command(
     _refuse_parallels(run)
     if not run:
         raise UsageError("no command: it stands before :::")
+    typed = {"memory": memory, "timeout": timeout, "gpu_idle": gpu_idle, "gpu_memory": gpu_memory}
+    typed |= {name: options[name] for name in ("card", "compute", "affinity")}
     job = {
         "gpus": str(cards),
         "retries": str(retries),
-        **({"memory": memory} if memory else {}),
-        **({"timeout": timeout} if timeout else {}),
-        **({"gpu_idle": gpu_idle} if gpu_idle else {}),
-        **({"gpu_memory": gpu_memory} if gpu_memory else {}),
+        **{name: value for name, value in typed.items() if value is not None},
         **({"share": "true"} if share else {}),
-        **{name: kind for name in ("card", "compute", "affinity") if (kind := options[name])},
         **({"mps": "true"} if mps else {}),
         **_container(container, mount),
         **_job(run, items),

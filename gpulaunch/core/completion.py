@@ -133,8 +133,18 @@ def _ground(
         doubted=any(card_health.doubted(state, card, live.id.job) for card in live.cards),
         anywhere=state.config.queues,
         steps=live.node is not None and step_after(live.node.job, record.attempts[-1]) is not None,
-        alone=not live.promised.shares_card,
+        alone=not live.promised.shares_card or _only_beside_services(state, live),
     )
+
+
+def _only_beside_services(state: State, live: ActiveAttempt) -> bool:
+    """Tell whether no card is left for the job without the services that it needs."""
+    services = live.node.links.services if live.node is not None else ()
+    if not services:
+        return False
+    theirs = [other.cards for other in state.attempts if other.service in services]
+    taken = {card.gpu.uuid for cards in theirs for card in cards}
+    return not any(card.serves and card.gpu.uuid not in taken for card in state.cards)
 
 
 def _decide(

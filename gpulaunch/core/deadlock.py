@@ -85,6 +85,9 @@ def _focus_on(state: State, node: Node) -> None:
     services = state.attempts.services()
     if state.placing.focus is not node:
         state.placing.focus, state.standstill.cleared = node, False
+        if state.placing.reserving not in (None, node):  # what is kept for that is for this one now
+            state.placing.reserving = None
+            state.placing.gang.pause()
     elif services and not state.standstill.cleared:
         state.standstill.cleared = True
         by = Because("gives_way") if _wanted(services) else RoomFor(node.name)

@@ -27,6 +27,7 @@ from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.placement import (
     best,
     fit_together,
+    has_room,
     impossible,
     suits_now,
     suits_soon,
@@ -157,26 +158,37 @@ def _spread(state: State, node: Node, demand: Demand) -> bool:
     coming = [c for c in attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
     cards += [card for card in coming if not _is_spoken_for(state, card, node)]
     empty = [card for card in cards if not (card.attempts or card.reservations)]
-    left = empty[max(0, len(empty) - _needed_alone(state)) :]
+    left = empty[max(0, len(empty) - _needed_alone(state, empty)) :]
     cards = [card for card in cards if card not in left]
-    cards.sort(key=lambda c: (len(c.attempts) + len(c.reservations), not c.leased, c.gpu.memory))
-    chosen = cards[: demand.gpus]
+    cards.sort(key=_spread_order)
+    chosen = together(cards, demand.gpus)
     if len(chosen) < demand.gpus:
         return False
     if all(card.leased for card in chosen):
         start(state, node, chosen)
     else:
         claim(state, chosen, demand)
+        host.keep_for(state, node)
         _park(state, node)
     return True
 
 
-def _needed_alone(state: State) -> int:
-    """Return how many cards the ready jobs need that do not share, and have not claimed yet."""
-    ready = state.jobs.waiting.demands()
-    wanted = sum(d.gpus * count for d, count in ready if not d.share)
-    held = (demand for card in state.cards for demand in card.reservations)
-    return wanted - sum(not demand.share for demand in held)
+def _spread_order(card: Card) -> tuple[int, int, bool, int, int]:
+    gpu, jobs = card.gpu, len(card.attempts) + len(card.reservations)
+    return gpu.rank, jobs, not card.leased, gpu.memory, gpu.index
+
+
+def _needed_alone(state: State, empty: list[Card]) -> int:
+    """Return how many of these empty cards ready jobs need that do not share, and could start."""
+    now, wanted = state.now.mono, 0
+    for demand, count in state.jobs.waiting.demands():
+        if demand.share or not demand.gpus or state.lacks_tokens(demand):
+            continue
+        if demand.memory and host.lacks_memory(state, demand):
+            continue
+        fit = sum(has_room(card, demand, card.memory_expected(now)) for card in empty)
+        wanted += min(demand.gpus * count, fit)
+    return wanted
 
 
 def sought(state: State, node: Node) -> Demand:

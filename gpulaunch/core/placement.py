@@ -73,7 +73,7 @@ def sharers(demand: Demand, promised: int, gpus: Sequence[Gpu]) -> int:
 
     `promised`: bytes that each is promised; 0 where it has its card alone, or memory is no matter.
     """
-    if not demand.share or not promised:
+    if not promised:
         return max(1, 1 if demand.share else demand.per_gpu)
     fitting = min((gpu.memory for gpu in gpus), default=0) // promised
     return max(1, min(fitting, demand.per_gpu or fitting))
@@ -171,7 +171,13 @@ def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping
     if any(count > limits.get(token, 1) for token, count in used.items()):
         return False
     cards = [Card(gpu, Leased(), Look(gpu.memory)) for gpu in gpus]
-    for demand in sorted(demands, key=lambda d: (d.share, d.per_gpu, -d.gpus, -d.gpu_memory)):
+
+    def order(demand: Demand) -> tuple[bool, int, int, int, int]:
+        """Those first that share least, and of these whom the fewest cards suit."""
+        suited = sum(is_kind(g, demand) and g.memory >= demand.gpu_memory for g in gpus)
+        return demand.share, demand.per_gpu, suited, -demand.gpus, -demand.gpu_memory
+
+    for demand in sorted(demands, key=order):
         chosen = best((c for c in cards if suits_now(c, demand)), demand.gpus)
         if len(chosen) < demand.gpus:
             return False

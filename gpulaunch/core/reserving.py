@@ -48,21 +48,26 @@ def reserve(state: State) -> None:
     elif demand.gpus == 1 or state.placing.gang.granted:
         chosen = (here + attainable(state, demand))[: demand.gpus]
         claim(state, chosen, demand)
-        _close_shared(state, demand.gpus - len(chosen), demand)
+        closed = _close_shared(state, demand.gpus - len(chosen), demand)
         state.placing.last.reserved = True
-        if state.cards.held():  # else it may wait for other launchers, for long
+        if len(chosen) + closed >= demand.gpus:  # else it may wait for other launchers, for long
             host.keep_for(state, node)
         if demand.gpus > 1:
             state.placing.gang.keep(here)
 
 
-def _close_shared(state: State, count: int, demand: Demand) -> None:
-    """Let nothing new start on `count` shared cards, the emptiest first: they then empty."""
+def _close_shared(state: State, count: int, demand: Demand) -> int:
+    """Let nothing new start on `count` shared cards, the emptiest first: they then empty.
+
+    Returns how many there are.
+    """
     shared = [c for c in state.cards if c.leased and c.attempts and not c.reservations]
     shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
     shared = [c for c in shared if c.gpu.uuid not in demand.avoid and is_kind(c.gpu, demand)]
-    for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
+    closed = sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]
+    for card in closed:
         card.reserved = True
+    return len(closed)
 
 
 def choose_reserving(state: State) -> bool:

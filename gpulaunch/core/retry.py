@@ -46,7 +46,8 @@ class RetryContext(Struct, frozen=True):
     `before`: how many earlier attempts of this budget ended in the same class. `foreign`: other
     users' processes had some of its cards' memory. `doubted`: other jobs failed on its card too.
     `anywhere`: the engine places by itself, and the cards that it has are not known. `steps`: the
-    job's ladder has a further step. `alone`: it had its card alone, though its demand shares one.
+    job's ladder has a further step. `alone`: it had its card alone, though its demand shares one,
+    or it can have none alone.
     """
 
     used: tuple[Gpu, ...] = ()

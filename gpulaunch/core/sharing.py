@@ -2,10 +2,11 @@
 
     Ended, MemoryPeaked ─▶ the most that a job of this kind took ─▶ and a margin ─▶ `promised`
 
-A kind is an entry of the job file, or the jobs that were added by one name. Until something is
-known of a kind, each of its jobs has a card alone; once it is, others join those that run. A job
-that succeeded teaches what it took; any other end can only raise that. One that ran out of memory
-beside others took more than it was promised, so that as much is what its kind takes.
+A kind is an entry of the job file, by what it runs as typed, or the jobs that were added by one
+name. Until something is known of a kind, each of its jobs has a card alone; once it is, others join
+those that run. A job that succeeded teaches what it took; any other end can only raise that. One
+that ran out of memory beside others took more than it was promised, so that as much is what its
+kind takes.
 
 INVARIANT: what is learned follows from the jobs and the attempts on record: a resume knows it too.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpulaunch.core.active import ActiveAttempt
+from gpulaunch.core.card import Card
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.events import MemoryPeaked
 from gpulaunch.core.model import Demand
 from gpulaunch.core.placement import with_learned
@@ -28,9 +31,21 @@ def promised(state: State, demand: Demand) -> Demand:
     if demand.kind is None:
         return demand
     peak = state.learned.peaks.get(demand.kind, 0)
-    # What it took on another machine's cards must not keep it from these for ever.
-    largest = max((card.gpu.memory for card in state.cards if card.serves), default=peak)
+    # What it took on larger cards must not keep it from these for ever.
+    cards = [card for card in state.cards if card.serves and is_kind(card.gpu, demand)]
+    cards = [card for card in cards if card.gpu.uuid not in demand.avoid]
+    largest = max(map(_of_an_empty_one, cards), default=peak)
     return with_learned(demand, min(peak, largest))
+
+
+def _of_an_empty_one(card: Card) -> int:
+    """Return the bytes that a job has on the card at least, if it has it alone.
+
+    The driver and a desktop take a part, which is known once the card was looked at; what is more
+    than a tenth is somebody's who goes again.
+    """
+    free = card.gpu.memory if card.look.free is None else card.look.free
+    return max(min(free, card.gpu.memory), card.gpu.memory * 9 // 10)
 
 
 def submitted(state: State, nodes: Iterable[Node]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -11,15 +12,18 @@ from gpulaunch.jobfile.convert import AUTO
 from gpulaunch.jobfile.mistakes import FieldError, converted
 from gpulaunch.jobfile.texts import Fields
 
+_OF_A_KIND = ("name", "run", "worker", "foreach", "matrix", "env")
+
 
 class DemandRules(Struct, frozen=True):
     """What an entry's demands go by, beside its fields.
 
-    `group`: its place in the file; `per_gpu` and `limits` are the file's own; `service`: its jobs
-    are services; `wants_idle`: it says `gpu_idle:` itself, not by `defaults:`.
+    `kind`: of which its jobs are, where their memory is learned; `per_gpu` and `limits` are the
+    file's own; `service`: its jobs are services; `wants_idle`: it says `gpu_idle:` itself, not by
+    `defaults:`.
     """
 
-    group: int
+    kind: int
     per_gpu: int
     limits: Mapping[str, int]
     service: bool = False
@@ -73,7 +77,15 @@ def _card_memory(fields: Fields, gpus: int, rules: DemandRules) -> tuple[int, in
     if why:
         field = "gpu_memory" if "gpu_memory" in fields else "share"
         raise FieldError(f"{why}: give gpu_memory: a size, like 20GB", (field,))
-    return 0, rules.group
+    return 0, rules.kind
+
+
+def kind_of(fields: Fields) -> int:
+    """Return a number for the kind of job that an entry of these fields has.
+
+    It stays the same when others are put before the entry in the file, or its limits change.
+    """
+    return zlib.crc32(repr([fields.get(key) for key in _OF_A_KIND]).encode())
 
 
 def _limited(token: str, limits: Mapping[str, int]) -> None:

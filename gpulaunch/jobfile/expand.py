@@ -29,7 +29,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.jobfile import containers, engines, mps, paths, warnings, workers
 from gpulaunch.jobfile.containers import SharedContainers
-from gpulaunch.jobfile.demands import DemandRules, demand_of
+from gpulaunch.jobfile.demands import DemandRules, demand_of, kind_of
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
@@ -112,6 +112,7 @@ class EntryExpansion(Struct):
     complete: bool = True
     workers: set[str] = field(default_factory=set)
     digest: str = ""
+    kind: int = 0
     names: tuple[str, ...] = ()
 
     def drafts(self) -> Iterator[Draft]:
@@ -128,6 +129,7 @@ class EntryExpansion(Struct):
         if items.nameless:
             return
         self._check_ladder(items)
+        self.kind = kind_of(self.fields)
         context = self.context
         home = context.places.home
         texts = Texts(self.fields, items, self.group, context.scripts, home, self._add)
@@ -483,7 +485,7 @@ class EntryExpansion(Struct):
 
     def _demand(self, resolved: Fields) -> Demand:
         rules = DemandRules(
-            self.group,
+            self.kind,
             self.context.per_gpu,
             self.context.limits,
             service=bool(self.fields.get("service")),

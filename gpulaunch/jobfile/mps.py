@@ -10,7 +10,7 @@ from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 
 OWN_VARIABLES = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"})
 """Variables that say which daemon a program is a client of, and that gpulaunch alone sets."""
-_WIDE = "a job with several cards shares none of them"
+_WIDE = "it is for jobs of one card"
 _ALONE = "for jobs that share a card: say so with share: true, or with per_gpu: how many do"
 _STRICT = (
     "the service's processes are outside of the job's namespaces: leave isolation: out, whose"
@@ -45,7 +45,7 @@ def _why_not(fields: Mapping[str, Any], demand: Demand) -> str:
         return "a job without cards shares none: leave it out"
     if demand.gpus > 1:
         return _WIDE
-    if not demand.shares_card:
+    if not demand.shares_card or demand.per_gpu == 1:
         return _ALONE
     if fields.get("isolation") == "strict":
         return _STRICT

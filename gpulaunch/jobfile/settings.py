@@ -59,7 +59,7 @@ def _meaning(field: str, typed: str) -> Any:
     plain: Any = typed
     if typed[0] in "[{":
         try:
-            plain = yaml.load(typed, yaml.BaseLoader)  # noqa: S506: makes text alone
+            plain = yaml.load(typed, yaml.BaseLoader)
         except yaml.YAMLError:
             raise FieldError("expected one value, or YAML like {times: 2, on: [timeout]}") from None
     value = JOB[field].convert(plain)
@@ -76,6 +76,10 @@ def _needs(job: Job, words: tuple[str, ...] | None, names: Collection[str]) -> J
 
 def _gpus(job: Job, count: int, names: Collection[str]) -> Job:
     demand = replace(job.demand, gpus=count)
+    if count > 1 and demand.mps:
+        raise FieldError("mps: is for jobs of one card")
+    if count > 1 and demand.kind is not None:
+        raise FieldError("its gpu_memory: is learned, which only that of jobs with one card is")
     if not count:
         plain = Demand(gpus=0, cpus=demand.cpus, uses=demand.uses, worker=demand.worker)
         demand = replace(plain, memory=demand.memory)

@@ -21,9 +21,9 @@ class Sharing(Struct, frozen=True):
 
     `promised`: what the last of them was promised of its card; `learned`: what the jobs taught, 0
     where the job file says the size. `peak`: the most that was measured of one, 0 for nothing.
-    `fits`: how many have room on the smallest of their cards. `failures`: attempts that ran out of
-    memory beside others. `job_seconds` is the sum over the attempts, `card_seconds` how long cards
-    had one of them or more.
+    `fits`: how many have room on the smallest of their cards, by the larger of both. `failures`:
+    attempts that ran out of memory beside others. `job_seconds` is the sum over the attempts,
+    `card_seconds` how long cards had one of them or more.
     """
 
     label: str
@@ -65,6 +65,7 @@ def _of(
     when: Period,
 ) -> Sharing:
     promised = shared[-1].promised
+    peak = max((uses[a.id].peak_gpu_memory or 0 for a in attempts if a.id in uses), default=0)
     memories = [cards[uuid].memory for a in attempts for uuid in a.gpus if uuid in cards]
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for attempt in attempts:
@@ -74,8 +75,8 @@ def _of(
         label=label,
         promised=promised,
         learned=max((a.end.gpu_memory for a in attempts if a.end), default=0),
-        peak=max((uses[a.id].peak_gpu_memory or 0 for a in attempts if a.id in uses), default=0),
-        fits=max(1, min(memories, default=0) // promised),
+        peak=peak,
+        fits=max(1, min(memories, default=0) // max(promised, peak)),
         failures=sum(attempt.failure == "gpu_oom" for attempt in shared),
         job_seconds=sum(end - start for some in spans.values() for start, end in some),
         card_seconds=sum(map(covered, spans.values())),

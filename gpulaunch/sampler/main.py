@@ -199,8 +199,8 @@ class Sampler:
         if live.peak is None or memory is None or memory <= live.peak * SAID_AGAIN:
             return live
         who = {"job": live.attempt.job, "number": live.attempt.number}
-        self._link.say("peaked", **who, memory=memory)
-        return replace(live, peak=memory)
+        heard = self._link.say("peaked", **who, memory=memory)
+        return replace(live, peak=memory) if heard else live
 
     def _watch(self, live: SampledAttempt, sample: IdleSample) -> None:
         """Count idle time; tell once that there is enough of it, and that it cannot be told."""

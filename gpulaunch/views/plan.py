@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.model import CardKind, Gpu, Job, Ladder
 from gpulaunch.core.placement import sharers, with_learned
 from gpulaunch.digest import topology, words
@@ -68,7 +69,7 @@ def _group_lines(group: Sequence[Job], engine: str, gpus: Sequence[Gpu]) -> list
     told = _told_of(group, engine)
     facts = " · ".join(filter(None, [several(len(group), "job"), *_needs_of(group), told]))
     lines: list[Line] = [("  ", (names, "bold"), f"  {facts}")]
-    if group[0].demand.share and (shared := _share_of(group, gpus)):
+    if shared := _share_of(group, gpus):
         lines.append((("    " + shared, "dim"),))
     for job in group[:COMMANDS]:
         lines.append((("    $ ", "green"), _one_line(_what_runs(job))))
@@ -78,16 +79,25 @@ def _group_lines(group: Sequence[Job], engine: str, gpus: Sequence[Gpu]) -> list
 
 
 def _share_of(group: Sequence[Job], gpus: Sequence[Gpu]) -> str:
-    """Return what the group's jobs are promised of a card that they share, and how many fit."""
+    """Return what the group's jobs are promised of a card that they share, and how many fit.
+
+    Empty where they neither share by memory nor learn it.
+    """
+    first = group[0].demand
+    if not first.share and first.kind is None:
+        return ""
     demands = [with_learned(job.demand, job.learned) for job in group]
     most = max(demands, key=lambda demand: demand.promise)
     took = group[0].learned if most.kind is not None else 0
     if most.kind is not None and not took:
+        shares = "shares its card" if first.shares_card else "needs so much free on its card"
         if any(gpu.simulated for gpu in gpus):
-            return "shares its card; nothing is learned on simulated ones: each has one alone"
-        return "shares its card once it is known what it takes; until then each has one alone"
+            return f"{shares}; nothing is learned on simulated ones: each has one alone"
+        return f"{shares} once it is known what it takes; until then each has one alone"
     learned = f" ({size(took)} at most in earlier runs)" if took else ""
-    cards = [gpu for gpu in gpus if gpu.memory >= most.gpu_memory]
+    if not most.shares_card:
+        return f"needs {size(most.gpu_memory)} free on its card{learned}"
+    cards = [gpu for gpu in gpus if is_kind(gpu, most) and gpu.memory >= most.gpu_memory]
     fit = sharers(most, most.promise, cards) if cards else 0
     fitting = f"; {words.count(fit)} fit on a card" if fit else ""
     return f"shares its card: {size(most.promise)} promised{learned}{fitting}"
@@ -150,7 +160,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.expected or None for job in group], clock, "{} expected"),
         _span([job.timeout for job in group], span, "timeout {}"),
         _span([job.idle_timeout for job in group], span, "idle_timeout {}"),
-        _span([job.gpu_idle for job in group], span, "gpu_idle {}"),
+        _span([job.gpu_idle for job in group if job.demand.gpus], span, "gpu_idle {}"),
         _span(dues, time_of, "not before {}"),
         _warnings_of(group),
         "spare" if all(demand.spare for demand in demands) else "",

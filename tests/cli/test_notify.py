@@ -175,7 +175,7 @@ def test_a_plan_for_machines_names_who_is_told(launcher: Launcher) -> None:
     job_file(launcher, f'[{{to: "ntfy://{SECRET}", every: 1}}]', "run: 'true'")
     result = launcher(*RUN, "--dry-run", "--json")
     assert json.loads(result.out)["notify"] == [
-        "notify[0] (ntfy://…) on finish, first failure, pause, every failure"
+        "notify[0] (ntfy://…) on finish, first failure, pause, idle card, every failure"
     ]
 
 

@@ -412,12 +412,22 @@ def demands_of(jobs: str, head: str = "") -> list[Demand]:
 def test_jobs_that_share_say_how_much_they_take_or_learn_it_by_entry() -> None:
     sized, learned, plain, bounded = demands_of(
         "{run: x, share: true, gpu_memory: 20GiB}, {run: x, share: true},"
-        " {run: x, gpu_memory: AUTO}, {run: x, share: true, per_gpu: 3, gpu_memory: auto}"
+        " {run: y, gpu_memory: AUTO}, {run: z, share: true, per_gpu: 3, gpu_memory: auto}"
     )
     assert sized == Demand(gpu_memory=20 << 30, per_gpu=0, share=True)
-    assert learned == Demand(per_gpu=0, share=True, kind=1)
-    assert plain == Demand(kind=2), "it learns what must be free, and has its card alone"
-    assert bounded == Demand(per_gpu=3, share=True, kind=3)
+    assert learned == Demand(per_gpu=0, share=True, kind=learned.kind)
+    assert plain == Demand(kind=plain.kind), "it learns what must be free, and has its card alone"
+    assert bounded == Demand(per_gpu=3, share=True, kind=bounded.kind)
+    assert len({learned.kind, plain.kind, bounded.kind, None}) == 4
+
+
+def test_an_entry_is_of_the_same_kind_wherever_it_is_and_whatever_its_limits() -> None:
+    entry = "run: 'predict {item}', foreach: {values: [a, b]}, env: {A: '1'}, share: true"
+    first, second = demands_of(f"{{{entry}}}")
+    *_, moved = demands_of(f"{{run: x, share: true}}, {{{entry}, timeout: 1h, retries: 2}}")
+    *_, other = demands_of(f"{{{entry.replace('1', '2')}}}")
+    assert first.kind == second.kind == moved.kind
+    assert other.kind != first.kind
 
 
 def test_the_files_own_per_gpu_bounds_those_that_share_and_1_bounds_nothing() -> None:
