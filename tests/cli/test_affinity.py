@@ -219,6 +219,8 @@ def test_exec_and_map_take_the_model_as_an_option(mixed: Launcher) -> None:
     )
     wrong = mixed("exec", "--compute", "new", "--", "true")
     assert "--compute: expected a compute capability like 8.0, found 'new'" in wrong.err
+    empty = mixed("map", "--card", "", "true", ":::", "a")
+    assert (empty.status, "card" in empty.err) == (2, True), "an empty variable is no wish for any"
     run = mixed("map", "--card", "*L40S*", "echo $GPULAUNCH_GPU_INDEX #", ":::", "a", "b")
     assert run.status == 0, run.err
     assert {mixed.log(name) for name in mixed.jobs()} == {"1\n"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gpulaunch.core.events import Ended, GangGranted, MemoryPeaked
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Exited, Failure, Job, RetryPolicy
 from tests.core.table import Table, attempt, job
-from tests.core.world import GIB
+from tests.core.world import GIB, pretend_gpus
 
 
 def sharer(name: str, gib: int, **fields: object) -> Job:
@@ -292,3 +294,41 @@ def test_a_peak_of_an_attempt_that_is_over_is_ignored() -> None:
     table.ended("a.1")
     assert peaked(table, "a.1", 10) == []
     assert table.run._state.learned.peaks == {}
+
+
+# ── Which cards, and what else is kept for them ─────────────────────────────────────────────────
+
+
+def test_host_memory_is_kept_for_a_job_while_its_card_comes() -> None:
+    table = Table(1, memory=100 * GIB)
+    others = [job(name, gpus=0, cpus=0, memory=60 * GIB) for name in "bcd"]
+    asked = table.submit(sharer("a", 10, memory=60 * GIB, priority=1), *others)
+    assert asked == ["acquire 0"], "its memory is kept"
+    assert table.granted(0) == ["launch a.1 on 0"]
+
+
+def test_jobs_that_share_take_the_cards_that_are_used_last_last() -> None:
+    table = Table(2, ranks=(1, 0))
+    assert table.submit(sharer("a", 10), sharer("b", 10)) == ["acquire 1"]
+    assert table.granted(1) == ["launch a.1 on 1", "launch b.1 on 1"]
+
+
+def test_jobs_that_need_a_card_alone_and_cannot_start_keep_nobody_together() -> None:
+    table = Table(2, limits={"seat": 1})
+    seats = (job("first", uses=("seat",), gpus=0, cpus=0), job("whole", uses=("seat",)))
+    lines = table.submit(*seats, sharer("a", 10), sharer("b", 10))
+    assert lines == ["launch first.1 on none", "acquire 0", "acquire 1"]
+
+
+def test_a_job_that_took_more_than_is_free_on_an_empty_card_has_one_all_the_same() -> None:
+    table = Table(1)
+    table.submit(learner("a", learned=100 * GIB))
+    assert table.granted(0, free=79 * GIB) == ["launch a.1 on 0"]
+
+
+def test_a_kind_that_may_have_small_cards_alone_is_promised_no_more_than_they_have() -> None:
+    small, large = pretend_gpus(2)
+    cards = (replace(small, memory=24 * GIB, name="A10"), replace(large, name="H100"))
+    table = Table(gpus=cards)
+    assert table.submit(learner("a", card="A10", learned=60 * GIB)) == ["acquire 0"]
+    assert table.granted(0, free=24 * GIB) == ["launch a.1 on 0"]

@@ -14,6 +14,7 @@ from gpulaunch.core.template import Slot, Template, render
 from gpulaunch.errors import UsageError
 from gpulaunch.jobfile import load
 from gpulaunch.jobfile.fasta import digest_of
+from gpulaunch.jobfile.settings import with_settings
 from tests.jobfile.helpers import GOOD, job_of, jobs_of, mistakes_of, plan_of
 
 
@@ -451,6 +452,20 @@ def test_what_cannot_be_learned_is_refused_with_what_to_do(job: str, place: str,
     (mistake,) = mistakes_of(f"jobs: [{{run: x, {job}}}]")
     assert f"jobs[0].{place}: " in mistake
     assert why in mistake
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ("share: true", "its gpu_memory: is learned"),
+        ("gpu_memory: auto", "its gpu_memory: is learned"),
+        ("per_gpu: 2, mps: true", "mps: is for jobs of one card"),
+    ],
+)
+def test_set_makes_no_wide_job_of_one_that_has_to_have_one_card(fields: str, why: str) -> None:
+    job = job_of(f"jobs: [{{name: a, run: x, {fields}}}]")
+    with pytest.raises(UsageError, match=f"gpus=2: {why}"):
+        with_settings(job, {"gpus": "2"}, ["a"])
 
 
 def test_a_wide_job_may_share_by_a_number() -> None:

@@ -108,6 +108,12 @@ def test_jobs_that_share_a_card_with_their_service_need_one() -> None:
     assert never(text, cards(16)) == []
 
 
+def test_a_service_leaves_the_card_that_its_dependent_alone_needs() -> None:
+    text = SERVICE.format(server="gpus: 1", beyond="gpus: 0", wide="gpu_memory: 40GB")
+    assert never(text, cards(16, 80)) == never(text, cards(80, 16)) == []
+    assert "0 of 3 have that much" in " ".join(never(text, cards(16, 16, 16)))
+
+
 def test_services_hold_their_tokens_meanwhile() -> None:
     text = SERVICE.format(server="uses: t", beyond="gpus: 0", wide="uses: t")
     (line,) = never(text, cards(16, 16))
