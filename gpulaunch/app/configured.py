@@ -12,12 +12,15 @@ from gpulaunch.config import limits
 from gpulaunch.config.files import MACHINE, current, user_file
 from gpulaunch.config.model import Configuration
 from gpulaunch.config.paths import UnsetVariableError, expanded, lease_dir, wrong_runs
+from gpulaunch.engines.configured import unmatched
 from gpulaunch.errors import Mistake
 from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import Machine
 from gpulaunch.journal.rundir import RUNS
 from gpulaunch.text import several
 
 DEFAULT = "default"
+_SHOWN = "gpulaunch gpus shows each card's index, and its UUID with --json"
 
 
 class Setting(Struct, frozen=True):
@@ -88,8 +91,8 @@ def _limits(config: Configuration) -> Iterator[Setting]:
 # ── For the doctor ──────────────────────────────────────────────────────────────────────────────
 
 
-def findings(environ: Mapping[str, str]) -> list[DoctorFinding]:
-    """Return what is wrong with the configuration, or that there is none."""
+def findings(environ: Mapping[str, str], machine: Machine) -> list[DoctorFinding]:
+    """Return what is wrong with the configuration on this machine, or that there is none."""
     config, found = current(environ), in_force(environ)
     if not found.files:
         return [DoctorFinding("ok", "no configuration file: every default holds")]
@@ -101,6 +104,7 @@ def findings(environ: Mapping[str, str]) -> list[DoctorFinding]:
     return [
         *([] if wrong else [DoctorFinding("ok", there)]),
         *wrong,
+        *(DoctorFinding("warning", line, _SHOWN) for line in unmatched(config, machine)),
         *_unknown_names(config),
         *_unwritable_runs(config, environ),
         *_other_lease_dir(config, environ),

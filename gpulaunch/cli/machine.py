@@ -34,7 +34,7 @@ def gpus(as_json: bool) -> None:
     gpulaunch gpus
     """
     from gpulaunch.config.files import current
-    from gpulaunch.engines.configured import configured, free_below_of
+    from gpulaunch.engines.configured import configured, free_below_of, unmatched
     from gpulaunch.gpus.discover import ProbeClient, find
     from gpulaunch.gpus.inventory import inventory
     from gpulaunch.gpus.lease import scope_of
@@ -58,8 +58,8 @@ def gpus(as_json: bool) -> None:
             said.last,
             free_below_of(config),
         )
-    for fault in machine.faults:
-        say(str(fault))
+    for line in (*machine.faults, *unmatched(config, machine)):
+        say(str(line))
     if as_json:
         print_json({"schema": SCHEMA, "gpus": rows})
     elif rows:
@@ -122,13 +122,15 @@ def doctor(as_json: bool) -> int:
     """
     from gpulaunch.app import configured, logout
     from gpulaunch.config.files import current
-    from gpulaunch.config.paths import LEASE_DIR, lease_dir
+    from gpulaunch.config.paths import LEASE_DIR, lease_dir, setting_of
     from gpulaunch.engines import keepers, strict
+    from gpulaunch.engines.configured import free_below_of
     from gpulaunch.engines.local import containers, memory_limits, mps_dirs
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
-    locks, _ = lease_dir(current(), os.environ)
+    config = current()
+    locks, source = lease_dir(config, os.environ)
     findings = examine(
         os.environ if locks is None else {**os.environ, LEASE_DIR: locks},
         isolation=strict.finding,
@@ -138,6 +140,8 @@ def doctor(as_json: bool) -> int:
         left=(containers.finding, mps_dirs.finding),
         memory=memory_limits.finding,
         configuration=configured.findings,
+        free_below=free_below_of(config),
+        lease_setting=setting_of(source),
     )
     if as_json:
         told = [{"level": one.level, "what": one.what, "advice": one.advice} for one in findings]

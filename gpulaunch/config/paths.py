@@ -69,3 +69,8 @@ def lease_dir(config: Configuration, environ: Mapping[str, str]) -> tuple[str | 
     if given := environ.get(LEASE_DIR):
         return given, LEASE_DIR
     return config.lease_dir, config.sources.get("lease_dir", "")
+
+
+def setting_of(source: str) -> str:
+    """Return the words before `=DIRECTORY` for what `lease_dir` names as its source."""
+    return source if source == LEASE_DIR else f"{source}: lease_dir"

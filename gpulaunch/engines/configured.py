@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from gpulaunch.config.limits import allowance_of
 from gpulaunch.config.model import Allowance, Configuration
-from gpulaunch.config.paths import lease_dir
+from gpulaunch.config.paths import lease_dir, setting_of
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import Selection, fitting
 from gpulaunch.free_below import FreeBelow, parse_free_below
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.lease import scope_of
+from gpulaunch.gpus.machine import Machine
 from gpulaunch.text import several
 
 LAST = 1
@@ -50,11 +51,30 @@ def configured(config: Configuration, gpus: Sequence[Gpu]) -> ConfiguredCards:
     """Return which of these cards may be used, and which of them last."""
     never = {gpu.uuid: one.source for one in config.never for gpu in fitting(one.name, gpus)}
     last = {gpu.uuid: one.source for one in config.last for gpu in fitting(one.name, gpus)}
+    last = {uuid: source for uuid, source in last.items() if uuid not in never}
     told = [f"GPU {g.index} is never used ({never[g.uuid]})" for g in gpus if g.uuid in never]
     kept = [gpu for gpu in gpus if gpu.uuid not in never]
     told += [f"GPU {g.index} is used last ({last[g.uuid]})" for g in kept if g.uuid in last]
     ranked = (replace(gpu, rank=LAST) if gpu.uuid in last else gpu for gpu in kept)
     return ConfiguredCards(tuple(ranked), never, last, tuple(told))
+
+
+def unmatched(config: Configuration, machine: Machine) -> list[str]:
+    """Return a line for each name of `gpus:` that fits no card of the machine, or several.
+
+    An index may be that of a card which the driver cannot use. Nothing where no card is there.
+    """
+    broken = {str(fault.index) for fault in machine.faults}
+    lines = []
+    for key, cards in (("never", config.never), ("last", config.last)):
+        for card in cards if machine.gpus else ():
+            where = f"{card.source}: gpus: {key}: {card.name}"
+            found = fitting(card.name, machine.gpus)
+            if not found and card.name not in broken:
+                lines.append(f"{where} fits no card here, and does nothing")
+            if len(found) > 1 and not card.name.isdigit():  # an index means all its MIG instances
+                lines.append(f"{where} fits {len(found)} cards, and holds for all of them")
+    return lines
 
 
 def allowance_here(config: Configuration, environ: Mapping[str, str]) -> Allowance | None:
@@ -86,6 +106,6 @@ def lock_beside_leases(config: Configuration, environ: Mapping[str, str]) -> Non
     It is said in this process's environment, where its helpers and its jobs find it too.
     """
     directory, source = lease_dir(config, environ)
-    lockfile.check(directory, source if source == lockfile.VARIABLE else f"{source}: lease_dir")
+    lockfile.check(directory, setting_of(source))
     if directory and not os.environ.get(lockfile.VARIABLE):
         os.environ[lockfile.VARIABLE] = directory

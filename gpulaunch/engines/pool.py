@@ -25,6 +25,7 @@ from gpulaunch.engines.configured import (
     configured,
     free_below_of,
     lock_beside_leases,
+    unmatched,
 )
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.free_below import FreeBelow
@@ -197,6 +198,8 @@ def _here(
     notes = [f"the cards are those of {ours.why}"] if ours.why else []
     notes += [f"the mask names cards by UUID: {why}"] if ours.gpus and why else []
     notes += [*ours.notes, *map(str, machine.faults)]
+    if not scope_of(environ):  # a job may see fewer cards than the files name
+        notes += unmatched(config, machine)
     return ours.gpus, machine.driver, style, tuple(notes)
 
 

@@ -14,16 +14,22 @@ from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
+from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus import lockfile, mask, mps
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.lease import holders, scope_of
-from gpulaunch.gpus.machine import CardReading, Machine, is_free, usual_line
+from gpulaunch.gpus.machine import CardReading, Machine, is_free, line_of
 from gpulaunch.gpus.near import numa_nodes
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 from gpulaunch.text import size
 from gpulaunch.wording import option_to_take
+
+
+def _silent(environ: Mapping[str, str], machine: Machine) -> Sequence[DoctorFinding]:
+    """Find nothing: what `examine` asks of a configuration where nobody gave one."""
+    return ()
 
 
 def examine(
@@ -35,7 +41,9 @@ def examine(
     logout: Callable[[], DoctorFinding] | None = None,
     left: Sequence[Callable[[Mapping[str, str]], DoctorFinding | None]] = (),
     memory: Callable[[], DoctorFinding] | None = None,
-    configuration: Callable[[Mapping[str, str]], Sequence[DoctorFinding]] = lambda environ: (),
+    configuration: Callable[[Mapping[str, str], Machine], Sequence[DoctorFinding]] = _silent,
+    free_below: FreeBelow | None = None,
+    lease_setting: str = lockfile.VARIABLE,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
@@ -43,22 +51,23 @@ def examine(
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
     keepers jobs get. `logout` finds out whether a run outlives its user's logout; each of `left`
     what killed runs have left of a kind. `memory` finds out whether jobs can be limited in the
-    host's memory, `configuration` what is wrong with the configuration files.
+    host's memory, `configuration` what is wrong with the configuration files. `free_below`: as in
+    `is_free`. `lease_setting`: what sets the directory of the leases, in words.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
         seen = looks(client, machine.gpus)
     return [
         *driver(machine),
-        *cards(machine, seen),
+        *cards(machine, seen, free_below),
         *events(machine, hearing(machine.gpus, environ, timeout) if machine.gpus else {}),
         *device_files(machine),
         *places(machine, environ),
         *order(machine, environ),
         *inherited(machine, environ),
-        *leases(machine, environ),
+        *leases(machine, environ, lease_setting),
         *containers(environ),
-        *configuration(environ),
+        *configuration(environ, machine),
         *([isolation(machine.gpus)] if isolation else []),
         *multi_process(machine, environ),
         *filter(None, [cluster(environ)]),
@@ -83,20 +92,23 @@ def driver(machine: Machine) -> Iterator[DoctorFinding]:
         )
 
 
-def cards(machine: Machine, seen: Mapping[str, CardReading]) -> Iterator[DoctorFinding]:
+def cards(
+    machine: Machine, seen: Mapping[str, CardReading], free_below: FreeBelow | None = None
+) -> Iterator[DoctorFinding]:
+    """Yield what is amiss with cards, or keeps jobs from them; `free_below` as in `is_free`."""
     for gpu in machine.gpus:
         look = seen[gpu.uuid]
         where = f"GPU {gpu.index} ({gpu.name})"
         if look.sick:
             yield DoctorFinding("error", f"{where}: {look.sick}", "gpulaunch leaves it out")
-        elif isinstance(busy := is_free(look), Occupied):
+        elif isinstance(busy := is_free(look, free_below=free_below), Occupied):
             yield DoctorFinding("note", f"{where} is in use: {busy.by}", _taking(busy))
         if look.windows:
             yield DoctorFinding(
                 "note",
                 f"{where}: Windows draws on it, and the driver names none of its programs (WSL)",
-                f"less than {size(usual_line(look))} of nobody's memory counts as none there;"
-                " free_below: in the job file, or --free-below, sets another line",
+                f"less than {size(line_of(look, free_below) or 0)} of nobody's memory counts as"
+                " none there; free_below: in the job file, or --free-below, sets another line",
             )
         for note in look.notes:
             yield DoctorFinding("warning", f"{where}: {note}")
@@ -225,7 +237,9 @@ def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFi
         )
 
 
-def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
+def leases(
+    machine: Machine, environ: Mapping[str, str], setting: str = lockfile.VARIABLE
+) -> Iterator[DoctorFinding]:
     """Yield who leases which card, and leases whose holder is stopped; none can be stale."""
     known = {gpu.key: f"GPU {gpu.index}" for gpu in machine.gpus}
     for key, holder in sorted(holders(scope_of(environ)).items()):
@@ -240,21 +254,21 @@ def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFindi
         else:
             yield DoctorFinding("note", f"{where} is leased by {holder}")
     if directory := environ.get(lockfile.VARIABLE):
-        yield lease_directory(directory)
+        yield lease_directory(directory, setting)
 
 
-def lease_directory(directory: str) -> DoctorFinding:
+def lease_directory(directory: str, setting: str) -> DoctorFinding:
     path = Path(directory)
     if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
         return DoctorFinding(
             "error",
-            f"{lockfile.VARIABLE}={directory} is not a directory this user may write to",
+            f"{setting}={directory} is not a directory this user may write to",
             f"`mkdir -m 1777 {directory}`, the same for everybody who uses the cards",
         )
     if os.getuid() and not path.stat().st_mode & 0o002:
         return DoctorFinding(
             "warning",
-            f"{lockfile.VARIABLE}={directory} is not writable for every user",
+            f"{setting}={directory} is not writable for every user",
             f"`chmod 1777 {directory}`, where others lease these cards as well",
         )
     return DoctorFinding("ok", f"leases are also held in {directory}")

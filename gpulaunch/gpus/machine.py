@@ -137,7 +137,7 @@ def is_free(
         return Occupied(look.unasked)
     if share_busy:
         return None
-    line = _line(look, free_below)
+    line = line_of(look, free_below)
     if strangers := [entry for entry in computing(look) if not _is_desktop(entry, look, line)]:
         return _occupied_by(strangers, look)
     if line is None or look.unnamed is None or look.unnamed < line:
@@ -145,7 +145,7 @@ def is_free(
     return Occupied(_by_nobody(look.unnamed, look), _would_do(look.unnamed, look))
 
 
-def _line(look: CardReading, free_below: FreeBelow | None) -> int | None:
+def line_of(look: CardReading, free_below: FreeBelow | None) -> int | None:
     """Return the bytes below which others' memory counts as none; None where nobody can tell."""
     if look.total is None:
         return None
@@ -213,7 +213,7 @@ def drained(before: CardReading, look: CardReading, free_below: FreeBelow | None
     was = before.used - sum(entry.memory or 0 for entry in before.processes)
     if rest <= was + SLACK:
         return True
-    line = _line(look, free_below)
+    line = line_of(look, free_below)
     return hides_a_desktop(look) and line is not None and rest < line
 
 

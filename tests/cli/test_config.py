@@ -274,3 +274,58 @@ def test_leases_are_held_in_files_where_the_configuration_says_so(on_cards: Conf
     told = on_cards("exec", "--no-wait", "--", "sh", "-c", "echo $GPULAUNCH_LEASE_DIR")
     assert told.out == f"{locks}\n", "what the command starts holds its leases there as well"
     assert len(os.listdir(locks)) == 1
+
+
+def told_by_doctor(launcher: Configured) -> dict[str, str]:
+    """What the doctor says, with the level of each."""
+    found = json.loads(launcher("doctor", "--json").out)["findings"]
+    return {one["what"]: one["level"] for one in found}
+
+
+def test_a_name_of_no_card_and_one_of_several_are_told_of(
+    on_cards: Configured, driver: FakeDriver
+) -> None:
+    driver.card(0, uuid="GPU-0a")
+    driver.card(1, uuid="GPU-0b")
+    driver.card(2, error_open=15)
+    driver.card(3, uuid="GPU-33")
+    on_cards.says("gpus:\n  never: [9, GPU-0, 2]\n  last: [GPU-ffff, 3, GPU-33]\n")
+    on_cards.file("jobs.yaml", 'jobs:\n  - {run: "true"}\n')
+    file = on_cards.config
+    lines = [
+        f"{file}:2: gpus: never: 9 fits no card here, and does nothing",
+        f"{file}:2: gpus: never: GPU-0 fits 2 cards, and holds for all of them",
+        f"{file}:3: gpus: last: GPU-ffff fits no card here, and does nothing",
+    ]
+    told = told_by_doctor(on_cards)
+    assert [told.get(line) for line in lines] == ["warning"] * 3
+    assert [what for what in told if "fits" in what] == lines
+    for argv in (["gpus"], ["check", "jobs.yaml"], ["run", "jobs.yaml"]):
+        result = on_cards(*argv)
+        assert [line for line in lines if line not in result.err] == [], argv
+        assert result.err.count("fits") == 3, argv
+
+
+def test_a_card_outside_the_shell_s_mask_is_no_name_of_none(
+    on_cards: Configured, driver: FakeDriver
+) -> None:
+    driver.card(1)
+    on_cards.says("gpus: {never: [1]}\n")
+    on_cards.file("jobs.yaml", 'jobs:\n  - {run: "true"}\n')
+    on_cards.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    assert "fits" not in on_cards("check", "jobs.yaml").err
+
+
+def test_the_doctor_goes_by_the_configured_line_of_free_memory(on_cards: Configured) -> None:
+    in_use = "GPU 0 (NVIDIA A100-SXM4-80GB) is in use"
+    assert not any(what.startswith(in_use) for what in told_by_doctor(on_cards))
+    on_cards.says("free_below: 500MB\n")
+    assert any(what.startswith(in_use) for what in told_by_doctor(on_cards))
+
+
+def test_the_doctor_names_the_line_that_sets_the_directory_of_leases(
+    configured: Configured,
+) -> None:
+    configured.says("runs: ~/r\nlease_dir: /nonexistent\n")
+    line = f"{configured.config}:2: lease_dir=/nonexistent is not a directory"
+    assert any(what.startswith(line) for what in told_by_doctor(configured))
