@@ -368,7 +368,8 @@ def _needs_cards(reason: r.NeedsCards) -> str:
     if reason.memory:
         each = " each" if reason.wanted > 1 else ""
         wanted = f"{wanted} with {size(reason.memory)} free{each}"
-    limited = f"the run may hold {reason.limit} at once; " if reason.limit else ""
+    whose = f", as all your launchers together ({reason.limited_by})" if reason.limited_by else ""
+    limited = f"the run may hold {reason.limit} at once{whose}; " if reason.limit else ""
     single = all(len(some.gpus) == 1 for some in reason.cards)
     states = (", " if single else "; ").join(map(_cards_are, reason.cards))
     return f"waits for {wanted}: {limited}{states}{_taken_with(reason.cards)}"

@@ -146,7 +146,7 @@ def run_to_its_end(
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     with Writing(session.run) as report:
         try:
-            unrecorded = supervise(session, server, journal, observer.view, begun, report)
+            supervisor = supervise(session, server, journal, observer.view, begun, report)
         finally:
             observer.view.close(ledger)
             if exporter is not None:
@@ -154,11 +154,14 @@ def run_to_its_end(
         with attended(server, session.run, ledger):
             _reported(ledger, session.run, observer, report)
     if ledger.exit_status == NO_CARDS:
-        raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
-    if unrecorded:
+        why = f"; {supervisor.no_card_as}" if supervisor.no_card_as else ""
+        raise NoCardsError(
+            f"no card came free in the time that --wait gave; nothing was started{why}"
+        )
+    if supervisor.unrecorded:
         what_now = _what_now(session, journal)
         raise NotRecordedError(
-            f"the run could not be recorded ({unrecorded}) and was stopped; {what_now}"
+            f"the run could not be recorded ({supervisor.unrecorded}) and was stopped; {what_now}"
         )
     return RunEnd(session.run, ledger, ledger.exit_status)
 
@@ -211,8 +214,8 @@ def supervise(
     view: View,
     begun: Callable[[], None],
     report: Writing,
-) -> str:
-    """Run to the end; return why the run could not be recorded, "" where it was.
+) -> Supervisor:
+    """Run to the end; return what drove it, which says why that went no further.
 
     The ledger then holds the run's outcome. `begun` is called once the run is being recorded.
     Signals that stop a run may be blocked by the caller (`held_signals`); they are handled from
@@ -269,7 +272,7 @@ def supervise(
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
-        return supervisor.unrecorded
+        return supervisor
 
 
 def _preparing(report: Writing, loop: Loop) -> Listener:
@@ -319,7 +322,7 @@ def _run(
     choices = session.options.choices
     breaker = BREAKER if choices.breaker is None else choices.breaker
     pool = session.pool
-    on_cards = OnCards(pool.most, pool.machine.cpus, pool.memory)
+    on_cards = OnCards(pool.most, pool.machine.cpus, pool.memory, pool.limited_by)
     config = RunConfig(
         InEngineQueue(QUEUE, pool.limit, ahead=True) if pool.queueing else on_cards,
         session.plan.limits,

@@ -53,7 +53,7 @@ class Single(LeaseUser):
         self._loop = Loop()
         self._run = Run(
             pool.gpus,
-            RunConfig(OnCards(pool.most, memory=pool.memory)),
+            RunConfig(OnCards(pool.most, memory=pool.memory, limited_by=pool.limited_by)),
             unrecorded(pool.gpus, JOB, os.getpid()),
         )
         self._tell: Callable[[str], object] | None = tell

@@ -22,7 +22,7 @@ from gpulaunch.core.causes import Because, EndCause, Quoted, RecordingFailed, Si
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
-from gpulaunch.core.reasons import NeedsImage, WaitReason
+from gpulaunch.core.reasons import NeedsAllowance, NeedsImage, WaitReason
 from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
@@ -95,11 +95,16 @@ class Supervisor:
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
         self.no_card = False
+        self.no_card_as = ""
+        self._told_of_allowance = False
 
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: ev.Event) -> None:
         """Queue an event for the core; see `Driver.post`."""
+        if isinstance(event, ev.Refused) and isinstance(event.why, ev.AllowanceSpent):
+            # Once it is handled: then the jobs know why they wait.
+            self._loop.later(self._tell_of_allowance)
         self._driver.post(event)
 
     def note(self, job: str | None, text: str) -> None:
@@ -298,7 +303,22 @@ class Supervisor:
     def wait_over(self) -> None:
         """Stop the run: no attempt was launched within `wait` of the first request for a card."""
         self.no_card = True
+        self.no_card_as = " ".join(self._waits_for_allowance() or ())
         self.post(ev.Asked(ev.Stop(Because("wait_over"))))
+
+    def _tell_of_allowance(self) -> None:
+        """Note, once, that the user's launchers hold as many cards as they may."""
+        if not self._told_of_allowance and (waits := self._waits_for_allowance()):
+            self._told_of_allowance = True
+            self.note(*waits)
+
+    def _waits_for_allowance(self) -> tuple[str, str] | None:
+        """Return the first job that waits for its user's allowance, and that in words."""
+        for name, job in self.ledger.jobs.items():
+            why = self._run.why_waiting(name) if job.state == "waiting" else None
+            if isinstance(why, NeedsAllowance):
+                return name, job_reason(why)
+        return None
 
     def _add(self, fact: Fact) -> None:
         """Apply and record a fact of the supervisor's own, which does not come from the core."""

@@ -424,7 +424,8 @@ class NeedsCards(Struct, frozen=True):
     """The job waits for so many cards, with so many bytes free on each; 0: any.
 
     `limit`: cards that the run may hold at once, if it holds them; else 0. `of`: of which it
-    takes cards, None for any.
+    takes cards, None for any. `limited_by`: the place that sets the limit, where it is that of all
+    launchers of the user.
     """
 
     wanted: int
@@ -432,6 +433,7 @@ class NeedsCards(Struct, frozen=True):
     cards: tuple[CardsAre, ...]
     limit: int = 0
     of: Sparse[CardKind | None] = None
+    limited_by: Sparse[str] = ""
 
 
 class NeedsAllowance(Struct, frozen=True):

@@ -36,12 +36,14 @@ class OnCards(Struct, frozen=True):
     """The run places its jobs on cards.
 
     `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together;
-    `memory`: bytes of the host's that all attempts may reserve together, None: any.
+    `memory`: bytes of the host's that all attempts may reserve together, None: any. `limited_by`:
+    the place that sets `limit` for all launchers of the user; empty: it is the run's alone.
     """
 
     limit: int | None = None
     cpus: int = 1
     memory: int | None = None
+    limited_by: str = ""
 
 
 class InEngineQueue(Struct, frozen=True):
@@ -78,6 +80,11 @@ class RunConfig(Struct, frozen=True):
     def queues(self) -> bool:
         """True where an engine queues and places by itself."""
         return isinstance(self.placing, InEngineQueue)
+
+    @property
+    def limited_by(self) -> str:
+        """The place that limits the cards of all launchers of the user; empty: none does."""
+        return self.placing.limited_by if isinstance(self.placing, OnCards) else ""
 
     @property
     def ahead(self) -> bool:

@@ -169,8 +169,14 @@ def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
         shown = together if together and card in busy else _state(state, card, demand, now)
         alike.setdefault(shown, []).append(card.gpu.index)
     parts = (r.CardsAre(tuple(dict.fromkeys(some)), shown) for shown, some in alike.items())
-    most = limit if limited else 0
-    return r.NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), most, demand.card_kind)
+    return r.NeedsCards(
+        demand.gpus,
+        demand.gpu_memory,
+        tuple(parts),
+        limit if limited else 0,
+        demand.card_kind,
+        state.config.limited_by if limited else "",
+    )
 
 
 def _busy(state: State, cards: Sequence[Card], now: Instant) -> r.CardBusy:

@@ -88,6 +88,13 @@ class CardPool(Struct, frozen=True):
         return self.allowance.limit if self.limit is None else min(self.limit, self.allowance.limit)
 
     @property
+    def limited_by(self) -> str:
+        """The configuration's place that sets `most`; empty where something else does."""
+        if self.allowance is None or self.allowance.limit != self.most:
+            return ""
+        return self.allowance.source
+
+    @property
     def capped(self) -> str:
         """Why the run has no more cards, where the configuration limits it; else empty."""
         limited = self.allowance is not None and self.allowance.limit == self.size

@@ -82,7 +82,7 @@ class Crew(LeaseUser):
         self.threads: frozenset[threading.Thread] = frozenset()
         """All workers' threads. Replaced, never changed, as any thread may read it."""
         self.gpus: tuple[Gpu, ...] = ()
-        self._run = Run(pool.gpus, RunConfig(OnCards(pool.most)))
+        self._run = Run(pool.gpus, RunConfig(OnCards(pool.most, limited_by=pool.limited_by)))
         self._driver = Driver(self._run, loop, self, plan.wait)
         self._cards = CardLeases(pool, loop, self._driver.post, plan.environ, self)
         # The run has all its jobs now, and all are cancelled: none waits for a card yet.

@@ -48,6 +48,16 @@ def test_a_run_without_a_card_says_that_other_launchers_have_them() -> None:
     assert table.state("a") == f"waiting: waits for a card: {WHY} all of them in other launchers"
 
 
+def test_a_run_that_holds_all_that_is_allowed_says_so_with_the_place() -> None:
+    table = Table(2, limit=1, limited_by="/etc/gpulaunch/config.yaml:3")
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert table.state("b") == (
+        "waiting: waits for a card: the run may hold 1 at once, as all your launchers together"
+        " (/etc/gpulaunch/config.yaml:3); GPU 0 is busy with a (0:00)"
+    )
+
+
 def test_what_the_run_gives_back_it_may_take_again() -> None:
     table = Table(2)
     table.submit(job("a"), job("b"))

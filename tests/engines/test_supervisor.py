@@ -12,11 +12,16 @@ import gpulaunch.app.supervisor
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import (
+    Acquire,
+    AllowanceFreed,
+    AllowanceSpent,
     Asked,
     ImageFailed,
     ImageReady,
+    Instruction,
     Launch,
     PullImage,
+    Refused,
     Stop,
     Submitted,
     TakeBack,
@@ -26,6 +31,7 @@ from gpulaunch.core.facts import (
     AdmissionPaused,
     AttemptEnded,
     AttemptLaunched,
+    Noted,
     RunClosed,
     RunOpened,
 )
@@ -51,16 +57,16 @@ GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, wait: float | None = None) -> None:
         ledger = Ledger()
         ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (GPU,)), Instant(0, 0))
         self.loop = Loop()
         self.record = FakeRecord()
         self.view = FakeView()
         self.supervisor = Supervisor(
-            Run([GPU], ledger=ledger), self.record, self.view, self.loop, now
+            Run([GPU], ledger=ledger), self.record, self.view, self.loop, now, wait
         )
-        self.engine = FakeEngine(self.supervisor.post)
+        self.engine: FakeEngine = FakeEngine(self.supervisor.post)
 
     def serve(self, *names: str) -> None:
         jobs = tuple(Job(name, "true") for name in names)
@@ -347,3 +353,41 @@ def test_the_view_hears_what_is_pulled(world: World) -> None:
     job = Job("a", "true", container=Container("img", "docker"))
     world.supervisor.serve(world.engine, Submitted((job,)))
     assert world.supervisor.ledger.state == "failed"
+
+
+class SparingEngine(FakeEngine):
+    """Refuses cards at first, as other launchers of the user hold all that they may."""
+
+    def __init__(self, world: World, times: int) -> None:
+        super().__init__(world.supervisor.post)
+        self._loop = world.loop
+        self._times = times
+
+    def carry_out(self, instruction: Instruction) -> None:
+        if not isinstance(instruction, Acquire) or self._times == 0:
+            super().carry_out(instruction)
+            return
+        self._times -= 1
+        self.post(Refused(instruction.gpu, AllowanceSpent(1, "/etc/gpulaunch/config.yaml:3")))
+        self._loop.call_after("freed", 0.0, lambda: self.post(AllowanceFreed()))
+
+
+ALLOWED = (
+    "waits for a card: your launchers may hold 1 at once (/etc/gpulaunch/config.yaml:3), and hold"
+    " them, all of them in other launchers"
+)
+
+
+def test_a_run_notes_once_that_it_waits_for_its_user_s_allowance(world: World) -> None:
+    world.engine = SparingEngine(world, 3)
+    world.serve("a", "b")
+    assert [f for f in world.record.facts if isinstance(f, Noted)] == [Noted(ALLOWED, "a")]
+    assert world.supervisor.no_card_as == ""
+
+
+def test_a_wait_that_ran_out_for_the_allowance_says_so() -> None:
+    world = World(wait=0.0)
+    world.engine = SparingEngine(world, 1)
+    world.serve("a")
+    assert world.supervisor.no_card_as == f"a {ALLOWED}"
+    world.loop.close()
