@@ -156,7 +156,7 @@ def pool_for(
 ) -> CardPool:
     """Return the pool of cards. Raises an error if one of these jobs could not run on them."""
     pool = _asked_for(plan, options, run_id)
-    if not (pool.queueing or pool.gpus):
+    if not (pool.queueing or pool.size):
         require(pool, max((job.demand.gpus for job in jobs), default=0))
     if mistakes := misfits(plan, jobs, pool):
         raise JobFileError(mistakes)

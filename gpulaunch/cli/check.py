@@ -80,7 +80,7 @@ def check(
         for note in (*pool.notes, *short_ladders(plan.jobs)):
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
-    for line in pool.settings:
+    for line in pool.settings if here else ():
         say(line)
     if pool.allowance is not None:
         say(

@@ -21,6 +21,12 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f]|^\.")
 _NAME_CHARACTERS = 48
 
 
+def source_of_runs(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the words before what is wrong with where runs go: the place of `runs:`, if given."""
+    source = current(environ).sources.get("runs")
+    return f"{source}: runs: " if source else ""
+
+
 def place_of_runs(directory: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return where runs that are begun in `directory` are kept; None: within it.
 

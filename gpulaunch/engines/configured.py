@@ -30,12 +30,14 @@ LAST = 1
 class ConfiguredCards(Struct, frozen=True):
     """The cards that may be used. `never` has the others by UUID, each with what forbids it.
 
-    `last` has those that are taken after all others. `told` are lines about both.
+    `last` has those that are taken after all others. `barred` and `told` are lines about the
+    former, and about both.
     """
 
     gpus: tuple[Gpu, ...]
     never: Mapping[str, str]
     last: Mapping[str, str]
+    barred: tuple[str, ...]
     told: tuple[str, ...]
 
     def refusal(self, selection: Selection, here: Sequence[Gpu]) -> str:
@@ -52,11 +54,11 @@ def configured(config: Configuration, gpus: Sequence[Gpu]) -> ConfiguredCards:
     never = {gpu.uuid: one.source for one in config.never for gpu in fitting(one.name, gpus)}
     last = {gpu.uuid: one.source for one in config.last for gpu in fitting(one.name, gpus)}
     last = {uuid: source for uuid, source in last.items() if uuid not in never}
-    told = [f"GPU {g.index} is never used ({never[g.uuid]})" for g in gpus if g.uuid in never]
+    barred = [f"GPU {g.index} is never used ({never[g.uuid]})" for g in gpus if g.uuid in never]
     kept = [gpu for gpu in gpus if gpu.uuid not in never]
-    told += [f"GPU {g.index} is used last ({last[g.uuid]})" for g in kept if g.uuid in last]
+    told = [f"GPU {g.index} is used last ({last[g.uuid]})" for g in kept if g.uuid in last]
     ranked = (replace(gpu, rank=LAST) if gpu.uuid in last else gpu for gpu in kept)
-    return ConfiguredCards(tuple(ranked), never, last, tuple(told))
+    return ConfiguredCards(tuple(ranked), never, last, tuple(barred), (*barred, *told))
 
 
 def unmatched(config: Configuration, machine: Machine) -> list[str]:

@@ -57,7 +57,8 @@ class CardPool(Struct, frozen=True):
     one that queues gives cards by itself, and none is known here. `memory`: bytes of the host's
     that jobs may reserve together: all that the launcher may use; None: any.
     `allowance`: how many cards this user's launchers may hold together, where that is set.
-    `settings` are lines about what the configuration changes.
+    `settings` are lines about what the configuration changes, `barred` those of them about cards
+    that it keeps from being used.
     """
 
     gpus: tuple[Gpu, ...]
@@ -74,6 +75,7 @@ class CardPool(Struct, frozen=True):
     memory: int | None = None
     allowance: Allowance | None = None
     settings: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -97,8 +99,9 @@ class CardPool(Struct, frozen=True):
     @property
     def capped(self) -> str:
         """Why the run has no more cards, where the configuration limits it; else empty."""
-        limited = self.allowance is not None and self.allowance.limit == self.size
-        return capped(self.allowance) if limited else ""
+        if self.allowance is not None and self.allowance.limit == self.size:
+            return capped(self.allowance)
+        return _barred(self.barred) if 0 < self.size == len(self.here) else ""
 
     @property
     def named_by_uuid(self) -> frozenset[str]:
@@ -165,7 +168,7 @@ def open_pool(
     size = min(most, len(chosen)) if limit is None else limit
     if limit is not None and limit > most:
         asked = "1 card was" if limit == 1 else f"{limit} cards were"
-        why = capped(allowance) if most < len(here) else ""
+        why = capped(allowance) if most < len(here) else _barred(cards.barred) if here else ""
         raise NoCardsError(f"{asked} asked for, {_none_or(most, notes, why)}")
     return CardPool(
         gpus=chosen,
@@ -187,6 +190,7 @@ def open_pool(
         free_below=free_below or free_below_of(config),
         allowance=allowance,
         settings=cards.told,
+        barred=cards.barred,
     )
 
 
@@ -245,6 +249,10 @@ def cache_directory(environ: Mapping[str, str]) -> str:
         environ.get("HOME") or os.path.expanduser("~"), ".cache"
     )
     return os.path.join(base, "gpulaunch")
+
+
+def _barred(lines: tuple[str, ...]) -> str:
+    return "".join(f"; {line}" for line in lines)
 
 
 def _none_or(have: int, notes: tuple[str, ...], why: str = "") -> str:

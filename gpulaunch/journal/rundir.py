@@ -30,7 +30,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from gpulaunch.config.rundirs import place_of_runs
+from gpulaunch.config.rundirs import place_of_runs, source_of_runs
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
@@ -95,8 +95,9 @@ class RunDir(Struct, frozen=True):
             for directory in (run.logs, run.outs, run.results, run.ends):
                 directory.mkdir(exist_ok=True)
         except OSError as error:
+            source = source_of_runs() if explicit is None else ""
             raise UsageError(
-                f"no run directory can be made at {error.filename}: {error.strerror}"
+                f"{source}no run directory can be made at {error.filename}: {error.strerror}"
             ) from None
         return run
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpulaunch.app.checks import pool_for
+from gpulaunch.app.options import RunOptions
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.config.model import Allowance
 from gpulaunch.contracts.documents import ConfigDocument
 from gpulaunch.contracts.schema import json_schema
+from gpulaunch.errors import NoCardsError
+from gpulaunch.jobfile import load
+from gpulaunch.journal.choices import Choices
 from tests.cli.launcher import COMMAND, Launcher
 from tests.gpus.fake import MIB, FakeDriver
 from tests.helpers import own_network
@@ -329,3 +337,53 @@ def test_the_doctor_names_the_line_that_sets_the_directory_of_leases(
     configured.says("runs: ~/r\nlease_dir: /nonexistent\n")
     line = f"{configured.config}:2: lease_dir=/nonexistent is not a directory"
     assert any(what.startswith(line) for what in told_by_doctor(configured))
+
+
+def test_what_is_never_used_is_named_where_cards_are_too_few(
+    on_cards: Configured, driver: FakeDriver
+) -> None:
+    driver.card(1)
+    on_cards.says("gpus: {never: [1], last: [1]}\n")
+    on_cards.file("jobs.yaml", 'jobs:\n  - {gpus: 2, run: "true"}\n')
+    why = f"GPU 1 is never used ({on_cards.config}:1)"
+    for argv, status, have in (
+        (("run", "jobs.yaml", "--gpus", "2"), 3, "2 cards were asked for, 1 can be had here"),
+        (("exec", "-g", "2", "--", "true"), 125, "2 cards needed, 1 can be had here"),
+        (("check", "jobs.yaml"), 2, "needs 2 cards, the run has 1"),
+    ):
+        result = on_cards(*argv)
+        assert (result.status, f"{have}; {why}" in result.err) == (status, True), result
+    _, row = json.loads(on_cards("gpus", "--json").out)["gpus"]
+    assert (row["outside"], row["last"]) == (f"{on_cards.config}:1", "")
+
+
+def test_that_no_card_may_be_used_is_told_once(on_cards: Configured) -> None:
+    on_cards.says("gpus: {never: [0]}\n")
+    on_cards.file("jobs.yaml", 'jobs:\n  - {run: "true"}\n')
+    assert on_cards("check", "jobs.yaml").err.count("GPU 0 is never used") == 1
+
+
+def test_a_limit_of_no_card_is_no_mistake_of_the_job_file(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.card(0)
+    for name, value in _of(driver).items():
+        monkeypatch.setenv(name, value)
+    nothing = Allowance(0, "/etc/gpulaunch/config.yaml:3")
+    monkeypatch.setattr("gpulaunch.engines.pool.allowance_here", lambda config, environ: nothing)
+    (tmp_path / "jobs.yaml").write_text('jobs:\n  - {name: b, run: "true"}\n' + ONE[6:])
+    plan = load(tmp_path / "jobs.yaml", environ={})
+    needing, free = plan.jobs
+    with pytest.raises(NoCardsError, match=re.escape(nothing.source)):
+        pool_for(plan, (needing, free), RunOptions(Choices()), "r", Terminal())
+    assert pool_for(plan, (free,), RunOptions(Choices()), "r", Terminal()).size == 0
+
+
+def test_runs_that_cannot_be_made_name_the_line_that_puts_them_there(
+    configured: Configured,
+) -> None:
+    configured.says("free_below: 2GB\nruns: /proc/no\n")
+    configured.file("jobs.yaml", ONE)
+    result = configured("run", "jobs.yaml")
+    assert result.status == 2
+    assert f"{configured.config}:2: runs: no run directory can be made at /proc/no" in result.err
