@@ -57,8 +57,12 @@ def _settings(config: Configuration, environ: Mapping[str, str]) -> Iterator[Set
     yield _plain(config, "runs", _runs(config, environ))
     for target in config.notify:
         yield Setting("notify", target.name, config.sources["notify"])
+    if not config.notify:
+        yield Setting("notify", "nobody", DEFAULT)
     for key, words in config.slurm.items():
         yield Setting(f"slurm.{key}", " ".join(words), config.sources[f"slurm.{key}"])
+    if not config.slurm:
+        yield Setting("slurm", "none", DEFAULT)
     directory, source = lease_dir(config, environ)
     yield Setting("lease_dir", directory or "none", source or DEFAULT)
     yield from _limits(config)

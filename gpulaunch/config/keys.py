@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpulaunch.config.paths import VARIABLE
 from gpulaunch.core.selection import parse_selection
 from gpulaunch.free_below import EXPECTED, parse_free_below
 from gpulaunch.jobfile import engines, notify_spec
@@ -56,6 +57,8 @@ def runs(value: Plain) -> str:
     text = scalar(value, _WHERE)
     if not _ROOTED.match(text):
         raise FieldError(f"expected {_WHERE}, found {v.found(text)}")
+    if "$" in VARIABLE.sub("", text):
+        raise FieldError(f"expected $NAME or ${{NAME}} where a $ is, found {v.found(text)}")
     return text
 
 
@@ -127,7 +130,8 @@ KEYS = {
             "properties": {"never": f.any_of(_NAMES, f.NULL), "last": f.any_of(_NAMES, f.NULL)},
         },
         "Cards by index or UUID: never is not used at all (what the machine's file says holds, the"
-        " user's adds to it), last only after all others.",
+        " user's adds to it), last only after all others (the user's in place of the machine's,"
+        " [] for no card).",
         "gpus:\n  never: [0]\n  last: [GPU-5f3c2a10]",
     ),
     "free_below": Key(
@@ -138,7 +142,7 @@ KEYS = {
     ),
     "runs": Key(
         runs,
-        {"type": "string", "pattern": r"^(/|~(/|$)|\$)"},
+        {"type": "string", "pattern": r"^(?=/|~(/|$)|\$)([^$]|\$(\w|\{\w+\}))*$"},
         "Where run directories go, in place of gpulaunch-runs in the working directory: an absolute"
         " path; ~, $NAME and ${NAME} are replaced.",
         "runs: /scratch/$USER/runs",

@@ -11,7 +11,8 @@ from gpulaunch.config.model import Configuration
 from gpulaunch.errors import Mistake
 
 LEASE_DIR = "GPULAUNCH_LEASE_DIR"
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
+"""A variable in a path: `$NAME` or `${NAME}`."""
 
 
 class UnsetVariableError(ValueError):
@@ -27,7 +28,7 @@ def expanded(path: str, environ: Mapping[str, str]) -> str:
     """Return the path with `~`, `$NAME` and `${NAME}` replaced. Raises UnsetVariableError."""
     if path == "~" or path.startswith("~/"):
         path = home(environ) + path[1:]
-    return _VARIABLE.sub(lambda match: _value(match[1] or match[2], environ), path)
+    return VARIABLE.sub(lambda match: _value(match[1] or match[2], environ), path)
 
 
 def _value(name: str, environ: Mapping[str, str]) -> str:

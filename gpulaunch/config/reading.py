@@ -129,7 +129,8 @@ def joined(machine: FileConfig, own: FileConfig) -> Configuration:
     given = {key: file for key, file in said.items() if key in file.values}
     values = {key: file.values[key] for key, file in given.items()}
     never = (*_named(machine, "never"), *_named(own, "never"))
-    last = _named(own, "last") or _named(machine, "last")
+    says_last = "last" in own.values.get("gpus", {})  # maybe that there is none
+    last = _named(own if says_last else machine, "last")
     sources = {key: file.place(key) for key, file in given.items()}
     for file in (machine, own):
         sources |= {

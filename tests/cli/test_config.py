@@ -105,6 +105,11 @@ def test_config_prints_each_setting_and_where_it_is_from(configured: Configured)
     assert lines["slurm.partition"][1:] == ["gpu", f"{where}:3"]
     assert lines["lease_dir"][1:] == ["/run/leases", "GPULAUNCH_LEASE_DIR"]
     assert lines["free_below"][-1] == "default"
+    assert lines["notify"][1:] == ["nobody", "default"]
+    configured.says("runs: ~/r\n")
+    assert ["slurm", "none", "default"] in [
+        line.split() for line in configured("config").out.splitlines()
+    ]
 
 
 def test_config_tells_its_mistakes_and_says_so_in_its_status(configured: Configured) -> None:

@@ -89,6 +89,12 @@ def test_the_user_s_file_wins_but_where_the_machine_s_must_hold(both: Files) -> 
     assert not config.mistakes
 
 
+def test_the_user_s_last_is_in_place_of_the_machine_s_even_if_it_names_none(both: Files) -> None:
+    assert [one.name for one in both.read("gpus: {last: [3]}\n", "gpus: {last: ~}\n").last] == ["3"]
+    config = both.read("gpus: {last: [3]}\n", "gpus: {last: []}\n")
+    assert (config.last, config.mistakes) == ((), ())
+
+
 def test_a_file_that_changes_is_read_again(both: Files) -> None:
     assert both.read("runs: /a\n").runs == "/a"
     assert both.read("runs: /bb\n").runs == "/bb"
@@ -113,6 +119,8 @@ MISTAKES = {
     ],
     "gpus: 2": ["1:7: gpus: expected {never: [0], last: [3]}, found '2'"],
     "runs: here": ["1:7: runs: expected a directory like /scratch/$USER/runs"],
+    "runs: '/tmp/${US'": ["1:7: runs: expected $NAME or ${NAME} where a $ is"],
+    "runs: /tmp/$$": ["1:7: runs: expected $NAME or ${NAME} where a $ is"],
     "runs: [/a]": ["1:7: runs: expected a directory like"],
     "lease_dir: ~/x": ["1:12: lease_dir: expected an absolute path"],
     "free_below: 200 %": ["1:13: free_below: expected a part of the card above 0%"],
