@@ -463,7 +463,7 @@ def test_what_cannot_be_learned_is_refused_with_what_to_do(job: str, place: str,
     ],
 )
 def test_set_makes_no_wide_job_of_one_that_has_to_have_one_card(fields: str, why: str) -> None:
-    job = job_of(f"jobs: [{{name: a, run: x, {fields}}}]")
+    job = job_of(f"name: a, run: x, {fields}")
     with pytest.raises(UsageError, match=f"gpus=2: {why}"):
         with_settings(job, {"gpus": "2"}, ["a"])
 
