@@ -15,6 +15,7 @@ from .wire import (
     Any,
     MessageFields,
     coded_text,
+    counted,
     number_of,
     packed,
     seconds_of,
@@ -46,16 +47,16 @@ def launch_message(keeper: Mapping[str, Any], child: Mapping[str, Any]) -> bytes
         coded_text(keeper.get("term_by") or ""),
         _number(keeper.get("warn_signal")),
         _seconds(keeper.get("warn_before")),
-        [str(code) for code in keeper.get("success_codes", [0])],
-        child["outputs"],
-        child["kept_outputs"],
-        child["argv"],
-        list(map("=".join, child["env_set"].items())),
-        child["env_unset"],
+        *counted([str(code) for code in keeper.get("success_codes", [0])]),
+        *counted(child["outputs"]),
+        *counted(child["kept_outputs"]),
+        *counted(child["argv"]),
+        *counted(list(map("=".join, child["env_set"].items()))),
+        *counted(child["env_unset"]),
         _flag(hidden is not None),
-        hidden or (),
-        child["cpus"],
-        _worker(child.get("worker")),
+        *counted(hidden or ()),
+        *counted(child["cpus"]),
+        *counted(_worker(child.get("worker"))),
         _json(child.get("main")),
     )
 
@@ -84,7 +85,10 @@ def ticket(launch: bytes, gpus: int, marks: Mapping[str, str], after: Sequence[s
 
     `gpus`: how many cards the node is to be given. `after`: attempts that will have succeeded.
     """
-    told = packed(str(PROTOCOL), str(gpus), [marks[name] for name in SLOTS], after) + launch
+    told = (
+        packed(str(PROTOCOL), str(gpus), *counted([marks[name] for name in SLOTS]), *counted(after))
+        + launch
+    )
     return packed(f"{binascii.crc32(told):08x}") + told
 
 

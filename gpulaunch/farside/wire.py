@@ -111,15 +111,14 @@ def send_bytes(link: socket.socket, data: bytes, fds: Sequence[int], flags: int)
     link.sendmsg([data], ancillary, flags)
 
 
-def packed(*values: str | Sequence[str]) -> bytes:
-    """Return a message to keepers, of fields and lists of fields whose characters are bytes."""
-    fields: list[str] = []
-    for value in values:
-        if isinstance(value, str):
-            fields.append(value)
-        else:
-            fields += [str(len(value)), *value]
+def packed(*fields: str) -> bytes:
+    """Return a message to keepers, of fields whose characters are bytes."""
     return "\0".join([*fields, ""]).encode("latin-1")
+
+
+def counted(values: Sequence[str]) -> list[str]:
+    """Return the fields that say a list."""
+    return [str(len(values)), *values]
 
 
 def send_fields(link: socket.socket, data: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:

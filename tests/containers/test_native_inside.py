@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.wire import packed, send_bytes, send_fields
+from gpulaunch.farside.wire import counted, packed, send_bytes, send_fields
 from tests.containers.carried import Bench
 from tests.containers.daemons import PATIENCE
 from tests.process.messages import spoilt
@@ -41,7 +41,8 @@ def connected(bench: Bench, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
 
 
 def run_message(*argv: str, fds: tuple[str, ...] = ()) -> bytes:
-    return packed("run", argv, "/", ["A=b"], ["HOME"], ["A"], [], "0", "100", fds)
+    lists = (*counted(["A=b"]), *counted(["HOME"]), *counted(["A"]), *counted([]))
+    return packed("run", *counted(argv), "/", *lists, "0", "100", *counted(fds))
 
 
 def test_it_says_how_the_program_ended(bare_bench: Bench, tmp_path: Path) -> None:

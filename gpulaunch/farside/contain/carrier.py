@@ -10,7 +10,7 @@ import socket
 
 from ..ending import die_by, end_as
 from ..proc import stat_fields
-from ..wire import Any, coded_all, packed, peer, send_fields
+from ..wire import Any, coded_all, counted, packed, peer, send_fields
 from .door import Door
 from .engine import EngineClient
 from .log import LOG, say
@@ -56,15 +56,15 @@ class Carrier:
         leases_from = min(LEASES_FROM, allowed // 2) if allowed >= 0 else LEASES_FROM
         message = packed(
             "run",
-            coded_all(self.argv),
+            *counted(coded_all(self.argv)),
             *coded_all([self.record.cwd]),
-            [variable.decode("latin-1") for variable in self.engine.variables()],
-            coded_all(self.record.unset),
-            coded_all(self.record.first),
-            [str(cpu) for cpu in self.record.cpus],
+            *counted([variable.decode("latin-1") for variable in self.engine.variables()]),
+            *counted(coded_all(self.record.unset)),
+            *counted(coded_all(self.record.first)),
+            *counted([str(cpu) for cpu in self.record.cpus]),
             str(self.record.warn),
             str(leases_from),
-            [str(fd) for fd in held],
+            *counted([str(fd) for fd in held]),
         )
         with contextlib.suppress(ConnectionError):  # it is gone already: that shows next
             send_fields(link, message, held)
