@@ -194,18 +194,34 @@ def _needed_alone(state: State, empty: list[Card]) -> int:
 def sought(state: State, node: Node) -> Demand:
     """Return the job's demand, with what its kind is promised of a card's memory.
 
-    A service of a run that may have one card avoids those too small: it shares its card with the
-    jobs that it serves. On one that cannot hold them beside it, it would sit for ever.
+    A service avoids the cards that it would keep from the jobs that it serves: it would sit on them
+    for ever.
     """
     demand = promised(state, node.job.demand)
-    if node.job.service is None or state.cards.limit > 1 or not demand.shares_card:
+    if node.job.service is None:
         return demand
-    beside = max((promised(state, d).promise for d in node.serving.demands), default=0)
-    together = demand.gpu_memory + beside
-    if not any(card.serves and card.gpu.memory >= together for card in state.cards):
+    served = [promised(state, each) for each in node.serving.demands]
+    if state.cards.limit > 1:
+        theirs = _only_for(state, served)
+    elif demand.shares_card:  # with the jobs that it serves, on a card that holds them beside it
+        together = demand.gpu_memory + max((each.promise for each in served), default=0)
+        theirs = {card.gpu.uuid for card in state.cards if card.gpu.memory < together}
+    else:
         return demand
-    small = {card.gpu.uuid for card in state.cards if card.gpu.memory < together}
-    return replace(demand, avoid=demand.avoid | small) if small else demand
+    avoiding = replace(demand, avoid=demand.avoid | theirs) if theirs else demand
+    return avoiding if len(_serving(state, avoiding)) >= demand.gpus else demand
+
+
+def _only_for(state: State, demands: list[Demand]) -> set[str]:
+    """Return the cards that one of these demands cannot do without."""
+    fitting = ((demand, _serving(state, demand)) for demand in demands)
+    return {c.gpu.uuid for demand, cards in fitting if len(cards) <= demand.gpus for c in cards}
+
+
+def _serving(state: State, demand: Demand) -> list[Card]:
+    """Return the run's cards that could serve the demand, if they were free."""
+    cards = [c for c in state.cards if c.serves and c.gpu.uuid not in demand.avoid]
+    return [c for c in cards if c.gpu.memory >= demand.gpu_memory and is_kind(c.gpu, demand)]
 
 
 def could_start(state: State, demand: Demand) -> bool:

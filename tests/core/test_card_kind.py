@@ -91,6 +91,20 @@ def test_a_service_and_its_job_of_different_kinds_find_room_under_a_limit() -> N
     assert lines == ["acquire 1"]
 
 
+def test_a_service_leaves_the_card_that_its_jobs_cannot_do_without() -> None:
+    table = Table(gpus=ALL)
+    assert table.submit(service("serve"), job("ask", card="*A100*", needs=("serve",))) == [
+        "acquire 1"
+    ]
+    large, small = replace(A100, rank=0), replace(L40S, rank=1)
+    table = Table(gpus=(large, small))
+    asks = job("ask", gpu_memory=large.memory, needs=("serve",))
+    assert table.submit(service("serve"), asks) == ["acquire 1"], "though it is used last"
+    table = Table(gpus=ALL)
+    two = (job("ask", card="*A100*", needs=("serve",)), service("serve", card="*A100*"))
+    assert table.submit(*two) == [], "there is none left for it"
+
+
 def test_out_of_memory_goes_to_a_larger_card_of_the_kind_alone() -> None:
     ground = RetryContext(used=(L40S,), others=(A100, L40S, H100))
     there = choose_placement("gpu_oom", Demand(compute=(9, 0)), ground)
