@@ -89,15 +89,18 @@ def _is_certain(attempt: AttemptRecord) -> bool:
 
 
 def _learn(state: State, kind: int | None, took: int) -> None:
-    """Take in what a job of this kind took. It holds for those that run, and for idle workers."""
+    """Take in what a job of this kind took. It holds for those that run, and for idle workers.
+
+    Of the first ones, each alone on its card, one may have ended while another takes more already.
+    """
     if kind is None or took <= state.learned.peaks.get(kind, 0):
         return
-    state.learned.peaks[kind] = took
-    for live in state.attempts:
-        if live.demand.kind == kind:
-            live.promised = promised(state, live.demand)
-            for card in live.cards:
-                card.attempts[live.id] = live.promised
+    running = [live for live in state.attempts if live.demand.kind == kind]
+    state.learned.peaks[kind] = max([took, *(live.peak for live in running)])
+    for live in running:
+        live.promised = promised(state, live.demand)
+        for card in live.cards:
+            card.attempts[live.id] = live.promised
     for resident in state.idle_workers:
         if resident.demand.kind == kind:
             for card in resident.cards:

@@ -255,6 +255,16 @@ def test_a_job_that_shares_by_numbers_goes_alone_for_nothing_too() -> None:
     assert table.drained(0) == ["launch a.2 on 0"]
 
 
+def test_what_another_of_the_first_ones_takes_already_counts_once_the_kind_is_known() -> None:
+    table = Table(2)
+    table.submit(*(learner(name) for name in "abcdef"))
+    table.granted(0)
+    table.granted(1)
+    peaked(table, "b.1", 30)
+    peaked(table, "a.1", 1)
+    assert table.ended("a.1") == ["drain 0", "launch c.1 on 1"], "not as many as 1 GiB each allows"
+
+
 def test_a_kind_that_nearly_fills_a_card_has_it_alone_and_is_not_refused() -> None:
     table = Table(1)
     table.submit(*(learner(name, learned=75 * GIB) for name in "ab"))

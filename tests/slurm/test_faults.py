@@ -298,7 +298,7 @@ def test_a_kill_for_memory_that_a_jobs_own_status_hides_is_said_and_so_is_what_i
     assert outcomes == [("a.1", Exited(0)), ("b.1", cancelled), ("b.2", Exited(0))]
     hidden, again = history.warned
     assert hidden.startswith("a process of a.1 was killed for its memory (Slurm: OUT_OF_MEMORY)")
-    assert "--mem" in hidden
+    assert "raise memory:" in hidden
     assert again == (
         "Slurm cancelled b.1, which takes a.1 for failed (OUT_OF_MEMORY); it is handed over again"
     )
