@@ -85,17 +85,17 @@ class Cards:
     def release(self, card: Card) -> None:
         """Give the card's lease back. A card that was leased but not used is asked for later."""
         assert isinstance(card.state, Leased | Draining)
-        look = card.look
+        look, wanted = card.look, card.wanted
         look.until = self._effects.now.mono + (FIRST_LOOK if card.state.used else look.backoff)
         if not card.state.used:
             look.backoff = min(look.backoff * 2, LAST_LOOK)
         if card.failing:
             self._change(card, SetAside(card.failing))
-        elif card.state.wanted:
+        elif wanted:
             self._hand_over(card)
         else:
             self._change(card, FREE)
-        self._effects.emit(ev.Release(card.gpu.uuid))
+        self._give_back(card, wanted)
 
     def emptied(self, card: Card, memory_free: int) -> None:
         """Keep a card whose memory is known to be back already: it need not drain."""
@@ -119,12 +119,12 @@ class Cards:
     def retire(self, card: Card) -> None:
         """Set a failing card aside, now that nothing is on it."""
         assert card.failing is not None
-        held = card.leased
+        held, wanted = card.leased, card.wanted
         # A Drain is answered first, then the lease is given back.
         if not isinstance(card.state, Draining):
             self._change(card, SetAside(card.failing))
         if held:
-            self._effects.emit(ev.Release(card.gpu.uuid))
+            self._give_back(card, wanted)
 
     def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
         card.attempts[attempt] = demand
@@ -217,11 +217,16 @@ class Cards:
         if card.tenure.since is not None:
             card.tenure = Tenure(None, self._effects.now.mono - card.tenure.since)
 
+    def _give_back(self, card: Card, wanted: bool) -> None:
+        if wanted:  # whoever waited may take it, broken or not
+            self.handed_at = self._effects.now.mono
+        self._effects.emit(ev.Release(card.gpu.uuid))
+
     def _hand_over(self, card: Card) -> None:
         # The lease passes to the launcher that waits. Only asking for the card again gives notice
         # when that one lets go: soon, but not before it had its chance.
         now = self._effects.now.mono
-        card.tenure.since = self.handed_at = now
+        card.tenure.since = now
         self._change(card, _HANDED)
         card.look.timer = now + HANDED_OVER
         self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), card.look.timer))

@@ -157,7 +157,7 @@ def test_a_launcher_at_its_limit_says_why_and_a_killed_one_frees_its_share(box: 
             f"your launchers may hold 3 at once ({PLACE}:2), and hold them, all of them in other"
             " launchers"
         )
-        wait_until(lambda: why in second("status").out)
+        wait_until(lambda: why in second("status", "--json").out)
         assert why in json.loads(second("status", "--json").out)["jobs"][0]["reason"]
         assert len(leases_of(USERS["ann"])) == 3
         pid = json.loads(first("ps", "--json").out)["runs"]
