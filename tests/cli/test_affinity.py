@@ -29,10 +29,14 @@ def near(driver: FakeDriver, on_cards: Launcher) -> Launcher:
 
 
 def on(launcher: Launcher, name: str) -> tuple[int, list[int]]:
-    """The index of the job's card, and the CPUs that its log names."""
-    attempt = launcher.jobs()[name]["attempts"][0]
-    gpu = attempt["gpus"][0]["index"] if attempt["gpus"] else -1
-    return gpu, [int(word) for word in launcher.log(name).split()]
+    """The index of the job's card, and the CPUs that its log names.
+
+    Of the last attempt: an item that waits behind another goes to a worker that is idle sooner.
+    """
+    attempts = launcher.jobs()[name]["attempts"]
+    gpus = attempts[-1]["gpus"]
+    log = launcher.log(name, len(attempts))
+    return gpus[0]["index"] if gpus else -1, [int(word) for word in log.split()]
 
 
 def test_jobs_run_near_their_cards_and_none_switches_it_off(
