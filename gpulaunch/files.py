@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 
 from gpulaunch.farside.shared import new_name, sync
 
@@ -41,15 +42,16 @@ def _opened(
     raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return a regular file's content. Raises OSError, also above MAX_FILE_BYTES."""
+def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
+    """Return a regular file's content. `limit`: MiB, in bytes. Raises OSError, also above it."""
     with open(path, "rb", opener=regular) as file:
-        if (
-            os.fstat(file.fileno()).st_size <= MAX_FILE_BYTES
-            and len(data := file.read(MAX_FILE_BYTES)) < MAX_FILE_BYTES
-        ):
-            return data
-    raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES >> 20} MiB", os.fspath(path))
+        if os.fstat(file.fileno()).st_size <= limit:
+            data: bytes | None = file.read(limit + 1)
+            if data is None:  # one of the kernel's own, such as /proc/kmsg
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), os.fspath(path))
+            if len(data) <= limit:
+                return data
+    raise OSError(errno.EFBIG, f"it has more than {limit >> 20} MiB", os.fspath(path))
 
 
 def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
@@ -78,23 +80,45 @@ def replace(
 ) -> None:
     """Write a file in one step, replacing what stood there. After an OSError nothing is changed.
 
-    `durable`: it is on the disk when this returns. `mode`: as a rule its user's alone.
+    The error names the file. `durable`: it is on the disk when this returns. `mode`: as a rule its
+    user's alone.
     """
     folder = os.fsencode(os.path.dirname(path))
     draft = new_name(folder)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as error:  # nobody knows the draft's name
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     try:
         with open(fd, "wb") as file:
             file.write(data)
         if durable:
             sync(draft)
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(draft)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # write(2) knows a descriptor alone
         raise
     if durable:
         sync(folder)
+
+
+def out_of_reach(path: str | os.PathLike[str]) -> str:
+    """Return which directory on the way to a path this user may not enter; empty for none."""
+    for parent in reversed(Path(os.path.realpath(path)).parents):
+        if os.path.isdir(parent) and not may(parent, os.X_OK):
+            return f"this user may not enter {parent}"
+    return ""
+
+
+def may(path: str | os.PathLike[str], mode: int) -> bool:
+    """Tell whether this process may open, execute or enter a path, with the rights that it has.
+
+    Plain `os.access` asks for the user alone, and leaves out capabilities that the kernel counts.
+    """
+    return os.access(path, mode, effective_ids=True)
 
 
 def is_nowhere() -> bool:

@@ -117,6 +117,11 @@ def megabytes(amount: int) -> int:
     return -(-amount // (1 << 20))
 
 
+def asking_for_memory(options: Iterable[str]) -> list[str]:
+    """Return those of sbatch's options that ask for memory; `--mem-bind` says where it is to be."""
+    return [one for one in options if one.startswith("--mem") and not one.startswith("--mem-bind")]
+
+
 def energy(joules: float) -> str:
     """Return joules as people pay for them: `0.42 Wh`, `312 Wh`, `1.24 kWh`."""
     hours = joules / 3600
@@ -173,6 +178,14 @@ def unescaped(pattern: str) -> str:
 def clip(text: str, length: int) -> str:
     """Return at most `length` characters of the text, a cut marked by `…`."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def in_utf8(text: str) -> str:
+    """Return the text; what no UTF-8 can hold is written out, as JSON has it: `\\udcff`.
+
+    Python reads a path that is not UTF-8 as halves of surrogate pairs, and JSON's escapes so too.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(value: object) -> str:

@@ -270,6 +270,8 @@ def needs_of(jobs: Iterable[str]) -> str:
 
 def card_kind(kind: m.CardKind) -> str:
     """Return which cards a job takes: `of the model *A100* with compute capability 8.0 or more`."""
+    if kind.own_gpu:
+        return f"which is {kind.own_gpu}"
     parts = [f"of the model {kind.card}"] if kind.card else []
     if kind.compute:
         parts.append(f"with compute capability {capability(kind.compute)} or more")
@@ -293,6 +295,11 @@ def _impossible(reason: r.Impossible) -> str:
             return (
                 f"needs {cards(wanted)} with {size(memory)} each, the run has {available} so large"
             )
+        case r.CardsShort(aside=aside, of=m.CardKind(own_gpu=uuid)) if uuid:
+            where = "is none of the run's"
+            if aside:
+                where = f"was set aside: {card_reason(aside[0].why)}"
+            return f"needs its own card, {uuid}, which {where}"
         case r.CardsShort(wanted, available, of=m.CardKind() as kind, there=there):
             return (
                 f"needs {cards(wanted)} {card_kind(kind)}, the run has {available or 'none'};"
@@ -363,7 +370,9 @@ def _needs_allowance(wanted: int, limit: int, here: int, source: str) -> str:
 
 def _needs_cards(reason: r.NeedsCards) -> str:
     wanted = cards(reason.wanted)
-    if reason.of:
+    if reason.of and reason.of.own_gpu:
+        wanted = "its own card"
+    elif reason.of:
         wanted = f"{wanted} {card_kind(reason.of)}"
     if reason.memory:
         each = " each" if reason.wanted > 1 else ""

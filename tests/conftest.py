@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 from gpulaunch.config.files import current
 from gpulaunch.config.model import NOTHING
 from gpulaunch.process import native
+from gpulaunch.process.client import reap
 from tests.cli.launcher import Launcher
 from tests.durations import Durations, recorded
 from tests.gpus.fake import FakeDriver, own_leases
+from tests.helpers import wait_until
 from tests.process.support import compiled
 
 # The commands that tests start keep their compiled modules: compiling is half of such a start.
@@ -52,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if test.partition("[")[0] in record[file].slow:
             item.add_marker("slow")
     items.sort(key=lambda item: -record[item.nodeid.partition("::")[0]].clock)
+
+
+@pytest.fixture(autouse=True)
+def no_spawner_left() -> Iterator[None]:
+    """Wait for the spawners that a test closed while their pairs lived.
+
+    They are children of this process, which later tests may count.
+    """
+    yield
+    wait_until(lambda: not reap(), 60)
 
 
 @pytest.fixture

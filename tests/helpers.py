@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -63,6 +64,18 @@ def goes_along() -> Callable[[], None]:
     return bind
 
 
+def open_files() -> frozenset[tuple[str, str]]:
+    """This process's descriptors, each with what it is: what is new since is this minus then.
+
+    A count would fall meanwhile where an earlier test's executor closes what it had.
+    """
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the look itself
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return frozenset(found)
+
+
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
     """This process can open so many more, and no more."""
@@ -81,6 +94,53 @@ def descriptors_left(count: int) -> Iterator[None]:
         for fd in taken:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+FREEZERS = {
+    1: ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+    2: ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+}
+"""Where control groups of either version are mounted, and what freezes one."""
+
+
+class Freezer:
+    """A control group of its own, whose processes `freeze` holds, and `thaw` lets go on."""
+
+    def __init__(self, group: Path, file: str, frozen: str, thawed: str) -> None:
+        self.procs = group / "cgroup.procs"
+        self.file, self.frozen, self._thawed = group / file, frozen, thawed
+        events = group / "cgroup.events"
+        self._told = events if events.exists() else self.file
+
+    def freeze(self, pid: int) -> None:
+        self.procs.write_text(str(pid))
+        self.file.write_text(self.frozen)
+        wait_until(lambda: {"frozen 1", "FROZEN"} & set(self._told.read_text().splitlines()))
+
+    def thaw(self) -> None:
+        self.file.write_text(self._thawed)
+
+
+@contextmanager
+def freezer(version: int) -> Iterator[Freezer]:
+    """A control group of this version, where one can be made; gone in the end, as what is in it."""
+    mount, *words = FREEZERS[version]
+    if version == 2 and not Path(mount).exists():
+        mount = "/sys/fs/cgroup"  # where there is no group of the first version
+    group = Path(mount) / f"gpulaunch-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    made = Freezer(group, *words)
+    try:
+        yield made
+    finally:
+        for pid in made.procs.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        made.thaw()
+        wait_until(lambda: not made.procs.read_text())
+        group.rmdir()
 
 
 CLONE_NEWNET = 0x40000000

@@ -43,7 +43,7 @@ from gpulaunch.core.events import Cancel, DrainGpus, Finish, Pause, Retry, Stop
 from gpulaunch.errors import UNFINISHED
 from gpulaunch.journal.liveness import control_name, supervised
 from gpulaunch.loop import Loop
-from tests.helpers import wait_until
+from tests.helpers import open_files, wait_until
 from tests.journal.facts import values
 
 ROOT = Path(__file__).parents[1]
@@ -266,12 +266,12 @@ def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
 
 
 def test_closing_gives_every_descriptor_back() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     with by_hand(some_run()) as (server, loop, _), connect(server.run):
         loop.turn()
         assert len(server._conns) == 1
         assert not server._listener.get_inheritable()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 # ── Hostile clients ─────────────────────────────────────────────────────────────────────────────
@@ -631,9 +631,9 @@ def test_where_descriptors_are_few_few_clients_are_heard_at_once() -> None:
         with by_hand(some_run()) as (server, loop, _), contextlib.ExitStack() as links:
             for _ in range(20):
                 links.enter_context(connect(server.run))
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_files()
             loop.turn()
-            assert len(os.listdir("/proc/self/fd")) == before + 64 // 8
+            assert len(open_files() - before) == 64 // 8
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

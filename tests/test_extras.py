@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpulaunch.extras import MODULES
+from gpulaunch.extras import MODULES, missing
 from tests.cli.launcher import Launcher
 
 ROOT = Path(__file__).parents[1]
@@ -85,10 +85,54 @@ def test_the_launcher_itself_has_at_most_eight_dependencies() -> None:
 def test_every_extra_that_a_command_names_brings_what_it_says() -> None:
     own, by_module = names(needed("gpulaunch")), packages_distributions()
     for extra, modules in MODULES.items():
-        said = {canonicalize_name(by_module[module][0]) for module in modules}
+        # What the tests do without is called as its module is.
+        said = {canonicalize_name(by_module.get(module, [module])[0]) for module in modules}
+        brought = [one for one in needed("gpulaunch", extra) if canonicalize_name(one.name) in said]
         assert names(needed("gpulaunch", extra)) - own == said, extra
-    every = set[str]().union(*(names(needed("gpulaunch", extra)) for extra in MODULES))
+        floors = {f">={oldest}" for oldest in modules.values()}
+        assert {str(one.specifier) for one in brought} == floors, extra
+    every = set[str]().union(
+        *(names(needed("gpulaunch", extra)) for extra in MODULES if extra != "parquet")
+    )
     assert names(needed("gpulaunch", "all")) == every
+
+
+@pytest.mark.parametrize(
+    ("here", "needs"),
+    [
+        ("2.2.9", "mcp 2.3 or newer (here is 2.2.9): pip install 'gpulaunch[mcp]'"),
+        ("1.30.0", "mcp 2.3 or newer (here is 1.30.0): pip install 'gpulaunch[mcp]'"),
+        ("2.3", ""),
+        ("2.10.0rc1", ""),
+        ("10.0.post1", ""),
+        (None, ""),
+    ],
+)
+def test_one_that_is_older_than_needed_is_as_good_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str | None, needs: str
+) -> None:
+    """Another program in the same environment may hold it back; its files alone tell no version."""
+    (tmp_path / "mcp.py").touch()
+    if here:
+        (tmp_path / "mcp-0.dist-info").mkdir()
+        (tmp_path / "mcp-0.dist-info/METADATA").write_text(f"Name: mcp\nVersion: {here}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "mcp", raising=False)
+    assert missing("mcp") == needs
+
+
+def test_an_old_one_is_a_line(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "old/textual").mkdir(parents=True)
+    (tmp_path / "old/textual-0.89.1.dist-info").mkdir()
+    told = "Name: textual\nVersion: 0.89.1\n"
+    (tmp_path / "old/textual-0.89.1.dist-info/METADATA").write_text(told)
+    beside = f"sys.path.append({str(tmp_path / 'old')!r})\n"
+    done = Launcher(tmp_path, command=python(site, beside + COMMAND))("top")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == (
+        "gpulaunch: gpulaunch top needs textual 8.2.5 or newer (here is 0.89.1):"
+        " pip install 'gpulaunch[top]'\n"
+    )
 
 
 def test_a_list_runs_to_its_report_without_extras(lean: Launcher) -> None:
@@ -114,6 +158,24 @@ def test_top_without_its_extra_is_a_line(lean: Launcher) -> None:
     done = lean("top")
     assert (done.status, done.out) == (2, "")
     assert done.err == "gpulaunch: gpulaunch top needs textual: pip install 'gpulaunch[top]'\n"
+
+
+def test_results_without_their_extra_are_all_but_parquet(lean: Launcher) -> None:
+    lean.file("jobs.yaml", "jobs: [{name: a, run: \"printf 'b\\\\n17' > {{out}}/m.csv\"}]\n")
+    assert lean("run", "jobs.yaml", "--simulate", "1").status == 0
+    for form in ("--csv", "--json"):
+        done = lean("results", form, "--file", "m.csv")
+        assert (done.status, done.err) == (0, "")
+        assert '"b": 17' in done.out or ",17," in done.out
+    done = lean("results", "--parquet")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == "gpulaunch: --parquet needs pyarrow: pip install 'gpulaunch[parquet]'\n"
+
+
+def test_a_server_for_clients_without_its_extra_is_a_line(lean: Launcher) -> None:
+    done = lean("mcp")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == "gpulaunch: gpulaunch mcp needs mcp: pip install 'gpulaunch[mcp]'\n"
 
 
 def test_a_script_for_init_without_its_extra_is_a_line(lean: Launcher) -> None:

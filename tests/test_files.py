@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpulaunch.diagnose.failure.edge import tail
 from gpulaunch.digest.tail import read_tail
 from gpulaunch.errors import UsageError
-from gpulaunch.files import is_regular, read_bytes, regular, replace
+from gpulaunch.files import is_regular, may, out_of_reach, read_bytes, regular, replace
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.joblog import JobLog
@@ -140,3 +142,42 @@ def test_a_journal_that_is_no_file_is_one_line(made: str, tmp_path: Path) -> Non
     for look in (lambda: replay(run.events), lambda: state_of(run), lambda: Journal.reopen(run)):
         with pytest.raises(UsageError, match=r"cannot be (read|written)"):
             look()
+
+
+# ── What a user may reach ───────────────────────────────────────────────────────────────────────
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be somebody else for a while")
+
+
+@contextmanager
+def another_user(real: int = -1, effective: int = -1) -> Iterator[None]:
+    os.setreuid(real, effective)
+    try:
+        yield
+    finally:
+        os.setreuid(0, 0)
+
+
+@as_root
+def test_the_directory_that_may_not_be_entered_is_named() -> None:
+    with TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        shut = Path(made) / "shut"
+        (shut / "sub").mkdir(parents=True)
+        (Path(made) / "link").symlink_to(shut / "sub")
+        shut.chmod(0o700)
+        for path in (shut / "sub", Path(made) / "link" / "file"):
+            assert not out_of_reach(path)
+            with another_user(effective=65534):
+                assert not out_of_reach(shut)
+                assert out_of_reach(path) == f"this user may not enter {shut}"
+
+
+@as_root
+def test_rights_count_that_the_user_s_name_does_not_give(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with another_user(real=65534):
+        assert may(tmp_path, os.X_OK)
+        assert not os.access(tmp_path, os.X_OK)
+    with another_user(effective=65534):
+        assert not may(tmp_path, os.X_OK)

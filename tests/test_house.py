@@ -20,6 +20,7 @@ HEAVY = (
     "psutil",
     "tree_sitter",
     "torch",
+    "pyarrow",
     "prometheus_client",
     "asyncio",
     "apprise",
@@ -27,6 +28,9 @@ HEAVY = (
     "cloudpickle",
     "gpulaunch.executor",
     "jinja2",
+    "mcp",
+    "mcp_types",
+    "anyio",
 )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpulaunch.app.changing import reload as reload
     from gpulaunch.app.changing import set_fields as set_fields
     from gpulaunch.app.draining import drain as drain
+    from gpulaunch.app.gathering import results as results
     from gpulaunch.app.lookup import status as status
     from gpulaunch.app.observer import Observer as Observer
     from gpulaunch.app.options import RunOptions as RunOptions
@@ -42,6 +43,7 @@ _MODULES = {
     "reload": "app.changing",
     "set_fields": "app.changing",
     "drain": "app.draining",
+    "results": "app.gathering",
     "wait": "app.asking",
     "status": "app.lookup",
     "Observer": "app.observer",

@@ -35,13 +35,13 @@ from gpulaunch.control.protocol import (
     Told,
 )
 from gpulaunch.control.server import Conn, ControlServer
-from gpulaunch.core.events import Asked, Event, Finish, Retry
+from gpulaunch.core.events import Asked, Cancel, Event, Finish, Retry
 from gpulaunch.core.facts import Fact, JobSet
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
-from gpulaunch.jobfile.load import Beside
+from gpulaunch.jobfile.surroundings import Beside
 from gpulaunch.journal.given import facts_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -86,13 +86,13 @@ class Answers(Struct):
         try:
             match asking:
                 case Retry(names, as_filed=True) if self.filed is not None:
-                    self._once_read(conn, self._file(), partial(self._retry, conn, names))
+                    self._once_filed(conn, partial(self._retry, conn, names))
                 case Reload(dry_run):
-                    self._once_read(conn, self._file(), partial(self._reload, conn, dry_run))
+                    self._once_filed(conn, partial(self._reload, conn, dry_run))
                 case Add():
                     self._once_read(conn, self._addition(asking), partial(self._add, conn, asking))
                 case SetFields(names, fields) if self.filed and not all(fields.values()):
-                    self._once_read(conn, self._file(), partial(self._set, conn, names, fields))
+                    self._once_filed(conn, partial(self._set, conn, names, fields))
                 case SetFields(names, fields):
                     self._set(conn, names, fields, None)
                 case _:
@@ -117,13 +117,26 @@ class Answers(Struct):
 
         self.loop.watch(reading.fileno(), over)
 
+    def _once_filed(self, conn: Conn, then: Callable[[Plan], None]) -> None:
+        """Go on with the job file's plan once it was read; nothing comes behind a newer one."""
+        taken = self.list.taken
+
+        def fresh(plan: Plan) -> None:
+            if self.list.taken != taken:
+                self._once_filed(conn, then)
+                return
+            self.list.taken += 1
+            then(plan)
+
+        self._once_read(conn, self._file(), fresh)
+
     def _file(self) -> Reading:
         """Begin to read the job file. Raises RefusedError where there is none."""
         filed = self.filed
         if filed is None:
             raise RefusedError(f"{self.directory.path} has no job file that it could read anew")
         following = self.follower.following if self.follower else None
-        return Reading(lambda: filed.read(os.environ, following), str(filed.file))
+        return Reading(lambda: filed.read(following), str(filed.file))
 
     def _addition(self, asking: Add) -> Reading:
         """Begin to read the jobs that are to be added."""
@@ -133,7 +146,7 @@ class Answers(Struct):
         if asking.stem:
             text = _named(text, self.list.name_for(asking.stem))
         beside = Beside(ListedNames(self.list.run), self.list.limits, self.list.was_archived)
-        read = partial(read_addition, asking, text, beside, self.list.pool.engine, self.filed)
+        read = partial(read_addition, asking, text, beside, self.list.pool, self.filed)
         return Reading(read, asking.label)
 
     # ── What becomes of them ────────────────────────────────────────────────────────────────────
@@ -185,7 +198,7 @@ class Answers(Struct):
         directory = self.directory
         try:
             if read_bytes(directory.newest_jobs_file()) != plan.text:
-                replace_file(directory.next_jobs_file(), plan.text)
+                replace_file(directory.next_jobs_file(plan.source.is_list), plan.text)
         except OSError as error:
             raise RefusedError(f"{error.filename}: {error.strerror}; nothing was changed") from None
 
@@ -219,8 +232,12 @@ class Answers(Struct):
             case Add() | Reload() | SetFields():
                 raise AssertionError(asking)  # `answer` has them done
         self.supervisor.post(Asked(asking))
-        if isinstance(asking, Finish) and self.follower is not None:
-            self.follower.finish()
+        if self.follower is not None:
+            if isinstance(asking, Finish):
+                self.follower.finish()
+            elif isinstance(asking, Cancel) and asking.jobs is None:
+                self.follower.leave()
+                self.supervisor.post(Asked(Finish()))
         return {"done": True}
 
 

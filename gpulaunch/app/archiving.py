@@ -66,9 +66,6 @@ class Archiver:
     ) -> None:
         self._directory, self._run, self._journal = directory, run, journal
         self._supervisor, self._loop, self._forget = supervisor, loop, forget
-        self._line = command(
-            "gpulaunch.journal.compaction", str(directory.path), title="compaction"
-        )
         self._at, self._keep = at, keep
         self._enough = at
         self._process: subprocess.Popen[bytes] | None = None
@@ -105,12 +102,14 @@ class Archiver:
             return
         self._chosen = _Chosen(names, self._ends(names), size)
         asked = json.dumps({"size": size, "names": names}).encode()
+        directory = str(self._directory.path)
+        line = command("gpulaunch.journal.compaction", directory, title="compaction")
         try:
             with open(os.memfd_create("compaction"), "r+b") as told:
                 told.write(asked)
                 told.seek(0)
                 pipes: dict[str, Any] = {"stdin": told, "stdout": subprocess.PIPE}
-                self._process = start(self._line, **pipes, cwd="/")
+                self._process = start(line, **pipes, cwd="/")
         except OSError as error:
             self._failed(error.strerror or str(error))
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from gpulaunch.app.lookup import alive, jobs_of, pulse, status
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import RunEnd
@@ -13,16 +15,31 @@ from gpulaunch.core.events import Cancel
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED_STATES
 from gpulaunch.errors import SOME_JOB_FAILED, UsageError
+from gpulaunch.journal.liveness import origin_of
 from gpulaunch.journal.read import Follower
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.own_files import KEPT_AFTER, OWN
+
+
+class CancelledJobs(Struct, frozen=True):
+    """Jobs that a run was told to stop, by name; None: all of them, and so the run."""
+
+    run: RunDir
+    names: Sequence[str] | None
 
 
 def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunEnd:
     """Wait for a run's end, its report and notifications included; return what it came to.
 
     A run whose supervisor is gone before its end has the status 1, and is not `ledger.closed`.
-    `run` as for `status`.
+    Of a run on another machine the journal alone tells that it has ended, its report aside, or
+    nothing does. `run` as for `status`.
     """
     one = status(run, observer)
+    if one.state == "running" and not one.here:
+        where = origin_of(one.run).host
+        observer.note(f"it is {where}'s run: waits until its journal tells that it has ended")
+    OWN.keep(after=KEPT_AFTER)
     with Follower(one.run.events) as follower:
         ledger = Ledger()
         while True:
@@ -40,8 +57,10 @@ def cancel(
     run: str | os.PathLike[str] | None = None,
     jobs: Sequence[str] | None = None,
     observer: Observer = NOBODY,
-) -> None:
+) -> CancelledJobs:
     """Stop jobs of a live run, by names or patterns; None: all of them, and so the run.
+
+    Returns once the run has taken it up; the jobs may still take their grace to end.
 
     `run`: None is the only live run here. Raises UsageError where no such run is alive, or none of
     the jobs is left to be stopped.
@@ -57,3 +76,4 @@ def cancel(
     call(one.id, Cancel(None if names is None else tuple(names)))
     what = "every job" if names is None else ", ".join(names)
     observer.note(f"cancelled {what} of {one.run.path}")
+    return CancelledJobs(one.run, names)

@@ -29,8 +29,10 @@ from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions, as_before
+from gpulaunch.app.own_cards import cards_of
 from gpulaunch.app.rereading import plan_again
-from gpulaunch.app.single import own_scope, port_for_good
+from gpulaunch.app.single import hold_through_exec, own_scope, port_for_good
+from gpulaunch.app.surroundings import surroundings_later
 from gpulaunch.core.ladder import next_step
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
@@ -46,6 +48,7 @@ from gpulaunch.engines.prepare import (
     NotPreparedError,
     argv_of,
     dressed,
+    loaded,
     materialise,
     own_variables,
     require_surroundings,
@@ -57,6 +60,7 @@ from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, typed, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RunDir, home_of_runs
+from gpulaunch.journal.users import use
 from gpulaunch.text import clip, listing
 
 MAX_JOBS_NAMED = 10
@@ -70,7 +74,7 @@ class Source:
     """Where a job is taken from: a plan, and what a run knows of its jobs, if there is one.
 
     `directory` is the run's, or, without a run, the one where runs are made; `run` the run's id,
-    else empty; `alive`: its supervisor is.
+    else empty; `alive`: its supervisor is. `held` keeps the run from being removed.
     """
 
     plan: Plan
@@ -79,6 +83,7 @@ class Source:
     run: str = ""
     ledger: Ledger = field(default_factory=Ledger)
     alive: bool = False
+    held: int | None = None
 
     @property
     def file(self) -> str:
@@ -187,7 +192,9 @@ def prepared(
     be.
     """
     job = asked.job
-    home = _fresh(asked.source.directory, job.name)
+    if asked.source.held is not None:
+        hold_through_exec([asked.source.held])
+    home = _fresh(asked.source, job.name)
     place = _place(asked, home, gpus)
     log = home.log(AttemptId(job.name, asked.attempt))
     log.touch(0o600)
@@ -200,6 +207,7 @@ def prepared(
     command = shlex.join(argv) if isinstance(job.run, tuple) else argv[-1]
     if here is None:
         environment = dressed(job, place, EnvironmentMaker(machine, environ), values).over(environ)
+        argv = loaded(job, argv, values, place.run_dir)
     else:
         own = own_variables(job, values)
         argv, environment = made_contained(job, here, place, machine, environ, argv, own)
@@ -215,14 +223,15 @@ def prepared(
     )
 
 
-def _fresh(directory: RunDir, job: str) -> RunDir:
+def _fresh(source: Source, job: str) -> RunDir:
     """Return a directory that no other start by hand of the job uses, with an empty `{{out}}`.
 
     A directory in which an earlier start left nothing is used again.
     """
     for number in count(1):
-        home = directory.by_hand(job, number)
-        home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = source.directory.by_hand(job, number)
+        # A run that somebody has moved while a card was waited for is not made anew.
+        home.path.parent.mkdir(mode=0o700, parents=not source.run, exist_ok=True)
         new = _made(home.path)
         if _kept(home, new):
             break
@@ -289,8 +298,9 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
     except NoSuchRunError:
         if run is None or not os.path.isfile(run):
             raise
-        plan = load(Path(run), environ=os.environ)
+        plan = load(Path(run), surroundings_later(options.choices, cards_of(options.choices)))
         return Source(plan, RunDir(home_of_runs(working_directory())), options)
+    held = use(found, observer.note)
     manifest = found.read_manifest()
     if manifest.engine != LOCAL:
         raise UsageError(
@@ -304,7 +314,7 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
     plan = plan_again(found, manifest, options, recorded)
     jobs = (as_set(job, ledger) for job in (*plan.jobs, *added_to(found, plan, ledger)))
     plan = replace(plan, jobs=tuple(jobs))
-    return Source(plan, found, options, manifest.run, ledger, state == "running")
+    return Source(plan, found, options, manifest.run, ledger, state == "running", held)
 
 
 def _of_one_job(choices: Choices) -> Choices:

@@ -26,8 +26,11 @@ from gpulaunch.core.model import exit_code_of, signal_of
 from gpulaunch.core.records import JobRecord
 from gpulaunch.engines.environment import as_given
 from gpulaunch.errors import OK, SOME_JOB_FAILED, UsageError
+from gpulaunch.jobfile.command_list import is_list
+from gpulaunch.jobfile.command_names import stem_of
 from gpulaunch.jobfile.settings import pair_of
 from gpulaunch.jobfile.source import read_bytes
+from gpulaunch.journal.finding import working_directory
 from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.liveness import own_id
 from gpulaunch.journal.read import Follower
@@ -70,19 +73,27 @@ def add_command(
     One word is a shell command, several are executed as they are. `fields` are those of the job, as
     a job file has them; without a `name`, the run gives one.
     """
-    stem = _stem(command)
+    stem = stem_of(command)
     job = {**fields, "run": command[0] if len(command) == 1 else list(command)}
     text = json.dumps({"name": stem, "jobs": [job]})
-    return add(text, "add", Path.cwd(), run, observer, "" if "name" in fields else stem)
+    return add(text, "add", working_directory(), run, observer, "" if "name" in fields else stem)
 
 
 def add_file(
-    file: Path, run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY
+    file: Path,
+    run: str | os.PathLike[str] | None = None,
+    observer: Observer = NOBODY,
+    cwd: Path | None = None,
 ) -> Added:
-    """Add a file of jobs to a live run. Raises as `add` does."""
-    data = read_bytes(file, "a job file (YAML text)")
+    """Add a file of jobs to a live run. Raises as `add` does.
+
+    `cwd`: where the commands of a list start, the working directory where it is None.
+    """
+    data = read_bytes(file, "a job file (YAML text), or a list of commands")
     text = data.decode(errors="surrogateescape")
-    return add(text, str(file), file.absolute().parent, run, observer)
+    listed = is_list(str(file), data)
+    base = (cwd or working_directory()) if listed else file.absolute().parent
+    return add(text, str(file), base, run, observer)
 
 
 def add(
@@ -188,25 +199,3 @@ def finish(run: str | os.PathLike[str] | None = None, observer: Observer = NOBOD
         raise UsageError(f"{one.run.path} ends by itself once its jobs have: nothing to finish")
     call(one.id, Finish())
     return one.run
-
-
-def _stem(command: Sequence[str]) -> str:
-    """Return what a command's job is called: its script's name, or its program's."""
-    words = command[0].split() if len(command) == 1 else list(command)
-    if "-c" in words[1:3] and Path(words[0]).name in _SHELLS:
-        words = words[words.index("-c") + 1].split()
-    names = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
-    is_code = not {"-c", "-e"}.isdisjoint(words[1:3])  # python -c CODE has no script
-    if len(names) > 1 and names[0].rstrip("0123456789.") in _RUNNERS and not is_code:
-        scripts = [name for name in names[1:] if Path(name).suffix in _SCRIPTS]
-        names = scripts or names[1:]
-    stem = names[0] if names else "job"
-    stem = Path(stem).stem if Path(stem).suffix in _SCRIPTS else stem
-    clean = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
-    return clean.strip("._-")[:60] or "job"
-
-
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash"})
-_SCRIPTS = frozenset({".py", ".sh", ".R", ".jl", ".pl"})
-_RUNNERS = _SHELLS | {"python", "torchrun", "Rscript", "julia", "perl"}
-"""Programs whose first argument says more than they do."""

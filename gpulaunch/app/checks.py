@@ -17,6 +17,7 @@ from gpulaunch.app.contained import uncontainable
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
 from gpulaunch.app.telling import mistake_in, targets_of
+from gpulaunch.config.files import current
 from gpulaunch.core.expected import expect, expect_memory
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
@@ -25,7 +26,6 @@ from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.gpus import mps
 from gpulaunch.jobfile import Look, Plan, scheduler_support
-from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.finding import runs_of, working_directory
 from gpulaunch.notify.preflight import Looking
@@ -106,7 +106,7 @@ def looking_for(engine: str | None) -> Look:
 
 def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
     """Raise JobFileError if programs of these jobs of a resumed run are missing."""
-    mistakes = Mistakes(plan.source, plan.root)
+    mistakes = plan.no_mistakes()
     first = [job for job in jobs if not (job.needs or job.after)]
     looking_for(options.engine)(mistakes, first)
     mistakes.raise_if_any()
@@ -192,7 +192,9 @@ def _without_mps(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistak
 def _unwarned(plan: Plan, jobs: Sequence[Job]) -> list[Mistake]:
     """Return a mistake for each warning that nothing here ever gives."""
     mute = (job for job in jobs if job.warn and job.timeout is None and not job.demand.spare)
-    return plan.mistakes((("jobs", job.group, "warn"), NEVER_WARNED) for job in mute)
+    return plan.mistakes(
+        (("jobs", job.group, "warn"), f"{NEVER_WARNED} (job {job.name})") for job in mute
+    )
 
 
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
@@ -200,6 +202,10 @@ def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     yield from short_ladders(jobs)
     if pool.queueing:
         yield from scheduler_support.notes(jobs)
+        config = current()
+        source = config.sources.get("slurm.extra", "")
+        if line := scheduler_support.outranked(jobs, config.slurm, source):
+            yield line
         return
     yield from pool.notes if pool.gpus else ()
     if pool.simulated and any(job.demand.mps for job in jobs):

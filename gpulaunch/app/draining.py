@@ -54,8 +54,10 @@ def drain(
 def _any(count: int, ledger: Ledger, off: bool) -> tuple[Gpu, ...]:
     """Return so many cards that are not drained (`off`: that are), those without a job first.
 
-    Raises LookupError where there are not so many.
+    Raises LookupError where there are not so many, and for none.
     """
+    if not count:
+        raise LookupError("0 is how many cards, and changes nothing; card 0 is `0,`")
     fit = [record for record in ledger.gpus.values() if record.drained == off]
     if count > len(fit):
         state = "drained" if off else "not drained yet"

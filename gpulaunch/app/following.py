@@ -50,6 +50,8 @@ class SourceWatch:
 
     Then `take` gives what counts now. All methods are for one thread, that of the run's loop.
     `trouble`: why nothing is watched any more; '' while it is.
+
+    INVARIANT: what counts, and whether that is all, is replaced in one step.
     """
 
     def __init__(self, sources: Iterable[ForeachSource], settle: float = SETTLE) -> None:
@@ -58,27 +60,31 @@ class SourceWatch:
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._look = SourceLook(settle)
         self._wanted: tuple[ForeachSource, ...] | None = None
-        self._closed = False
+        self._closed = self._finishing = self._looked_anew = self._all = False
         self.trouble = ""
         self._look.follow(tuple(sources))
         self._look.turn(())
-        self._counted, self._waiting = self._look.counted(), self._look.waiting
+        self._taken = self._look.counted(), False
         self._thread = threading.Thread(target=self._run, name="sources", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
         return self._read
 
-    @property
-    def waiting(self) -> int:
-        """How many files are there and do not count yet: they are half-written, maybe."""
-        return self._waiting
+    def take(self) -> tuple[Counted, bool]:
+        """Return what counts now, and whether that is all; `fileno` is readable once it changes.
 
-    def take(self) -> Counted:
-        """Return what counts now; `fileno` is not readable until that changes."""
+        It is all once everything was looked at since `finish`, and nothing there may be
+        half-written.
+        """
         with suppress(BlockingIOError):
             os.read(self._read, 4096)
-        return self._counted
+        return self._taken
+
+    def finish(self) -> None:
+        """Have what counts told without a delay, once it is all."""
+        self._finishing = True
+        self._signal(self._wake)
 
     def follow(self, sources: Iterable[ForeachSource]) -> None:
         """Watch these sources from now on: the job file has others."""
@@ -119,10 +125,14 @@ class SourceWatch:
             self._turn()
 
     def _turn(self) -> None:
+        finishing = self._finishing  # before the look: what came before it was asked for counts
+        if finishing and not self._looked_anew:
+            self._looked_anew = True
+            self._look.look_anew()
         told = self._look.turn(self._look.changes())
-        self._waiting = self._look.waiting
-        if told:
-            self._counted = self._look.counted()
+        before, self._all = self._all, finishing and not self._look.waiting
+        if told or (self._all and not before):
+            self._taken = self._look.counted(), self._all
             self._signal(self._write)
 
     @staticmethod

@@ -228,6 +228,7 @@ class _Guard:
     def run(self) -> None:
         os.setpgid(0, 0)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        waker = Waker()  # first: a signal's handler alone wakes nobody
         for number in _OURS:
             signal.signal(number, signal.SIG_IGN)
         for number in _ENDING:
@@ -235,7 +236,6 @@ class _Guard:
                 signal.signal(number, self._on_signal)
         # Not to be met by `pkill -f gpulaunch`; it is what others are shown as the holder.
         rename(" ".join(self._held.argv) or "hold")
-        waker = Waker()
         listen_anew(self._held.descriptors)
         if self._held.argv:
             self._start()

@@ -30,7 +30,7 @@ from gpulaunch.engines.environment import AttemptPlace, EnvironmentMaker, Machin
 from gpulaunch.engines.pool import cache_directory
 from gpulaunch.errors import GpulaunchError, JobFileError, UsageError
 from gpulaunch.helper_process import command, start
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 
 
 class NotPulledError(GpulaunchError):
@@ -47,7 +47,7 @@ def container_of(
     entry = {"container": {"image": image, "mounts": list(mounts)}, "run": "x"}
     text = json.dumps({"jobs": [entry]}).encode()
     try:
-        plan = load_text(text, name="exec", base=base, environ=environ)
+        plan = load_text(text, Surroundings(environ), name="exec", base=base, as_list=False)
     except JobFileError as error:
         lines = (f"--container: {one.text}" for one in error.found)
         raise UsageError("\n".join(lines)) from None

@@ -6,7 +6,6 @@ finish ─▶ once no file is half-written, read for the last time: what waited 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from gpulaunch.app.following import SETTLE, SourceWatch
@@ -44,8 +43,9 @@ class ListFollower:
         self._loop = loop
         self._take = take
         self._tell = tell
-        self.following = Following(self._watch.take())
+        self.following = Following(self._watch.take()[0])
         self._reading: Reading | None = None
+        self._taken = 0  # the list's, when this reading was begun
         self._stale = False
         self._told = ""
         self._finishing = False
@@ -57,7 +57,14 @@ class ListFollower:
         """Take what is there, once nothing of it is half-written, and follow no more."""
         if self.busy and not self._finishing:
             self._finishing = True
-            self._changed()
+            self._watch.finish()
+            if self._watch.trouble:
+                self._changed()
+
+    def leave(self) -> None:
+        """Follow no more, whatever comes or is half-written: every job was cancelled."""
+        self.busy = False
+        self._deafen()
 
     def follow(self, sources: Sequence[ForeachSource]) -> None:
         """Watch these sources from now on: the job file has others."""
@@ -67,24 +74,29 @@ class ListFollower:
 
     def close(self) -> None:
         """Stop watching. Changes nothing of the list."""
-        self._loop.unwatch(self._watch.fileno())
+        self._deafen()
         self._watch.close()
+
+    def _deafen(self) -> None:
+        self._loop.forget("follow")
+        self._loop.unwatch(self._watch.fileno())
         if self._reading is not None:
             self._loop.unwatch(self._reading.fileno())
             self._reading.close()
             self._reading = None
 
     def _changed(self) -> None:
+        counted, whole = self._watch.take()
         if self._reading is not None:
             self._stale = True
             return
         if self._watch.trouble:
             self._loop.unwatch(self._watch.fileno())
             self._say(f"the inputs are not followed any more: {self._watch.trouble}")
-        self._stale = False
-        counted, last = self._watch.take(), self._finishing and not self._watch.waiting
+        self._stale, self._taken = False, self._list.taken
+        last = self._finishing and (whole or bool(self._watch.trouble))
         following = self.following = Following(counted, more=not last)
-        read = lambda: self._filed.read(os.environ, following)  # noqa: E731
+        read = lambda: self._filed.read(following)  # noqa: E731
         reading = self._reading = Reading(read, str(self._filed.file))
         self._loop.watch(reading.fileno(), lambda: self._over(reading, last))
 
@@ -92,6 +104,9 @@ class ListFollower:
         self._loop.unwatch(reading.fileno())
         reading.close()
         self._reading = None
+        if self._taken != self._list.taken:
+            self._changed()
+            return
         try:
             plan = reading.plan()
             change = self._list.reloaded(plan)
@@ -100,6 +115,7 @@ class ListFollower:
             self._loop.call_after("follow", TRY_AGAIN, self._changed)
             return
         self._told = ""
+        self._list.taken += 1
         self.follow(plan.sources)
         self.busy = not last
         if change.jobs or change.gone:

@@ -66,6 +66,9 @@ class RunList(Struct):
     of names that were used before.
 
     `limits` are the run's tokens; `only`: patterns of the names that it was begun with.
+
+    `taken`: how often a plan of the job file was taken up. One that was being read meanwhile may be
+    older, and is read anew in place of being taken.
     """
 
     run: Run
@@ -75,6 +78,7 @@ class RunList(Struct):
     given: dict[str, Job] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     directory: RunDir | None = None
+    taken: int = 0
 
     def reloaded(self, plan: Plan) -> Relisted:
         """Return the change to the job file as it is now. Raises RefusedError."""

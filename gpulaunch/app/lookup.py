@@ -32,7 +32,7 @@ from gpulaunch.digest.words import ON_ITS_OWN
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import (
     Here,
-    find,
+    find_or_queue,
     here,
     is_of,
     names_of,
@@ -43,8 +43,11 @@ from gpulaunch.journal.finding import (
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.rundir import RunDir, queue_dir
 from gpulaunch.lifesigns import mark_last_seen
+from gpulaunch.text import listing
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
+MAX_RUNS_NAMED = 10
+"""Live runs that an error names."""
 
 
 class NoneAliveError(UsageError):
@@ -123,12 +126,9 @@ def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
         return near.runs[0]
     run = os.fspath(run)
     try:
-        return find(run, _start(run))
+        return find_or_queue(run, _start(run))
     except UsageError:
         fits = [one for one in _named_directories() if _means(one, run)]
-        queue = queue_dir()
-        if not fits and run == queue.path.name and queue.holds_run:
-            return queue
         if not fits:
             raise
     if len(fits) > 1:
@@ -153,7 +153,7 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     living = [each for each in near.runs if state_of(each) == "running"] if near else []
     if not living:
         where = near.directory if near else working_directory()
-        raise NoneAliveError(f"no run of {where} is alive{_elsewhere()}")
+        raise NoneAliveError(f"no run of {where} is alive{_elsewhere(near)}")
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
@@ -212,24 +212,44 @@ def _means(run: RunDir, typed: str) -> bool:
     return typed in names_of(run) or ("\0" not in typed and is_of(run, os.path.realpath(typed)))
 
 
-def _elsewhere() -> str:
-    """Return the end of an error that names the live runs elsewhere; else ""."""
-    runs = _named_directories()
+def _elsewhere(near: Here | None = None) -> str:
+    """Return the end of an error that names the live runs elsewhere, not near here; else ""."""
+    # One of those near here that only writes its report is over, and answers nevertheless.
+    runs = [run for run in _named_directories() if near is None or run not in near.runs]
     return f"; alive elsewhere (name it with -r): {_listed(runs)}" if runs else ""
 
 
 def _listed(runs: Sequence[RunDir]) -> str:
     queue = queue_dir()
-    names = (queue.path.name if each == queue else str(each.path) for each in runs)
-    return ", ".join(map(shlex.quote, names))
+    named = queue in runs and find_or_queue(queue.path.name, working_directory()) == queue
+    names = (queue.path.name if named and each == queue else str(each.path) for each in runs)
+    return listing(map(shlex.quote, names), shown=MAX_RUNS_NAMED)
 
 
-def pulse(run: RunDir, id: str) -> socket | None:
+class UnseenLife:
+    """The life of a supervisor on another machine: no descriptor tells of its end."""
+
+    def fileno(self) -> int:
+        return -1
+
+    def __enter__(self) -> UnseenLife:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def pulse(run: RunDir, id: str) -> socket | UnseenLife | None:
     """Return a connection that is readable once the run's supervisor is gone.
 
-    None if it is gone, and for a copy of a run, whose id is the original's.
+    None if it is gone, and for a copy of a run, whose id is the original's. That of another machine
+    is alive as long as the run is not closed.
     """
-    return None if original_of(run) else watch(id)
+    if original_of(run):
+        return None
+    if (link := watch(id)) or origin_of(run).here:
+        return link
+    return UnseenLife() if state_of(run) == "running" else None
 
 
 def jobs_of(ledger: Ledger, patterns: Sequence[str], run: RunDir | None = None) -> list[str]:

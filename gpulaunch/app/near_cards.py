@@ -11,7 +11,7 @@ from gpulaunch.text import listing, several
 
 def notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     """Yield a line for each thing that jobs ask for, and that these cards cannot tell or give."""
-    if pool.simulated and any(job.demand.card_kind for job in jobs):
+    if pool.simulated and any(job.demand.card or job.demand.compute for job in jobs):
         yield "card:, compute: pretend cards are of any model and capability"
     placement = pool.machine.placement
     bound = [job for job in jobs if job.demand.gpus and placement.applies(job)]

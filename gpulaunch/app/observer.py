@@ -71,6 +71,9 @@ class Observer(SilentView):
     def begun(self) -> None:
         """Learn that the run is being recorded."""
 
+    def listed(self) -> None:
+        """Learn that its jobs are recorded too: whoever looks finds all of them."""
+
     def ended(self, run: RunDir, ledger: Ledger) -> None:
         """Take the run's end, while its report is being written."""
 

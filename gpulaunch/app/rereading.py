@@ -10,35 +10,42 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from gpulaunch.app.following import first_plan
 from gpulaunch.app.options import RunOptions
+from gpulaunch.app.own_cards import cards_in, cards_of
+from gpulaunch.app.surroundings import surroundings_later
 from gpulaunch.control.protocol import Add
-from gpulaunch.core.ledger import LOCAL
 from gpulaunch.diagnose.lint.absent import looking
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError, Mistake, UsageError
 from gpulaunch.files import read_bytes
-from gpulaunch.jobfile import Plan, load, load_text
-from gpulaunch.jobfile.load import Beside
+from gpulaunch.jobfile import Plan, Surroundings, load, load_text
+from gpulaunch.jobfile.cards import CardsOfRun
 from gpulaunch.jobfile.plan import EMPTY, as_chosen, empty_plan
 from gpulaunch.jobfile.sources import Following
+from gpulaunch.jobfile.surroundings import Beside
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import LIST, RunDir
 
 
 class Filed(Struct, frozen=True):
-    """A run's job file, and the options that were chosen over it."""
+    """A run's job file, the options that were chosen over it, and the cards that it has.
+
+    `cwd`: where the run was begun, and the commands of a list start.
+    """
 
     file: Path
     choices: Choices
+    cards: CardsOfRun
+    cwd: Path
 
-    def read(self, environ: Mapping[str, str], following: Following | None = None) -> Plan:
+    def read(self, following: Following | None = None) -> Plan:
         """Return the plan of the file as it is now. Raises UsageError, JobFileError.
 
         `following`: what counts, where the file's inputs are followed.
@@ -46,8 +53,8 @@ class Filed(Struct, frozen=True):
         if not self.file.exists():
             own = "--recorded goes on with the run's own copy of it"
             raise UsageError(f"{self.file} is gone; {own}")
-        per_gpu = self.choices.per_gpu
-        plan = load(self.file, environ=environ, per_gpu=per_gpu, following=following)
+        around = surroundings_later(self.choices, self.cards, self.cwd, following)
+        plan = load(self.file, around)
         return as_chosen(plan, self.choices.explain, self.choices.preload)
 
 
@@ -62,33 +69,41 @@ def plan_again(
     choices, filed = options.choices, filed_of(manifest, options)
     if filed is not None and not recorded:
         if choices.follow:
-            return first_plan(partial(filed.read, os.environ), choices.settle, not complete)
-        return filed.read(os.environ)
-    plan = recorded_plan(run, manifest, choices.per_gpu)
+            return first_plan(filed.read, choices.settle, not complete)
+        return filed.read()
+    plan = recorded_plan(run, manifest, cards_of(choices, options.engine), choices)
     return as_chosen(plan, choices.explain, choices.preload)
 
 
 def filed_of(manifest: Manifest, options: RunOptions) -> Filed | None:
     """Return the file from which a run reads its jobs again; None if there is none."""
-    return Filed(Path(manifest.job_file), options.choices) if manifest.job_file else None
+    if not manifest.job_file:
+        return None
+    cards = cards_of(options.choices, options.engine)
+    return Filed(Path(manifest.job_file), options.choices, cards, Path(manifest.cwd))
 
 
-def read_addition(asking: Add, text: str, beside: Beside, engine: str, filed: Filed | None) -> Plan:
-    """Return the plan of jobs that are added to a run. Raises JobFileError."""
-    plan = load_text(
-        text.encode(errors="surrogateescape"),
-        name=asking.label,
-        base=Path(asking.base),
-        environ=asking.environ,
-        look=looking(asking.environ, cluster=engine != LOCAL),
-        beside=beside,
-    )
+def read_addition(
+    asking: Add, text: str, beside: Beside, pool: CardPool, filed: Filed | None
+) -> Plan:
+    """Return the plan of jobs that are added to a run of these cards. Raises JobFileError."""
+    look = looking(asking.environ, cluster=pool.queueing)
+    around = Surroundings(asking.environ, cards=cards_in(pool), look=look, beside=beside)
+    data, base = text.encode(errors="surrogateescape"), Path(asking.base)
+    plan = load_text(data, around, name=asking.label, base=base)
     choices = filed.choices if filed else NOTHING_CHOSEN
     return as_chosen(plan, choices.explain, choices.preload)
 
 
-def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -> Plan:
-    """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError."""
+def recorded_plan(
+    run: RunDir, manifest: Manifest, cards: CardsOfRun, choices: Choices | None = None
+) -> Plan:
+    """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError.
+
+    `cards`: those of the run. `choices`: its options, where they are others than those that it was
+    begun with.
+    """
+    choices = manifest.choices if choices is None else choices
     copy = run.newest_jobs_file()
     try:
         text = read_bytes(copy)
@@ -97,7 +112,8 @@ def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -
     base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
     if text == EMPTY:
         return empty_plan(manifest.name, base)
-    return load_text(text, name=manifest.name, base=base, environ=os.environ, per_gpu=per_gpu)
+    around = surroundings_later(choices, cards, Path(manifest.cwd))
+    return load_text(text, around, name=manifest.name, base=base, as_list=copy.suffix == LIST)
 
 
 class RefusedError(GpulaunchError):

@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -27,12 +28,18 @@ from gpulaunch.app.checks import (
 )
 from gpulaunch.app.damage import remembered_to_go_on
 from gpulaunch.app.listing import added_to, as_set
-from gpulaunch.app.lookup import directory, jobs_of, with_needs
+from gpulaunch.app.lookup import (
+    SUPERVISOR_ANSWER_TIMEOUT,
+    directory,
+    jobs_of,
+    with_needs,
+)
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
 from gpulaunch.app.rereading import filed_of, plan_again
-from gpulaunch.app.session import Session, metrics_port, run_to_its_end
-from gpulaunch.control.client import call
+from gpulaunch.app.session import Session, describing, metrics_port, run_to_its_end
+from gpulaunch.control.client import call, present, wait_until_gone
+from gpulaunch.control.protocol import AlreadySupervisedError, NoAnswerError
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
 from gpulaunch.core.events import GoOn, Retry, Submitted
@@ -43,6 +50,7 @@ from gpulaunch.core.resume_plan import ResumePlan
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import OK, UsageError
 from gpulaunch.files import replace as replace_file
+from gpulaunch.journal import inputs
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices
@@ -63,6 +71,9 @@ from gpulaunch.text import listing, several
 JOB_FILE_TIMEOUT = 600.0
 """Seconds for a live run to read its job file again: 100,000 jobs take ten."""
 
+INPUT_LOOK_SECONDS = 2.0
+"""Seconds for which inputs are looked at where nothing follows from it but a number."""
+
 Choose: TypeAlias = Callable[[Ledger, Sequence[Job], RunOptions], ResumePlan]
 
 
@@ -71,16 +82,19 @@ def resume(
     options: RunOptions = DEFAULTS,
     observer: Observer = NOBODY,
     *,
+    among: Collection[str] = (),
     changed: bool = False,
     recorded: bool = False,
     take_over: bool = False,
 ) -> RunEnd:
     """Run everything not yet succeeded and the file's new jobs, as `gpulaunch resume` does.
 
-    `run` is a directory, name, id or job file, None the newest one here. `changed`: also what
-    succeeded but was redefined since. `recorded`: by the run's own copy of the job file.
-    `take_over`: a run on a cluster whose launcher died on another machine. A live run that paused
-    because many jobs failed alike starts jobs again, and the call returns at once.
+    `run` is a directory, name, id or job file, None the newest one here. `among`: of the jobs with
+    these names alone, this time; unlike `--only`, nothing of it is kept with the run. `changed`:
+    also what succeeded and was redefined since, or has another input now, with all that needs it.
+    `recorded`: by the run's own copy of the job file. `take_over`: a run on a cluster whose
+    launcher died on another machine. A live run that paused because many jobs failed alike starts
+    jobs again, and the call returns at once.
 
     Raises UnfinishedRunError for a run that is alive, else as `run` does.
     """
@@ -101,9 +115,14 @@ def resume(
         if options.standing:  # what failed there a month ago is not tried again at every boot
             over = {record.name for record in ledger.jobs.values() if record.settled}
             return resume_plan.resume(ledger, jobs, {job.name for job in jobs} - over)
-        names = _among(jobs, options, ledger)
-        note_left_out(jobs, names, ledger, options, one, observer)
-        return resume_plan.resume(ledger, jobs, names, changed)
+        names: Collection[str] | None = among
+        if not among:
+            names = _among(jobs, options, ledger)
+            note_left_out(jobs, names, ledger, options, one, observer)
+        found = inputs.look(jobs, ledger, None if changed else INPUT_LOOK_SECONDS)
+        if changed and found.missing:
+            _note_missing_inputs(jobs, found.missing, observer)
+        return resume_plan.resume(ledger, jobs, names, changed, found.changed)
 
     return _go_on(one, options, observer, everything, recorded)
 
@@ -128,7 +147,7 @@ def retry(
     if state_of(one) == "running":
         if observer.preview_only:
             _preview(one, names, options, observer, recorded)
-        return _retry_alive(one, names, options, observer, recorded)
+        return retry_alive(one, names, options, observer, recorded)
 
     def failed(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
         asked = resume_plan.retried(ledger, jobs, names)
@@ -148,7 +167,7 @@ def _go_on(
     observer.created(run)
     # The lock comes first: after it nobody changes what is read, and an error names the live run
     # itself rather than the metrics port that it holds.
-    with ControlServer(own_id(run)) as server, metrics_port(options) as exporter:
+    with _taken_up(run, observer) as server, metrics_port(options) as exporter:
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
@@ -177,7 +196,6 @@ def _go_on(
             _note_what_is_left(run, ledger, chosen, observer)
             return RunEnd(run, ledger, ledger.exit_status)
         setup_of(pool.engine).require_here(pool, os.environ)
-        replace_file(run.next_jobs_file(), plan.text)
         epoch = manifests.this_epoch(ledger.opening.epoch + 1, iso(now().utc), sys.argv)
         kept = replace(
             manifest.again(epoch).with_images(ledger.images.values()),
@@ -185,7 +203,9 @@ def _go_on(
             slurm=options.slurm,
             choices=options.choices,
         )
-        manifests.write(run.manifest, kept)
+        with describing(run):
+            replace_file(run.next_jobs_file(plan.source.is_list), plan.text)
+            manifests.write(run.manifest, kept)
         session = Session(
             run,
             manifest.run,
@@ -202,16 +222,47 @@ def _go_on(
             return run_to_its_end(session, server, journal, exporter, observer)
 
 
+def _taken_up(run: RunDir, observer: Observer) -> ControlServer:
+    """Take the run, so that nobody else goes on with it. Raises AlreadySupervisedError.
+
+    One that is over, and whose launcher still writes its report, is waited for.
+    """
+    id = own_id(run)
+    try:
+        return ControlServer(id)
+    except AlreadySupervisedError as error:
+        if not error.admits or state_of(run) == "running":
+            raise
+    with suppress(NoAnswerError):  # it is gone by now; or a `clean` has the run
+        present(id, SUPERVISOR_ANSWER_TIMEOUT)
+        observer.note(f"waits until the report of {typed(run.path)} is written")
+        wait_until_gone(id)
+    return ControlServer(id)
+
+
 def _note_what_differs(
     chosen: ResumePlan, given: Sequence[Job], endless: Collection[str], observer: Observer
 ) -> None:
-    """Name the jobs that run with another environment, or once more for want of their end."""
+    """Name the jobs that run with another environment, or once more for want of their end.
+
+    Also those that may have used what is made anew, and are not run again.
+    """
     if strange := [job.name for job in given if job.name not in chosen.over | chosen.left]:
         text = f"with this shell's environment, as theirs is not kept: {listing(strange, 5)}"
         observer.note(text, urgent=True)
+    if after := chosen.changed.after:
+        text = f"done, after jobs that run again, and left as they are: {listing(after, 5)}"
+        observer.note(f"{text}; needs: in place of after: takes them along", urgent=True)
     if lost := [job.name for job in chosen.to_do if job.name in endless]:
         why = "again because no end of theirs can be read, be it a success"
         observer.note(f"{why}: {listing(lost, 10)}", urgent=True)
+
+
+def _note_missing_inputs(jobs: Sequence[Job], missing: Collection[str], observer: Observer) -> None:
+    """Name the jobs that succeeded, and of whose input nobody can tell whether it has changed."""
+    names = [job.name for job in jobs if job.name in missing]
+    text = f"done, and their input is gone, so they are not run again: {listing(names, 5)}"
+    observer.note(text, urgent=True)
 
 
 def _note_what_is_left(run: RunDir, ledger: Ledger, chosen: ResumePlan, observer: Observer) -> None:
@@ -231,13 +282,17 @@ def _mend(run: RunDir, ledger: Ledger) -> None:
 # ── A live run ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _retry_alive(
+def retry_alive(
     run: RunDir,
-    names: tuple[str, ...] | None,
-    options: RunOptions,
-    observer: Observer,
-    recorded: bool,
+    names: tuple[str, ...] | None = None,
+    options: RunOptions = DEFAULTS,
+    observer: Observer = NOBODY,
+    recorded: bool = False,
 ) -> RunEnd:
+    """Put jobs back into a live run, by name; None: all that failed. Returns the run as it stands.
+
+    Never starts a run: raises NoAnswerError where it is over.
+    """
     _note_not_taken(options, observer)
     told = call(run.read_manifest().run, Retry(names, not recorded), JOB_FILE_TIMEOUT)
     requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"

@@ -10,7 +10,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,8 @@ from msgspec import Struct, field
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
 from gpulaunch.app.archiving import Archiver
+from gpulaunch.app.code_watch import CodeMinder
+from gpulaunch.app.disk_room import short_room_told
 from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
 from gpulaunch.app.near_end import NearEnd
@@ -28,6 +30,7 @@ from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Listener, Supervisor
 from gpulaunch.app.telling import targets_of
+from gpulaunch.app.upgraded import FilesKeeper
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
@@ -146,13 +149,17 @@ def run_to_its_end(
         observer.note(f"metrics at {exporter.address}", urgent=urgent)
     with Writing(session.run) as report:
         try:
-            supervisor = supervise(session, server, journal, observer.view, begun, report)
+            supervisor = supervise(
+                session, server, journal, observer.view, begun, report, observer.listed
+            )
         finally:
             observer.view.close(ledger)
             if exporter is not None:
                 exporter.close()
         with attended(server, session.run, ledger):
             _reported(ledger, session.run, observer, report)
+            if text := short_room_told(session.run, ledger):
+                observer.note(text, urgent=True)
     if ledger.exit_status == NO_CARDS:
         why = f"; {supervisor.no_card_as}" if supervisor.no_card_as else ""
         raise NoCardsError(
@@ -164,6 +171,18 @@ def run_to_its_end(
             f"the run could not be recorded ({supervisor.unrecorded}) and was stopped; {what_now}"
         )
     return RunEnd(session.run, ledger, ledger.exit_status)
+
+
+@contextmanager
+def describing(run: RunDir) -> Iterator[None]:
+    """Raise NotRecordedError where what describes the run cannot be written: no job was started."""
+    try:
+        yield
+    except OSError as error:
+        raise NotRecordedError(
+            f"the run could not be recorded ({error.filename or run.path}: {error.strerror});"
+            " no job was started"
+        ) from None
 
 
 def _serve(exporter: Exporter, session: Session, observer: Observer) -> None:
@@ -214,29 +233,32 @@ def supervise(
     view: View,
     begun: Callable[[], None],
     report: Writing,
+    listed: Callable[[], object],
 ) -> Supervisor:
     """Run to the end; return what drove it, which says why that went no further.
 
-    The ledger then holds the run's outcome. `begun` is called once the run is being recorded.
+    The ledger then holds the run's outcome. `begun` is called once the run is being recorded,
+    `listed` once its jobs are.
     Signals that stop a run may be blocked by the caller (`held_signals`); they are handled from
     here on, where this is the main thread: in another, they are its own affair.
     """
+
+    def note(text: str) -> None:
+        supervisor.note(None, text)
+
     with ExitStack() as stack:
-        loop = Loop()
-        stack.callback(loop.close)
+        loop = stack.enter_context(closing(Loop()))
         opened, at = _opened(session), now()
         ledger = session.ledger
         ledger.apply(opened, at)
-        run = _run(session, opened, at, lambda text: supervisor.note(None, text))
-        stack.callback(run.close)
+        run = stack.enter_context(closing(_run(session, opened, at, note)))
         joblog = JobLog(session.run.joblog, partial(_command, run))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
-        teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
-        stack.callback(teller.close)
+        teller = stack.enter_context(closing(_teller(session, ledger, loop, note)))
         hours = hours_of(session.options.choices)
         within = None if hours is None else WithinHours(hours, loop, now)
         supervisor = Supervisor(run, recorder, view, loop, now, session.options.wait, within)
@@ -263,6 +285,10 @@ def supervise(
             session.run, session.plan, session.filed, runs_list, supervisor, loop, lend, follower
         )
         supervisor.stay_while = lambda: answers.busy
+        minder = CodeMinder(run, loop, str(session.plan.base), supervisor.tell, note)
+        stack.callback(minder.close)
+        stack.enter_context(closing(FilesKeeper(loop, str(session.run.path), note)))
+        supervisor.listeners.append(minder.see)
         if opened.standing == "queue":
             forget = (runs_list.forget, context.environments.forget)
             archiver = Archiver(session.run, run, journal, supervisor, loop, forget)
@@ -271,7 +297,7 @@ def supervise(
             loop.later(archiver.look)
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
-        supervisor.serve(engine, session.submitted, session.left, teller.farewell)
+        supervisor.serve(engine, session.submitted, session.left, teller.farewell, listed)
         return supervisor
 
 

@@ -25,6 +25,7 @@ from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
+from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.wording import job_reason
 
 JOB = "exec"
@@ -61,6 +62,7 @@ class Single(LeaseUser):
         self._driver = Driver(self._run, self._loop, self, wait)
         self._cards = CardLeases(pool, self._loop, self._driver.post, environ, self)
         self._driver.post(Submitted((Job(JOB, "", demand=demand),)))
+        self._loop.call_after(OWN, KEPT_AFTER, OWN.keep)
 
     def take(self) -> tuple[tuple[Gpu, ...], list[int]]:
         """Wait for cards, and return them and their leases' descriptors.

@@ -138,6 +138,10 @@ class SourceLook:
         self._sources = sources
         self._look(frozenset(), begins=True)
 
+    def look_anew(self) -> None:
+        """Have the next turn look at everything, whatever is told."""
+        self._stale = True
+
     def turn(self, changes: Iterable[inotify.Change]) -> bool:
         """Take these changes, and look where it is time; tell whether what counts has changed."""
         files, moved = self._sort(changes)

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpulaunch.app import resuming
 from gpulaunch.app.checks import (
     all_told,
     foreseen,
     looking_at,
-    looking_for,
     pool_for,
     refuse_uncontainable,
     warn_of,
@@ -30,8 +30,16 @@ from gpulaunch.app.following import first_plan
 from gpulaunch.app.lookup import alive_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
+from gpulaunch.app.own_cards import cards_in
 from gpulaunch.app.rereading import Filed
-from gpulaunch.app.session import Session, held_signals, metrics_port, run_to_its_end
+from gpulaunch.app.session import (
+    Session,
+    describing,
+    held_signals,
+    metrics_port,
+    run_to_its_end,
+)
+from gpulaunch.app.surroundings import surroundings_at_start
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.ledger import Ledger
@@ -73,12 +81,12 @@ def run(
     file, kept = Path(job_file), None if run_dir is None else Path(run_dir)
     if go_on and (last := _last(file, kept, observer)) is not None:
         return resuming.resume(last.path, options, observer)
-    look = looking_for(options.engine)
-    read = partial(load, file, environ=os.environ, per_gpu=options.choices.per_gpu, look=look)
-    if options.choices.follow:
-        plan = first_plan(lambda following: read(following=following), options.choices.settle)
+    around, choices = surroundings_at_start(options), options.choices
+    if choices.follow:
+        followed = lambda following: load(file, replace(around, following=following))  # noqa: E731
+        plan = first_plan(followed, choices.settle)
     else:
-        plan = read()
+        plan = load(file, around)
     beside = []
     if not (new or kept):
         beside = [refuse_unfinished(file, options), alive_elsewhere(file)]
@@ -116,20 +124,24 @@ def start(
     with metrics_port(options) as exporter, held_signals():
         if run_dir is not None:
             _make_way(RunDir(run_dir))
-        kept = RunDir.create(working_directory(), plan.name, when, run_dir)
+        cwd = working_directory()
+        kept = RunDir.create(cwd, plan.name, when, run_dir)
         for text in filter(None, beside):
             observer.note(text)
         observer.note(f"{pool.echo}; run directory {typed(kept.path)}")
         names = {job.name for job in jobs}
         resuming.note_left_out(plan.jobs, names, Ledger(), options, kept, observer)
-        filed = Filed(job_file.absolute(), options.choices) if job_file else None
+        filed = None
+        if job_file:
+            filed = Filed(job_file.absolute(), options.choices, cards_in(pool), cwd)
         submitted = Submitted(tuple(jobs))
         session = Session(
             kept, run_id, plan, pool, options, submitted, Ledger(), filed=filed, earlier=earlier
         )
         observer.created(kept)
         with ControlServer(run_id) as server, Journal.create(kept) as journal:
-            _describe(session, job_file)
+            with describing(kept):
+                _describe(session, job_file)
             return run_to_its_end(session, server, journal, exporter, observer)
 
 
@@ -153,7 +165,8 @@ def _make_way(run: RunDir) -> None:
 
 def _describe(session: Session, job_file: Path | None) -> None:
     """Write the job file as it was read, and the manifest, into the run directory."""
-    replace_file(session.run.next_jobs_file(), session.plan.text)
+    copy = session.run.next_jobs_file(session.plan.source.is_list)
+    replace_file(copy, session.plan.text)
     manifest = manifests.collect(
         session.run_id,
         session.plan.name,

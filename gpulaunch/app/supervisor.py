@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.core import events as ev
 from gpulaunch.core.causes import Because, EndCause, Quoted, RecordingFailed, SignalCaught
-from gpulaunch.core.facts import Fact, Noted, RunClosed
+from gpulaunch.core.facts import CodeChanged, Fact, InputsSeen, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Instant, Interrupted, RunState
 from gpulaunch.core.reasons import NeedsAllowance, NeedsImage, WaitReason
@@ -27,6 +27,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
+from gpulaunch.journal.inputs import stamp_of
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.loop import Loop
 from gpulaunch.views.terminal import View
@@ -111,6 +112,10 @@ class Supervisor:
         """Record a line for people, which changes no state."""
         self._add(Noted(text, job))
 
+    def tell(self, fact: CodeChanged) -> None:
+        """Record what somebody else has noticed, which changes no job's state."""
+        self._add(fact)
+
     def take(self, event: ev.Event, facts: Sequence[Fact], recorded: Callable[[], object]) -> None:
         """Record facts that somebody else made, handle all that was posted and then this event.
 
@@ -174,15 +179,16 @@ class Supervisor:
         submitted: ev.Submitted,
         left: Sequence[AttemptId] = (),
         farewell: BeforeClose = lambda closed, turn: None,
+        listed: Callable[[], object] = lambda: None,
     ) -> None:
         """Drive the run to its end and record that.
 
-        `left`: attempts of an earlier supervisor without a recorded end.
+        `left`: attempts of an earlier supervisor without a recorded end. `listed` is called once
+        what was submitted is recorded.
         """
         self._engine = engine
         self._mind_the_hours()
-        self.post(submitted)
-        self._driver.settle()
+        self.take(submitted, (), listed)
         self._engine.adopt(left)
         self._add(self._to_the_end(farewell))
         if not (self._synced() and self._recording):
@@ -289,9 +295,17 @@ class Supervisor:
                 self._launched = True
                 if instruction.job.needs or instruction.job.after:
                     self._record.link_results()
+                if stamp := stamp_of(instruction.job):
+                    self._note_inputs(instruction.attempt, stamp)
                 self._engine.carry_out(instruction)
             case _:
                 self._engine.carry_out(instruction)
+
+    def _note_inputs(self, attempt: AttemptId, stamp: str) -> None:
+        """Record how the job's input files are before it starts: `resume --changed` compares."""
+        now, seen = self._clock(), InputsSeen(attempt, stamp)
+        self._run.ledger.apply(seen, now)
+        self.record([seen], now)
 
     def _withdraw(self, attempt: AttemptId, by: EndCause) -> None:
         kept = self._held.pop(attempt).worker is not None

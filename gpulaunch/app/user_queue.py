@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +16,8 @@ from msgspec.structs import replace
 from gpulaunch.app import resuming, starting
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions
-from gpulaunch.control.client import call, watch
+from gpulaunch.app.own_command import own_command
+from gpulaunch.control.client import call, wait_until_gone
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Stop
 from gpulaunch.errors import UnfinishedRunError, UsageError
@@ -74,9 +72,7 @@ def stop() -> RunDir:
         raise UsageError(f"the queue is not alive ({queue_dir().path})")
     id = own_id(run)
     call(id, Stop(Quoted("gpulaunch queue stop")))
-    while (supervisor := watch(id)) is not None:
-        with supervisor, suppress(ConnectionResetError):
-            supervisor.recv(1)  # until it is gone, and the connection with it
+    wait_until_gone(id)
     return run
 
 
@@ -90,7 +86,7 @@ def install(options: str, environ: Mapping[str, str] = os.environ) -> Path:
     unit = config / "systemd" / "user" / UNIT
     try:
         unit.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(unit, unit_text(_own_command(), options).encode())
+        replace_file(unit, unit_text(shlex.join(own_command()), options).encode())
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     return unit
@@ -119,10 +115,3 @@ RestartPreventExitStatus=2 3 5
 [Install]
 WantedBy=default.target
 """
-
-
-def _own_command() -> str:
-    """Return how this gpulaunch is called from anywhere, quoted for a shell."""
-    beside = Path(sys.executable).with_name("gpulaunch")
-    program = str(beside) if os.access(beside, os.X_OK) else shutil.which("gpulaunch")
-    return shlex.quote(program) if program else f"{shlex.quote(sys.executable)} -m gpulaunch"

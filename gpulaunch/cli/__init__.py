@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from pkgutil import resolve_name
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpulaunch import __version__
 from gpulaunch.cli.failing import asks_for_json, complain
 from gpulaunch.cli.options import AskedForJson, instead_of_option
+from gpulaunch.commit import commit, with_commit
 from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
 from gpulaunch.files import is_nowhere
 
-DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+DISK_TROUBLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
+)
 
 # Name, place and one line each, so that no command's module is imported before it is needed.
 COMMANDS = {
@@ -24,6 +28,7 @@ COMMANDS = {
     "exec": ("exec:command", "Become one command on the next free card(s)."),
     "hold": ("hold:command", "Keep card(s) by name, for a time or for one command."),
     "map": ("map:command", "Run one job per item, without a job file."),
+    "each": ("each:command", "Run one command on every card."),
     "resume": ("run:resume", "Go on with a run: everything not yet succeeded."),
     "retry": ("run:retry", "Run again only what failed."),
     "reload": ("changing:reload", "Have a live run read its job file anew."),
@@ -36,7 +41,9 @@ COMMANDS = {
     "status": ("status:status", "Show every job's state, and why jobs wait."),
     "top": ("top:command", "Watch a run on the whole screen, live or afterwards."),
     "report": ("status:report", "Write a run's report.html: its night in one page."),
+    "results": ("results:results", "Show what each job came to, as a table."),
     "logs": ("logs:command", "Read or follow logs."),
+    "clean": ("clean:command", "Remove what failed attempts left, or whole old runs."),
     "cancel": ("live:cancel", "Stop jobs, or a whole run, from another terminal."),
     "ps": ("machine:ps", "List the runs alive on this machine."),
     "gpus": ("machine:gpus", "Show the cards, who uses them and who leases them."),
@@ -45,12 +52,20 @@ COMMANDS = {
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
     "init": ("init:command", "Write a starter job file, or translate a shell script."),
     "export": ("export:command", "Write a job list for HyperQueue, Slurm or a shell."),
+    "mcp": ("mcp:command", "Serve programs that speak the Model Context Protocol."),
     "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
+    "completion": ("completion.command:command", "Print a shell's completion script."),
 }
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:  # which completion has
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -71,13 +86,32 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {args[0]!r}{ours}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        named = ((name, text) for name, (_, text) in COMMANDS.items())
+        return [CompletionItem(n, help=text) for n, text in named if n.startswith(incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"gpulaunch {with_commit(__version__, commit())}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "--version", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version, and the commit it is of.",
+)
 def cli() -> None:
     """One job list, one command: every job on its own GPU, with a log, an exit code and a reason.
 
@@ -93,6 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.platform.startswith("linux"):
         return complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
     _open_streams()
+    if "_GPULAUNCH_COMPLETE" in os.environ:
+        from gpulaunch.cli.completion.answer import answer
+
+        return answer(cli, os.environ)
     argv = sys.argv[1:] if argv is None else argv
     asked = AskedForJson()
     try:
@@ -100,9 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpulaunchError as error:
         found, what = getattr(error, "found", ()), getattr(error, "what", "the job file")
         return complain(str(error), error.status, asked.json, found, what)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return USAGE
     except click.ClickException as error:
         # `exec` and `hold` have the statuses of their command: own mistakes must not look like one.
         status = EXEC_OWN_FAILURE if argv and argv[0] in ("exec", "hold") else USAGE
@@ -120,7 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             _silence_stdout()
             return complain(f"standard output: {error.strerror}", USAGE)
-        return complain(f"{error.filename}: {error.strerror}", NOT_RECORDED, asked.json)
+        return complain(
+            f"{os.fsdecode(error.filename)}: {error.strerror}", NOT_RECORDED, asked.json
+        )
     except KeyboardInterrupt:
         return 130
 

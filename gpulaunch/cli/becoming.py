@@ -20,6 +20,7 @@ from gpulaunch.errors import (
 )
 
 if TYPE_CHECKING:
+    from gpulaunch.config.model import CardSettings
     from gpulaunch.engines.pool import CardPool
 
 
@@ -60,17 +61,19 @@ def pool_asked_for(
     simulate: int | None,
     share_busy: bool | None,
     free_below: str | None,
+    config: CardSettings | None = None,
 ) -> tuple[CardPool, int]:
     """Return the cards to choose from, and how many are wanted: as many as --gpus names, else one.
 
-    `name`: of the command. Raises UsageError where there are not so many.
+    `name`: of the command. `config`: as `open_pool` has it. Raises UsageError where there are not
+    so many.
     """
     from gpulaunch.engines.pool import open_pool, require
     from gpulaunch.free_below import parse_free_below
 
     line = parse_free_below(free_below) if free_below else None
     run = f"{name}-{os.getpid()}"
-    pool = open_pool(gpus, simulate, os.environ, run, bool(share_busy), line)
+    pool = open_pool(gpus, simulate, os.environ, run, bool(share_busy), line, config)
     if count is None:
         count = 1 if pool.selection.count is None else pool.selection.count
     require(pool, count)
@@ -88,6 +91,8 @@ def become(
     try:
         if not argv[0]:
             raise FileNotFoundError(errno.ENOENT, "")
+        if own_files := sys.modules.get("gpulaunch.own_files"):
+            own_files.OWN.close(used=(*argv, *environment.values()))
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
         raise SystemExit(say(*not_executed(argv[0], error.errno or errno.EIO))) from None

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gpulaunch.app import changing
+from gpulaunch.cli.given import STDIN, is_stdin, read_stdin
 from gpulaunch.cli.options import (
     as_json,
     as_options,
@@ -18,9 +19,10 @@ from gpulaunch.cli.options import (
 )
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.terminal import Terminal
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.control.protocol import CHANGED, Changed
 from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.journal.finding import typed
+from gpulaunch.journal.finding import typed, working_directory
 from gpulaunch.text import listing, several
 
 _only_alive = click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
@@ -42,7 +44,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
     """
     one, told = changing.reload(run, Terminal(), dry_run=dry_run)
     if as_json:
-        print_json(CHANGED.plain(told))
+        print_json({"schema": SCHEMA, "run": str(one.path), **CHANGED.plain(told)})
         return
     for line in (*_sentences(told), *told.notes):
         say(line)
@@ -86,8 +88,8 @@ def add(
     """Add a command, or a file of jobs, to a live run. Prints the jobs' names once recorded.
 
     The job has this directory and this shell's environment, which is kept in memory alone. One word
-    is a shell command, several are executed as they are. A file ends in .yaml or .yml, and no
-    command stands behind it.
+    is a shell command, several are executed as they are. A file ends in .yaml, .yml or .txt (a list
+    of commands, one a line), and no command stands behind it; -: either, from standard input.
 
     \b
     gpulaunch add -- python train.py --lr 3e-4
@@ -95,11 +97,11 @@ def add(
     gpulaunch add more.yaml
     """
     terminal, given = Terminal(), _fields(fields)
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+    if len(words) == 1 and (words[0] == "-" or words[0].endswith((".yaml", ".yml", ".txt"))):
         if given:
             option = next(iter(given)).replace("_", "-")
             raise UsageError(f"--{option} is for a command: a file says that of each of its jobs")
-        added = changing.add_file(Path(words[0]), run, terminal)
+        added = _add_list(Path(words[0]), run, terminal)
     else:
         refuse_option_as_command(words)
         try:
@@ -107,11 +109,12 @@ def add(
         except JobFileError as error:
             raise UsageError(f"{as_options(error, 'add')}\nnothing was added") from None
     if as_json:
-        print_json({"run": str(added.run.path), "names": list(added.names)})
+        print_json({"schema": SCHEMA, "run": str(added.run.path), "names": list(added.names)})
     elif not follow:
         click.echo("\n".join(added.names))
     if follow:
-        from gpulaunch.cli.logs import LogSelection, follow_logs
+        from gpulaunch.app.logs import LogSelection
+        from gpulaunch.cli.logs import follow_logs
 
         say(f"added {listing(added.names, 3)} to {typed(added.run.path)}")
         follow_logs(LogSelection(added.run, added.run_id, added.names, None, raw=False), None)
@@ -151,6 +154,13 @@ def finish(run: str | None) -> None:
     """
     one = changing.finish(run, Terminal())
     say(f"{typed(one.path)}: no more jobs come; it ends once those that it has are over")
+
+
+def _add_list(jobs: Path, run: str | None, terminal: Terminal) -> changing.Added:
+    if not is_stdin(jobs):
+        return changing.add_file(jobs, run, terminal)
+    text = read_stdin().decode(errors="surrogateescape")
+    return changing.add(text, STDIN, working_directory(), run, terminal)
 
 
 def _fields(options: dict[str, Any]) -> dict[str, Any]:

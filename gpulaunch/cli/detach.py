@@ -1,7 +1,9 @@
 """Detaches a run from its terminal: the supervisor in a session of its own.
 
 parent ──fork──▶ child: setsid; once begun, standard streams away from the terminal
-   ▲──────────── "begun", or its exit status where it ended before that ──┘
+   ▲──── "listed" once its jobs are recorded; or its exit status, and its words ──┘
+
+What the run starts has its streams, so they lead to the file before anything is started.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch import errors
-from gpulaunch.files import regular
+from gpulaunch.files import end_of, regular
+
+_LISTED = b"listed"
 
 
 class DetachedSupervisor:
@@ -24,33 +29,54 @@ class DetachedSupervisor:
 
     def begun(self) -> None:
         _redirect(self._log)
-        os.write(self._channel, b"begun")
+
+    def listed(self) -> None:
+        with suppress(BrokenPipeError):  # nobody waits any more: Ctrl-C
+            os.write(self._channel, _LISTED)
         os.close(self._channel)
 
 
 def detach(log: Path) -> int | DetachedSupervisor:
     """Fork, before any thread, lock or socket of one side; return the supervisor in the child.
 
-    In the process that the user started: its exit status, 0 once the run is being recorded.
+    In the process that the user started: its exit status, 0 once the run's jobs are recorded, so
+    that whoever looks next finds them.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
+    before = _size(log)
     pid = os.fork()
     if pid:
         # The child blocks signals at first; this side does not: Ctrl-C ends its waiting.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(write)
         with open(read, "rb") as channel:
-            if channel.read():
+            # Not to its end: what the child forks has it open as well.
+            if channel.read(len(_LISTED)):
                 return errors.OK
         _, status = os.waitpid(pid, 0)
+        _repeat(log, before)
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else errors.SOME_JOB_FAILED
     os.close(read)
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return DetachedSupervisor(write, log)
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _repeat(log: Path, before: int) -> None:
+    """Say on standard error what the run wrote into its file instead, and why it ended."""
+    with suppress(OSError):
+        said, _ = end_of(log, max(0, _size(log) - before))
+        sys.stderr.write(said.decode(errors="replace"))
 
 
 def _redirect(log: Path) -> None:

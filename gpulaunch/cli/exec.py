@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+import time
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
@@ -22,7 +24,10 @@ from gpulaunch.cli.options import (
 from gpulaunch.errors import OF_EXEC, UsageError
 
 if TYPE_CHECKING:
-    from gpulaunch.core.model import Container
+    from gpulaunch.app.in_line import Turn
+    from gpulaunch.core.model import Container, Demand
+    from gpulaunch.engines.context import ImageHere
+    from gpulaunch.engines.pool import CardPool
 
 _say = as_command("exec")
 
@@ -41,6 +46,7 @@ _say = as_command("exec")
 @click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
 @click.option("-r", "--run", metavar="RUN", help="The run or job file of JOB; the newest run here.")
 @click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
+@click.option("--turn", hidden=True, help="Goes on with a place in the line: app/in_line.py.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
 @click.pass_context
 @tells_exit_statuses(OF_EXEC)
@@ -54,6 +60,7 @@ def command(
     memory: str | None,
     container: str | None,
     mount: tuple[str, ...],
+    turn: str | None,
     **given: Any,
 ) -> int:
     """Become CMD, or with --job a job's own command, on the next free card(s).
@@ -84,8 +91,8 @@ def command(
         most = 0 if memory is None else _bytes_of(memory)
         if container is None:
             refuse_mounts_alone(mount)
-            _the_line(argv, wait, None, most, **given)
-        _the_line(argv, wait, _asked(container, mount), most, **given)
+            _the_line(argv, wait, None, most, turn, **given)
+        _the_line(argv, wait, _asked(container, mount), most, turn, **given)
 
     return with_status(run, _say)
 
@@ -119,6 +126,7 @@ def _the_line(
     wait: float | None,
     container: Container | None,
     memory: int,
+    told: str | None,
     count: int | None,
     gpus: str | None,
     simulate: int | None,
@@ -137,29 +145,60 @@ def _the_line(
     """
     from msgspec.structs import replace
 
+    from gpulaunch.app.in_line import Turn
     from gpulaunch.app.single import demand_of, exec_environment, exec_in_container
     from gpulaunch.containers.command_lines import CARRIED
     from gpulaunch.core.selection import describe_taken
 
+    turn = None if told is None else Turn.come(told)
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
-    pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below)
-    if gpus is not None and pool.here:
+    config = None if turn is None else turn.config
+    pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below, config)
+    if gpus is not None and pool.here and turn is None:
         _say(describe_taken(count, pool.selection, pool.here))
     demand = replace(demand_of(count, card, compute), memory=memory)
-    if container is None:
-        environment = exec_environment(pool, demand, wait, os.environ, _say, affinity)
+    here = None if turn is None else turn.image
+    if container is not None and here is None:
+        from gpulaunch.app.in_container import pulled
+
+        here = pulled(container.source, os.environ, _say)
+    # A place is kept until this process becomes the command.
+    if turn := turn or _take_turn(pool, demand, wait, here):
+        turn.wait()
+        wait = turn.left
+    taken = pool, demand, wait, os.environ, _say, affinity
+    if container is None or here is None:
+        environment = exec_environment(*taken)
         _limit(memory)
         become(argv, environment, _say)
-    from gpulaunch.app.in_container import pulled
-
-    here = pulled(container.source, os.environ, _say)
-    taken = pool, demand, wait, os.environ, _say, affinity
     made = exec_in_container(argv, container, here, *taken)
     if here.engine not in CARRIED:
         _limit(memory)
     become(*made, _say)
+
+
+def _take_turn(
+    pool: CardPool, demand: Demand, wait: float | None, image: ImageHere | None
+) -> Turn | None:
+    """Return this launcher's turn to ask for cards, which is to be waited for; None: it needs none.
+
+    Where several are ahead, becomes a small process that waits, and goes on with `--turn`.
+    """
+    from gpulaunch.app.in_line import Turn
+    from gpulaunch.text import several
+
+    if wait == 0 or not demand.gpus:
+        return None
+    until = None if wait is None else time.monotonic() + wait
+    turn = Turn.take(pool, demand, until, image, os.environ)
+    if ahead := turn.ahead:
+        _say(f"waits its turn: {several(ahead, 'launcher')} of yours asked for the same before")
+    if turn.is_far:
+        sys.stderr.flush()
+        turn.become_small(sys.argv[sys.argv.index("exec", 1) + 1 :], os.environ)
+    return turn
 
 
 def _the_job(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from gpulaunch.app.checks import foreseen
-from gpulaunch.cli.options import job_file
+from gpulaunch.cli.given import file_of, plan_of
+from gpulaunch.cli.options import default, job_file
 from gpulaunch.cli.output import say
+from gpulaunch.config.files import current
 from gpulaunch.errors import UsageError
 from gpulaunch.export import ExportSelection, Note, Target, choose, to_hyperqueue, to_slurm
-from gpulaunch.jobfile import Plan, load
+from gpulaunch.jobfile import Plan, Surroundings
+from gpulaunch.text import listing
 
 NEXT = {"hyperqueue": "hq job submit-file {}", "slurm": "bash {}/submit.sh"}
 
@@ -33,7 +36,10 @@ NEXT = {"hyperqueue": "hq job submit-file {}", "slurm": "bash {}/submit.sh"}
     "-o", "--output", metavar="PATH", help="The file (-: standard output), or Slurm's directory."
 )
 @click.option("--force", is_flag=True, help="Write over what is there.")
-def command(jobs: Path, target: Target, output: str | None, force: bool) -> None:
+@default
+def command(
+    jobs: Path, target: Target, output: str | None, force: bool, default: tuple[str, ...]
+) -> None:
     """Write a job list as what HyperQueue or Slurm runs.
 
     What that cannot do is named, line by line, here and in what is written.
@@ -43,10 +49,10 @@ def command(jobs: Path, target: Target, output: str | None, force: bool) -> None
     """
     if target == "slurm" and output in (None, "-"):
         raise UsageError("--to slurm writes a directory: name it with -o")
-    plan = load(jobs, environ=os.environ)
-    chosen = _chosen(plan, jobs, target, output)
+    plan = plan_of(jobs, Surroundings(os.environ, defaults=default))
+    chosen = _chosen(plan, file_of(jobs), target, output)
     files, more = _files(chosen)
-    for note in (*chosen.notes, *more):
+    for note in (*chosen.notes, *more, *_configured(chosen)):
         say(str(note))
     if output in (None, "-"):
         sys.stdout.buffer.write(_bytes(files[""]))
@@ -58,7 +64,7 @@ def command(jobs: Path, target: Target, output: str | None, force: bool) -> None
     say(f"wrote {output} ({what}); next: {NEXT[target].format(output)}")
 
 
-def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None) -> ExportSelection:
+def _chosen(plan: Plan, jobs: Path | None, target: Target, output: str | None) -> ExportSelection:
     directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
     if target == "slurm" and output is not None:
         directory = Path(os.path.abspath(output))
@@ -70,6 +76,21 @@ def _files(chosen: ExportSelection) -> tuple[Mapping[str, str], tuple[Note, ...]
     if chosen.target == "slurm":
         return to_slurm(chosen)
     return {"": to_hyperqueue(chosen)}, ()
+
+
+def _configured(chosen: ExportSelection) -> Iterator[str]:
+    """Yield a line on what the configuration would tell Slurm of these jobs, and no script does."""
+    config = current()
+    lacking = [
+        f"{key} ({config.sources[f'slurm.{key}']})"
+        for key in config.slurm
+        if any(key not in job.engine.get("slurm", {}) for job in chosen.jobs)
+    ]
+    if chosen.target == "slurm" and lacking:
+        yield (
+            f"slurm: {listing(lacking)} of the configuration: not in the scripts, which have what"
+            " the job file says: write it there as engine: {slurm: ...}"
+        )
 
 
 def _bytes(text: str) -> bytes:

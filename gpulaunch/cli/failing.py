@@ -1,8 +1,8 @@
 """Reports a command's failure: in words on standard error, and as JSON if asked for.
 
 With `--json`, standard output gets one line about the failure and nothing else:
-{"error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file, or of the
-configuration, has file, line, column, field and message; other failures have no mistakes.
+{"schema": 1, "error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file, or
+of the configuration, has file, line, column, field and message; other failures have no mistakes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import click
 
+from gpulaunch.contracts import SCHEMA
 from gpulaunch.errors import Mistake
-from gpulaunch.text import several
+from gpulaunch.text import in_utf8, several
 
 _ENDS = frozenset({"--", ":::"})
 
@@ -36,8 +37,9 @@ def complain(
     if as_json:
         count = f"{several(len(found), 'mistake')} in {what}"
         error = count if found else text
-        told = {"error": error, "status": status, "mistakes": [one.plain() for one in found]}
-        click.echo(json.dumps(told, ensure_ascii=False))
+        mistakes = [one.plain() for one in found]
+        told = {"schema": SCHEMA, "error": error, "status": status, "mistakes": mistakes}
+        click.echo(in_utf8(json.dumps(told, ensure_ascii=False)))
     return status
 
 

@@ -50,13 +50,18 @@ def instead_of_command(word: str, commands: Sequence[str]) -> str:
 
 
 def instead_of_option(
-    option: str, command: str, known: Collection[str], fields: Collection[str]
+    option: str,
+    command: str,
+    known: Collection[str],
+    fields: Collection[str],
+    defaults: Collection[str] = (),
 ) -> str:
     """Return the end of a line about an unknown option of `command`.
 
     It names our option, a near spelling, or where the options are listed.
 
-    `known`: the options that it has; `fields`: those of a job, where it takes jobs.
+    `known`: the options that it has; `fields`: those of a job, where it takes jobs, and `defaults`
+    those that `--default` takes.
     """
     word = option.lower() if option.startswith("--") else option
     if ours := _ours(word, command):
@@ -64,7 +69,8 @@ def instead_of_option(
     if not word.startswith("--"):
         return f"; gpulaunch {command} -h lists its options"
     if (field := word[2:].replace("-", "_")) in fields:
-        return f": {field}: is a field of a job, in the job file"
+        here = f", or --default {field}=VALUE for all of them" * (field in defaults)
+        return f": {field}: is a field of a job, in the job file{here}"
     begun = [one for one in known if len(word) > 4 and one.startswith(word)]
     near = begun if len(begun) == 1 else get_close_matches(word, known, 1, NEAR_OPTION)
     return f"; did you mean {near[0]}?" if near else f"; gpulaunch {command} -h lists its options"

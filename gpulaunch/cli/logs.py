@@ -9,27 +9,25 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from msgspec import Struct
 
+from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
 from gpulaunch.app.lookup import pulse, status
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId
-from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.digest.tail import Folder, fold
 from gpulaunch.digest.words import visible
 from gpulaunch.errors import UsageError
 from gpulaunch.files import regular
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.read import Follower
-from gpulaunch.journal.rundir import RunDir
 
 READ_BYTES = 1 << 16
 LAST_LINES = 10
@@ -77,26 +75,12 @@ def command(
         show_logs(wanted, one.ledger, lines)
 
 
-class LogSelection(Struct, frozen=True):
-    """Which logs: of the jobs named (None: of all), and of which attempt (None: the newest)."""
-
-    run: RunDir
-    run_id: str
-    names: Sequence[str] | None
-    attempt: int | None
-    raw: bool
-
-    def includes(self, attempt: AttemptId) -> bool:
-        named = self.names is None or attempt.job in self.names
-        return named and self.attempt in (None, attempt.number)
-
-
 def show_logs(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
     """Print the logs as they are now. Raises UsageError if the jobs have no log."""
-    attempts = _attempts(wanted, ledger)
+    attempts = attempts_of(wanted, ledger)
     if len(attempts) == 1:
         path = wanted.run.log(attempts[0].id)
-        silent = _is_silent(wanted, attempts[0])
+        silent = is_silent(wanted, attempts[0])
         try:
             if not silent:
                 _print(path, wanted.raw, lines)
@@ -111,7 +95,7 @@ def show_logs(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
         _write(f"==> {visible(attempt.id.job)} ({state}) <==\n".encode())
         path = wanted.run.log(attempt.id)
         try:
-            if not _is_silent(wanted, attempt):
+            if not is_silent(wanted, attempt):
                 _print(path, wanted.raw, LAST_LINES if lines is None else lines)
         except OSError as error:
             say(_unreadable(path, error))
@@ -121,34 +105,6 @@ def _unreadable(path: Path, error: OSError) -> str:
     if error.filename is None:  # standard output failed, not the log
         raise error
     return f"{path} cannot be read: {error.strerror}"
-
-
-def _attempts(wanted: LogSelection, ledger: Ledger) -> list[AttemptRecord]:
-    jobs = ledger.jobs.values() if wanted.names is None else map(ledger.jobs.get, wanted.names)
-    chosen = [_attempt(job, wanted.attempt) for job in jobs if job and job.attempts]
-    have = [
-        attempt
-        for attempt in chosen
-        if attempt and (wanted.run.log(attempt.id).exists() or _is_silent(wanted, attempt))
-    ]
-    if not have:
-        which = f"attempt {wanted.attempt} of " if wanted.attempt else ""
-        jobs_ = "any job" if wanted.names is None else ", ".join(wanted.names)
-        raise UsageError(f"there is no log of {which}{jobs_} in {wanted.run.path}")
-    return have
-
-
-def _is_silent(wanted: LogSelection, attempt: AttemptRecord) -> bool:
-    """Tell whether the attempt succeeded without a word: its cluster's node keeps no log then."""
-    on_node = bool(attempt.node) and attempt.state == "succeeded"
-    return on_node and not wanted.run.log(attempt.id).exists()
-
-
-def _attempt(job: JobRecord, number: int | None) -> AttemptRecord | None:
-    if number is None:
-        begun = (attempt for attempt in reversed(job.attempts) if not attempt.unbegun)
-        return next(begun, job.attempts[-1])
-    return job.attempts[number - 1] if number <= len(job.attempts) else None
 
 
 def _print(path: Path, raw: bool, lines: int | None) -> None:

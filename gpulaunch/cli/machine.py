@@ -13,7 +13,7 @@ import click
 from msgspec.structs import replace
 
 from gpulaunch.cli.options import as_json
-from gpulaunch.cli.output import print_json, say, stdout_console
+from gpulaunch.cli.output import print_json, stdout_console
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import JobState
 from gpulaunch.digest.runs import RunRow, runs_json
@@ -33,33 +33,10 @@ def gpus(as_json: bool) -> None:
     \b
     gpulaunch gpus
     """
-    from gpulaunch.config.files import current
-    from gpulaunch.engines.configured import configured, free_below_of, unmatched
-    from gpulaunch.gpus.discover import ProbeClient, find
-    from gpulaunch.gpus.inventory import inventory
-    from gpulaunch.gpus.lease import scope_of
-    from gpulaunch.gpus.mask import pool
+    from gpulaunch.app.cards_here import cards_here
+    from gpulaunch.cli.terminal import Terminal
 
-    with ProbeClient(os.environ) as client:
-        machine = find(os.environ, client=client)
-        try:
-            ours = pool(machine, os.environ)
-        except UsageError as error:  # the mask may mean two cards: a run would refuse it
-            ours = None
-            say(str(error))
-        config = current()
-        said = configured(config, machine.gpus)
-        rows = inventory(
-            machine,
-            client,
-            scope_of(os.environ),
-            ours,
-            said.never,
-            said.last,
-            free_below_of(config),
-        )
-    for line in (*machine.faults, *unmatched(config, machine)):
-        say(str(line))
+    rows = cards_here(Terminal())
     if as_json:
         print_json({"schema": SCHEMA, "gpus": rows})
     elif rows:
@@ -120,7 +97,7 @@ def doctor(as_json: bool) -> int:
     \b
     gpulaunch doctor
     """
-    from gpulaunch.app import configured, logout
+    from gpulaunch.app import configured, disk_room, logout
     from gpulaunch.config.files import current
     from gpulaunch.config.paths import LEASE_DIR, lease_dir, setting_of
     from gpulaunch.engines import keepers, strict
@@ -137,7 +114,7 @@ def doctor(as_json: bool) -> int:
         cluster=health.finding,
         keepers=keepers.finding,
         logout=logout.finding,
-        left=(containers.finding, mps_dirs.finding),
+        left=(containers.finding, mps_dirs.finding, disk_room.finding),
         memory=memory_limits.finding,
         configuration=configured.findings,
         free_below=free_below_of(config),

@@ -12,18 +12,17 @@ from typing import Any
 
 import click
 
+from gpulaunch.cli.made_list import container_entry, run_made
 from gpulaunch.cli.options import (
-    as_options,
     container_options,
+    default,
     engine_options,
     kind_options,
     pool_options,
-    refuse_mounts_alone,
     refuse_option_as_command,
     run_options,
-    run_options_of,
 )
-from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.globs import natural
 
 SEPARATOR = ":::"
@@ -61,6 +60,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @engine_options
 @kind_options
 @container_options
+@default
 @run_options
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
 def command(
@@ -94,12 +94,6 @@ def command(
     gpulaunch map python embed.py {{path}} --out {{out}} ::: texts/*.txt
     ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
     """
-    from gpulaunch.app.checks import looking_for
-    from gpulaunch.app.starting import start
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.jobfile import load_text
-    from gpulaunch.journal.finding import working_directory
-
     items = _items(words, literal)
     run = list(words[: words.index(SEPARATOR)] if SEPARATOR in words else words)
     refuse_option_as_command(run)
@@ -114,18 +108,11 @@ def command(
         **{name: value for name, value in typed.items() if value is not None},
         **({"share": "true"} if share else {}),
         **({"mps": "true"} if mps else {}),
-        **_container(container, mount),
+        **container_entry(container, mount),
         **_job(run, items),
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
-    text = _yaml({"name": name, **shared, "jobs": [job]})
-    asked, terminal = run_options_of(options), Terminal(options)
-    look, base = looking_for(asked.engine), working_directory()
-    try:
-        plan = load_text(text, name="map", base=base, environ=os.environ, look=look)
-    except JobFileError as error:  # there is no file: its lines and columns mean nothing
-        raise UsageError(as_options(error, "map")) from None
-    return start(plan, None, asked, terminal, options["run_dir"]).status
+    return run_made({"name": name, **shared, "jobs": [job]}, "map", options)
 
 
 def _refuse_parallels(run: Sequence[str]) -> None:
@@ -188,17 +175,3 @@ def _job(run: list[str], items: list[str]) -> dict[str, Any]:
         "run": run[0] if len(run) == 1 else run,
         "foreach": {"values": items},
     }
-
-
-def _container(image: str | None, mounts: Sequence[str]) -> dict[str, Any]:
-    """Return the entry's `container`, if there is to be one. Raises UsageError."""
-    if image is None:
-        refuse_mounts_alone(mounts)
-        return {}
-    return {"container": {"image": image, "mounts": list(mounts)}}
-
-
-def _yaml(tree: dict[str, Any]) -> bytes:
-    import yaml
-
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()

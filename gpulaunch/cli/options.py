@@ -18,10 +18,15 @@ from gpulaunch.text import parse_span
 if TYPE_CHECKING:
     from gpulaunch.app.options import RunOptions
 
+    OfFloat = click.ParamType[float]
+    OfStr = click.ParamType[str]
+else:
+    OfFloat = OfStr = click.ParamType  # click before 8.4 has one for all
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Duration(click.ParamType[float]):
+class Duration(OfFloat):
     """Seconds, typed as in a job file: `90`, `30s`, `2h`, `1h30m`."""
 
     name = "time"
@@ -37,7 +42,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class HoursOfTheWeek(click.ParamType[str]):
+class HoursOfTheWeek(OfStr):
     """Hours as `--between` takes them, spelled in one way: `mon-fri 19:00-07:30,sat,sun`."""
 
     name = "hours"
@@ -51,7 +56,7 @@ class HoursOfTheWeek(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-class MemoryLine(click.ParamType[str]):
+class MemoryLine(OfStr):
     """What `--free-below` takes, as it was typed: `2GB`, `5%` or `2GB,5%`."""
 
     name = "memory"
@@ -101,7 +106,7 @@ def run_argument(command: F) -> F:
     return with_run  # type: ignore[return-value]
 
 
-job_file = click.argument("jobs", type=click.Path(path_type=Path))
+job_file = click.argument("jobs", type=click.Path(path_type=Path, allow_dash=True))
 
 
 class AskedForJson(Struct):
@@ -164,6 +169,7 @@ def _option_of(field: str, command: str) -> str:
     """Return the command line's name for a field: CMD for `jobs[0].run[1]`."""
     name = field.rpartition(".")[2].partition("[")[0]
     own = {"run": "CMD", "foreach": "ITEM", "gpus": "-g", "": command}
+    own |= {"foreach": "--gpus"} if command == "each" else {}
     own |= {"image": "--container", "mounts": "--mount"}
     return own.get(name, f"--{name.replace('_', '-')}")
 
@@ -181,9 +187,11 @@ def instead_of_option(option: str, context: click.Context) -> str:
     command = context.command
     known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
     fields: Collection[str] = ()
+    defaults: Collection[str] = ()
     if command.name in ("run", "map", "resume", "retry", "check"):
+        from gpulaunch.jobfile.fields import DEFAULT_FIELDS as defaults
         from gpulaunch.jobfile.fields import FIELDS as fields
-    return habits.instead_of_option(option, command.name or "", known, fields)
+    return habits.instead_of_option(option, command.name or "", known, fields, defaults)
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -268,6 +276,12 @@ per_gpu = click.option(
     help="Jobs a card, where a job does not say; above the file's own per_gpu.",
 )
 
+default = click.option(
+    "--default",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="A field of jobs that do not say: timeout=2h, gpus=2, 'env={A: 1}'.",
+)
 
 following = _options(
     click.option(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from msgspec.structs import replace
 
+from gpulaunch.app.typed_paths import TypedPaths
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.model import Instant
 from gpulaunch.digest.words import visible_lines
 from gpulaunch.journal import codec
-from gpulaunch.journal.finding import typed
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import in_utf8
 from gpulaunch.views.terminal import SilentView, console_for
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(in_utf8(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 class JsonView(SilentView):
@@ -55,35 +55,11 @@ class JsonView(SilentView):
 
 
 def stdout_console() -> Console:
-    return console_for(sys.stdout, os.environ)
+    return console_for(sys.stdout, os.environ, raises=True)
 
 
 def stderr_console() -> Console:
     return console_for(sys.stderr, os.environ)
-
-
-class TypedPaths:
-    """A run's paths as people would type them from here."""
-
-    def __init__(self, run: RunDir, base: str | None = None) -> None:
-        self._run = run
-        self._base = base
-
-    @property
-    def root(self) -> str:
-        return self._typed(self._run.path)
-
-    def log(self, attempt: AttemptId) -> str:
-        return self._typed(self._run.log(attempt))
-
-    def out(self, attempt: AttemptId) -> str:
-        return self._typed(self._run.out(attempt))
-
-    def keep(self, job: str) -> str:
-        return self._typed(self._run.keep(job))
-
-    def _typed(self, path: Path) -> str:
-        return typed(path, self._base)
 
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:
@@ -100,20 +76,18 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 
 def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
+    from gpulaunch.app.checking import plan_document
     from gpulaunch.app.telling import targets_of
-    from gpulaunch.digest.plan import plan_json
     from gpulaunch.notify.preflight import describe
     from gpulaunch.views.plain import LinePrinter
     from gpulaunch.views.plan import print_plan
 
-    plan, pool, jobs = preview.plan, preview.pool, preview.jobs
-    told = targets_of(plan)
     if as_json:
-        parts = (plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
-        print_json(plan_json(*parts, [describe(one) for one in told], preview.found))
-    else:
-        printer = LinePrinter(sys.stdout, os.environ)
-        print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine, pool.gpus)
-        if told:
-            printer.print([(), *((f"tells {describe(target)}",) for target in told)])
-        printer.flush()
+        print_json(plan_document(preview))
+        return
+    plan, pool, jobs = preview.plan, preview.pool, preview.jobs
+    printer = LinePrinter(sys.stdout, os.environ)
+    print_plan(printer, plan.name, pool.echo, plan.limits, jobs, pool.engine, pool.gpus)
+    if told := targets_of(plan):
+        printer.print([(), *((f"tells {describe(target)}",) for target in told)])
+    printer.flush()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpulaunch.cli.options import (
+    default,
     engine_options,
     following,
     job_file,
@@ -27,6 +28,7 @@ from gpulaunch.cli.options import (
 from gpulaunch.errors import OF_A_RUN, UsageError
 
 if TYPE_CHECKING:
+    from gpulaunch.app.options import RunOptions
     from gpulaunch.cli.terminal import Terminal
 
 Found = TypeVar("Found")
@@ -37,6 +39,7 @@ Found = TypeVar("Found")
 @click.argument("more", nargs=-1, metavar="")
 @pool_options
 @per_gpu
+@default
 @only
 @following
 @engine_options
@@ -49,6 +52,8 @@ Found = TypeVar("Found")
 def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: Any) -> int:
     """Run a job list to its end, in the foreground.
 
+    JOBS is a job file, or a list of commands, one a line; -: either, from standard input.
+
     Exit status:
 
     {statuses}
@@ -57,6 +62,8 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
     gpulaunch run jobs.yaml
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
     gpulaunch run jobs.yaml --engine slurm    on a cluster: Slurm says when and where
+    gpulaunch run commands.txt --default timeout=2h
+    ./make-list | gpulaunch run -
     """
     if more:
         raise UsageError(
@@ -66,24 +73,48 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     from gpulaunch.app import starting
+    from gpulaunch.cli.given import is_stdin
     from gpulaunch.cli.terminal import Terminal
 
     new = new or options["dry_run"]
     asked, terminal = run_options_of(options), Terminal(options)
+    if is_stdin(jobs):
+        return _of_stdin(jobs, asked, terminal, options["run_dir"], go_on)
     return starting.run(
         jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on
     ).status
+
+
+def _of_stdin(
+    jobs: Path, asked: RunOptions, terminal: Terminal, run_dir: Path | None, go_on: bool
+) -> int:
+    """Run a list from standard input, which no other run can be of; return its exit status."""
+    from gpulaunch.app import starting
+    from gpulaunch.app.surroundings import surroundings_at_start
+    from gpulaunch.cli.given import plan_of
+
+    if go_on:
+        raise UsageError("--continue finds a file's last run, and - is none: gpulaunch resume RUN")
+    if asked.choices.follow:
+        raise UsageError("--follow looks at a file as it grows; - is read once, to its end")
+    plan = plan_of(jobs, surroundings_at_start(asked))
+    return starting.start(plan, None, asked, terminal, run_dir).status
 
 
 @click.command("resume")
 @run_argument
 @pool_options_again
 @per_gpu
+@default
 @only
 @following
 @engine_options
 @run_options
-@click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")
+@click.option(
+    "--changed",
+    is_flag=True,
+    help="Also rerun what was redefined or has another input since, and what needs it.",
+)
 @click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
 @click.option(
     "--take-over", is_flag=True, help="A run on Slurm whose launcher died on another machine."
@@ -113,6 +144,7 @@ def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **op
 @click.argument("words", nargs=-1, metavar="[RUN] [JOB]...")
 @pool_options_again
 @per_gpu
+@default
 @engine_options
 @run_options
 @click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")

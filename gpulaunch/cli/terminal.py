@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -77,19 +78,29 @@ class Terminal(Observer):
         if self._detached is not None:
             self._detached.begun()
 
+    def listed(self) -> None:
+        if self._detached is not None:
+            self._detached.listed()
+
     @property
     def view(self) -> View:
         return self._view
 
     def ended(self, run: RunDir, ledger: Ledger) -> None:
-        if not self._json:
+        if self._json:
+            return
+        try:
             show_summary(ledger, run)
+        except ModuleNotFoundError as error:  # its environment was removed while the run lived
+            what = f"the end cannot be shown here: {error.name} is not installed any more"
+            self.note(f"{what}: gpulaunch status {shlex.quote(typed(run.path))}", urgent=True)
 
     def reported(self, run: RunDir, why: str) -> None:
         if why:
             again = f"gpulaunch report {shlex.quote(typed(run.path))}"
             self.note(f"the report could not be written: {why}; once more: {again}")
         elif not self.quiet and not self._json:
-            from gpulaunch.views.ending import print_report
+            with suppress(ModuleNotFoundError):  # `ended` has told
+                from gpulaunch.views.ending import print_report
 
-            print_report(stderr_console(), typed(run.report))
+                print_report(stderr_console(), typed(run.report))

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 import click
 
 from gpulaunch.app.damage import tell
-from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, directory, pulse
+from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, directory
+from gpulaunch.app.typed_paths import TypedPaths
 from gpulaunch.cli.options import run_argument
-from gpulaunch.cli.output import TypedPaths
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.control.client import call, reasons
+from gpulaunch.control.client import call, reasons, watch
 from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
@@ -33,6 +33,7 @@ from gpulaunch.journal.read import Follower, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics
+from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.views.terminal import can_redraw, is_terminal
 from gpulaunch.views.top.link import Dated, SampleStore, Why
 
@@ -61,6 +62,7 @@ def command(run: str | None) -> int | None:
 
         if not os.environ.get("NO_COLOR"):
             os.environ.pop("NO_COLOR", None)  # set and empty means nothing (no-color.org)
+        OWN.keep(after=KEPT_AFTER)
         app = Top(link, hung_up=_end_with_terminal)
         app.run()
     finally:
@@ -179,7 +181,7 @@ class Attached:
             if not select.select([self._pulse], [], [], 0)[0]:
                 return True
             self._lose_pulse()  # gone, or too many ask the run at once
-        self._pulse = pulse(self.run, run)
+        self._pulse = None if original_of(self.run) else watch(run)
         return self._pulse is not None
 
     def _lose_pulse(self) -> None:

@@ -8,13 +8,13 @@ import pwd
 from collections.abc import Iterator
 from contextlib import suppress
 
-from gpulaunch.config.model import Allowance, CardCounts, Configuration
+from gpulaunch.config.model import Allowance, CardCounts, CardSettings
 
 EVERYBODY = "default"
 """The name in `users:` for all who are not named, nor in a group that is."""
 
 
-def allowance_of(config: Configuration) -> Allowance | None:
+def allowance_of(config: CardSettings) -> Allowance | None:
     """Return how many cards this process's user may hold at once; None: any number.
 
     What names the user goes first; then the largest number of the user's groups; then that for

@@ -41,24 +41,33 @@ class Allowance(Struct, frozen=True):
     source: str
 
 
-class Configuration(Struct, frozen=True):
-    """What both files say together. `sources` has the place of each key that is given, those of
-    `slurm` as `slurm.partition`.
+class CardSettings(Struct, frozen=True):
+    """What both files say of this machine's cards. `sources` has the place of each key given."""
+
+    never: tuple[NamedCard, ...] = ()
+    last: tuple[NamedCard, ...] = ()
+    free_below: str | None = None
+    lease_dir: str | None = None
+    limits: CardLimits = CardLimits()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+class Configuration(CardSettings, frozen=True):
+    """What both files say together. `sources` has the keys of `slurm` as `slurm.partition`.
 
     `notify` and `slurm` are as in a job file, for runs whose file is silent. `runs` is as it was
     typed: see `paths`. `mistakes`: keys that are wrong are as if they were not given.
     """
 
-    never: tuple[NamedCard, ...] = ()
-    last: tuple[NamedCard, ...] = ()
-    free_below: str | None = None
     runs: str | None = None
     notify: tuple[Target, ...] = ()
     slurm: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lease_dir: str | None = None
-    limits: CardLimits = CardLimits()
-    sources: Mapping[str, str] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def of_cards(self) -> CardSettings:
+        """What of it is about cards."""
+        return CardSettings(*(getattr(self, name) for name in CardSettings.__struct_fields__))
 
 
 NOTHING = Configuration()

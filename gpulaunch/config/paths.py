@@ -7,7 +7,7 @@ import pwd
 import re
 from collections.abc import Iterator, Mapping
 
-from gpulaunch.config.model import Configuration
+from gpulaunch.config.model import CardSettings, Configuration
 from gpulaunch.errors import Mistake
 
 LEASE_DIR = "GPULAUNCH_LEASE_DIR"
@@ -62,7 +62,7 @@ def wrong_runs(config: Configuration, environ: Mapping[str, str]) -> Iterator[Mi
     yield Mistake(f"{source}: runs: {message}", message, file, int(line), None, "runs")
 
 
-def lease_dir(config: Configuration, environ: Mapping[str, str]) -> tuple[str | None, str]:
+def lease_dir(config: CardSettings, environ: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the directory of the locks beside leases, if any, and what says so.
 
     The environment goes first: who enters a container says there what is mounted in it.

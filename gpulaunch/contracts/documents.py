@@ -34,6 +34,15 @@ class RunImage(TypedDict):
     digest: Annotated[str, "of its content; empty where the engine tells none"]
 
 
+class CodeChange(TypedDict):
+    """A script of the run's jobs, or what it imports, that changed while some were to come."""
+
+    path: Annotated[str, "below the job file's directory, else absolute"]
+    at: Annotated[Time, "when that was, or was seen; of several changes the last"]
+    started: Annotated[int, "how many of its jobs had been started by then"]
+    jobs: Annotated[int, "of how many"]
+
+
 class RunHeader(TypedDict):
     """The run as a whole."""
 
@@ -52,6 +61,7 @@ class RunHeader(TypedDict):
     images: Annotated[
         list[RunImage], "the images of its jobs' containers, as far as they are known"
     ]
+    code_changes: Annotated[list[CodeChange], "scripts that changed while it lived"]
     energy: Annotated[Joules | None, "of all its attempts, as far as it was measured"]
     seconds_left: Annotated[SecondsLeft | None, "of a live run"]
     next_command: Annotated[str | None, "the command that goes on with it"]
@@ -143,7 +153,17 @@ class Attempt(QueuedAttempt, Use):
     out: Annotated[str | None, "the path of its {{out}}, where there is one"]
 
 
-class RunJob(TypedDict):
+class AskedJob(TypedDict, total=False):
+    """What a job that was asked for has besides."""
+
+    definition: Annotated[
+        PlanJob,
+        "what it asks for, as `check --json` has it; left out where all jobs are told, and where it"
+        " is not known any more",
+    ]
+
+
+class RunJob(AskedJob):
     """A job of the run."""
 
     name: Annotated[str, "the job's name"]
@@ -395,13 +415,13 @@ class ConfigSetting(TypedDict):
     source: Annotated[str, "FILE:LINE, a variable of the environment, or default"]
 
 
-class ConfigMistake(TypedDict):
-    """A mistake of a configuration file."""
+class FileMistake(TypedDict):
+    """A mistake of a job file, or of a configuration file."""
 
     file: Annotated[str, "the file"]
     line: Annotated[int | None, "from 1; null: it has no place"]
     column: Annotated[int | None, "from 1; null: it has no place"]
-    field: Annotated[str, "the key, as gpus.never[0]; empty: the file itself"]
+    field: Annotated[str, "the key, as jobs[0].gpus; empty: the file itself"]
     message: Annotated[str, "what is wrong, and what was expected"]
 
 
@@ -411,7 +431,124 @@ class ConfigDocument(TypedDict):
     schema: Version
     files: Annotated[list[str], "the configuration files that are there"]
     settings: Annotated[list[ConfigSetting], "every setting, those of several values repeatedly"]
-    mistakes: Annotated[list[ConfigMistake], "what is wrong in the files"]
+    mistakes: Annotated[list[FileMistake], "what is wrong in the files"]
+
+
+# ── add and reload ──────────────────────────────────────────────────────────────────────────────
+
+
+class AddedDocument(TypedDict):
+    """What `add --json` prints."""
+
+    schema: Version
+    run: Annotated[str, "the directory of the run that has the jobs now"]
+    names: Annotated[list[str], "the names of the jobs that were added"]
+
+
+class ReloadChange(TypedDict):
+    """What a reload changes, by names of jobs."""
+
+    new: Annotated[list[str], "they join"]
+    changed: Annotated[list[str], "they wait, and are otherwise from now on"]
+    withdrawn: Annotated[list[str], "they waited, and are taken out"]
+    running: Annotated[list[str], "they are otherwise from their next attempt on"]
+    over: Annotated[list[str], "they are defined otherwise, and stay as they are"]
+    gone: Annotated[list[str], "they run or are over, and are no longer in the file"]
+
+
+class ReloadDocument(TypedDict):
+    """What `reload --json` prints."""
+
+    schema: Version
+    run: Annotated[str, "the run's directory"]
+    change: Annotated[ReloadChange, "what changes, with --dry-run: would change"]
+    notes: Annotated[list[str], "what of the job file the run does not take up, in words"]
+
+
+# ── a failure ───────────────────────────────────────────────────────────────────────────────────
+
+
+class FailureDocument(TypedDict):
+    """What a command prints with `--json` where it failed, on one line."""
+
+    schema: Version
+    error: Annotated[str, "why, in words, and what to do"]
+    status: Annotated[int, "its exit status"]
+    mistakes: Annotated[list[FileMistake], "of a job file, or of the configuration"]
+
+
+# ── results ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class TabledRun(TypedDict):
+    """A run whose jobs are in the table."""
+
+    run: Annotated[str, "what the rows call it: its directory's name, or the path where two agree"]
+    id: Annotated[str, "by which commands find the run too"]
+    name: Annotated[str, "the run's name"]
+    dir: Annotated[str, "its directory"]
+    state: Annotated[RunState, "interrupted: its launcher is gone without having ended it"]
+    simulated: Annotated[bool, "whether its cards are pretend ones"]
+
+
+class TabledColumn(TypedDict):
+    """A column of the table; its values are of one type, or null."""
+
+    name: Annotated[str, "its name, by which each row has its value"]
+    source: Annotated[str, "job: what gpulaunch knows; params: foreach and matrix; else the file"]
+    type: Annotated[
+        Literal["boolean", "integer", "number", "text"],
+        "text where values are of several types, each as CSV has it",
+    ]
+
+
+class ResultsDocument(TypedDict):
+    """What `gpulaunch results --json` prints."""
+
+    schema: Version
+    runs: Annotated[list[TabledRun], "the runs"]
+    columns: Annotated[list[TabledColumn], "the columns, in their order"]
+    rows: Annotated[
+        list[dict[str, str | int | float | bool | None]],
+        "a job each, by column; NaN and infinity, which JSON has not, are null",
+    ]
+
+
+# ── clean ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class CleanedDirectory(TypedDict):
+    """A directory that is to be removed, or was."""
+
+    path: Annotated[str, "where it is, or was"]
+    job: Annotated[str | None, "whose {{out}} it is; null: a whole run, or a leftover"]
+    attempt: Annotated[int | None, "of which attempt; null likewise"]
+    bytes: Annotated[Bytes, "what it takes of the disk"]
+    freed: Annotated[Bytes, "how much of that is free now"]
+    left: Annotated[str, "why it, or some of it, is still there, in words; empty: it is not"]
+
+
+class CleanedRun(TypedDict):
+    """A run that was looked at."""
+
+    id: Annotated[str, "the run's id; empty where it was left without a look at its journal"]
+    name: Annotated[str, "its name; empty likewise"]
+    dir: Annotated[str, "its directory"]
+    state: Annotated[RunState | None, "its state; null likewise"]
+    left: Annotated[str, "why nothing of it goes, in words; empty: something may"]
+    removes: Annotated[list[CleanedDirectory], "what of it is to go"]
+
+
+class CleanDocument(TypedDict):
+    """What `clean --json` prints."""
+
+    schema: Version
+    dry_run: Annotated[bool, "nothing was removed: freed is 0 and left empty throughout"]
+    whole_runs: Annotated[bool, "whether runs go, and not what their attempts left"]
+    runs: Annotated[list[CleanedRun], "the runs, newest first"]
+    leftovers: Annotated[list[CleanedDirectory], "of an earlier clean that was cut short"]
+    bytes: Annotated[Bytes, "what all that may go takes"]
+    freed: Annotated[Bytes, "how much of it is free now"]
 
 
 DOCUMENTS: Final[Mapping[str, type]] = {
@@ -421,5 +558,10 @@ DOCUMENTS: Final[Mapping[str, type]] = {
     "ps": RunsDocument,
     "doctor": DoctorDocument,
     "config": ConfigDocument,
+    "results": ResultsDocument,
+    "clean": CleanDocument,
+    "add": AddedDocument,
+    "reload": ReloadDocument,
+    "failure": FailureDocument,
 }
-"""By command, what it prints with `--json`."""
+"""By command, what it prints with `--json`; of any command that failed, `failure`."""

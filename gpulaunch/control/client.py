@@ -126,6 +126,13 @@ def watch(run: str) -> socket.socket | None:
         return None
 
 
+def wait_until_gone(run: str) -> None:
+    """Wait until the run's supervisor is gone, its report written: who asks must be admitted."""
+    while (supervisor := watch(run)) is not None:
+        with supervisor, contextlib.suppress(ConnectionResetError):
+            supervisor.recv(1)  # until it is gone, and the connection with it
+
+
 def live_runs(timeout: float = 2.0) -> list[RunInfo]:
     """Return all live runs of this machine (more exactly: network namespace), in order of id.
 

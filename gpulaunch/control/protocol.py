@@ -118,7 +118,10 @@ CHANGED = coder_of(Changed)
 
 
 class AlreadySupervisedError(UnfinishedRunError):
-    """Another supervisor has the run; `pid` is 0 where that is in another PID namespace."""
+    """Another supervisor has the run; `pid` is 0 where that is in another PID namespace.
+
+    `admits`: whether it answers this user.
+    """
 
     def __init__(self, run: str, holder: Holder) -> None:
         pid = holder.pid
@@ -130,6 +133,7 @@ class AlreadySupervisedError(UnfinishedRunError):
             text += " the run before that process ends"
         super().__init__(text)
         self.pid = pid
+        self.admits = os.geteuid() in (holder.uid, 0)
 
 
 class NoAnswerError(UsageError):

@@ -81,11 +81,10 @@ def _needed(state: State, old: set[Node]) -> set[Node]:
 
     Coming after a job that is over holds nothing: nothing waits for it.
     """
-    begin = [node for node in state.jobs if node not in old]
-    found = set(reached(begin, lambda node: _rests_on(state, node)))
     records = [state.ledger.attempt(live.id) for live in state.attempts]
     leaders = {record.behind.job for record in records if record.behind is not None}
-    return found | {state.jobs.nodes[name] for name in leaders & state.jobs.nodes.keys()}
+    begin = [node for node in state.jobs if node not in old or node.job.name in leaders]
+    return {*begin, *reached(begin, lambda node: _rests_on(state, node))}
 
 
 def _rests_on(state: State, node: Node) -> Iterator[Node]:

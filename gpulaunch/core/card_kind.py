@@ -1,4 +1,4 @@
-"""Which model of card a job takes: the glob of its name, and the least compute capability. Pure."""
+"""Which cards a job takes: a model's name, the least compute capability, or a single card. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from gpulaunch.core.model import CardKind, Demand, Gpu
 
 
 def is_kind(gpu: Gpu, demand: Demand) -> bool:
-    """Tell whether the card is one of those that the demand names; a simulated card always is.
+    """Tell whether the card is one of those that the demand names.
 
-    A card whose compute capability is not known is none that a job with `compute` may have.
+    A simulated card is of any model, and a card whose compute capability is not known is none that
+    a job with `compute` may have.
     """
-    if not (demand.card or demand.compute) or gpu.simulated:
+    if not (demand.card or demand.compute or demand.own_gpu):
+        return True
+    if demand.own_gpu and gpu.uuid != demand.own_gpu:
+        return False
+    if gpu.simulated:
         return True
     if gpu.compute < demand.compute:
         return False

@@ -212,6 +212,16 @@ class AttemptIdle(Struct, frozen=True):
     memory: int
 
 
+class InputsSeen(Struct, frozen=True):
+    """How the attempt's input files were just before it started: their sizes and times, in a text.
+
+    Another text for the same files means that they have changed. See `journal.inputs`.
+    """
+
+    attempt: AttemptId
+    stamp: str
+
+
 class ServiceReady(Struct, frozen=True):
     """A service's probe was answered."""
 
@@ -326,6 +336,19 @@ class StopAsked(Struct, frozen=True):
     now: bool = False
 
 
+class CodeChanged(Struct, frozen=True):
+    """A script of the run's jobs, or what it imports, became another one while some were to come.
+
+    `path`: below the job file's directory, else absolute. `utc`: when, as far as known. `started`
+    of the `jobs` that run it had been started by then.
+    """
+
+    path: str
+    utc: float
+    started: int
+    jobs: int
+
+
 class Noted(Struct, frozen=True):
     """Something a person should know that changes no state: `text` is one line."""
 
@@ -348,6 +371,7 @@ AttemptFact: TypeAlias = (
     | AttemptStarted
     | AttemptWarned
     | AttemptIdle
+    | InputsSeen
     | ServiceReady
     | AttemptEnded
 )
@@ -363,6 +387,7 @@ RunFact: TypeAlias = (
     | AdmissionPaused
     | AdmissionContinued
     | StopAsked
+    | CodeChanged
     | Noted
     | RunClosed
 )

@@ -76,6 +76,7 @@ class Ledger(Struct):
     """Jobs that `jobs` has no more; `counts` has them all the same."""
     archived_failure: str = ""  # the newest of them that failed
     history: tuple[str, ...] = ()  # the files that hold what is recorded of them
+    code_changes: dict[str, f.CodeChanged] = field(default_factory=dict)  # each path's last
     images: dict[ImageSource, f.ImageKnown] = field(default_factory=dict)  # as last known
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
@@ -163,6 +164,9 @@ class Ledger(Struct):
                 self.pauses.pop(by, None)
             case f.StopAsked(why):
                 self.stopping = why
+            case f.CodeChanged():
+                self.code_changes.pop(fact.path, None)  # the newest is the last
+                self.code_changes[fact.path] = fact
             case f.Noted(text):
                 self.notes.append(text)
             case f.RunClosed(state, reason, status):
@@ -193,6 +197,7 @@ class Ledger(Struct):
     def _begin_anew(self, fact: f.JournalCompacted) -> None:
         """Forget all but the opening: what follows in the journal says it once more."""
         self.jobs, self.settings, self.notes, self.vanished = {}, {}, [], 0
+        self.code_changes = {}
         self.gpus = {gpu.uuid: GpuRecord(gpu) for gpu in self.opening.gpus}
         self.pauses, self.stopping = {}, None
         self.complete = False
@@ -206,6 +211,13 @@ class Ledger(Struct):
             return
         job = self.jobs[fact.name]
         match fact:
+            case f.JobSettled(_, state, reason):
+                self._set(job, state, reason)
+                job.settled = at
+                if state == "succeeded":
+                    last = job.attempts[-1] if job.attempts else job.definition
+                    job.succeeded_as = last.digest
+                    self._prove(job)
             case f.JobVanished():
                 self._count(job, -1)
                 job.vanished = True
@@ -221,13 +233,6 @@ class Ledger(Struct):
                 job.not_before = at.mono + delay if delay else None
                 job.step = fact.step or job.step
                 self._set(job, "waiting", why, fact.unrecorded)
-            case f.JobSettled(_, state, reason):
-                self._set(job, state, reason)
-                job.settled = at
-                if state == "succeeded":
-                    last = job.attempts[-1] if job.attempts else job.definition
-                    job.succeeded_as = last.digest
-                    self._prove(job)
 
     def _prove(self, job: JobRecord) -> None:
         last = job.attempts[-1] if job.attempts else None
@@ -248,24 +253,26 @@ class Ledger(Struct):
             self._count(job, +1)
 
     def _apply_to_attempt(self, fact: f.AttemptFact, at: Instant) -> None:
-        match fact:
+        match fact:  # what each attempt has comes first
             case f.AttemptLaunched():
                 self._launch(fact, at)
+            case f.AttemptStarted():
+                self._start(fact, at)
+            case f.AttemptEnded():
+                self._end(fact, at)
+            case f.InputsSeen(attempt, stamp):
+                self.attempt(attempt).inputs = stamp
             case f.AttemptQueued(attempt, id):
                 record = self.attempt(attempt)
                 record.queue_id = id
                 if record.in_queue:
                     self.jobs[attempt.job].reason = InQueue(id)
-            case f.AttemptStarted():
-                self._start(fact, at)
             case f.AttemptWarned(attempt, warning):
                 self.attempt(attempt).warned = warning
             case f.AttemptIdle(attempt):
                 self.attempt(attempt).idle = fact
             case f.ServiceReady(attempt):
                 self.attempt(attempt).ready = True
-            case f.AttemptEnded():
-                self._end(fact, at)
 
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]

@@ -76,11 +76,13 @@ class Gpu(Struct, frozen=True):
 class CardKind(Struct, frozen=True):
     """Which cards a job takes: those whose name fits the glob `card`, and that can `compute`.
 
-    `compute` is the least compute capability, (8, 0); of the two, what is empty stands for any.
+    `compute` is the least compute capability, (8, 0). `own_gpu` is the UUID of the single card that
+    it takes. What is empty stands for any.
     """
 
     card: str = ""
     compute: tuple[int, ...] = ()
+    own_gpu: Sparse[str] = ""
 
 
 class Demand(Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     it gives its cards up to launchers that have none. `worker` is the key of the worker that runs
     it, empty without one: attempts of one key may follow each other in one process. `card` and
     `compute` are those of CardKind. `mps`: it shares its card through CUDA's Multi-Process Service.
+    `own_gpu` is the UUID of the single card that it takes, empty for any.
 
     `share`: it shares its card with any others that say so, while what all of them are promised of
     the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
@@ -114,11 +117,13 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     card: str = ""
     compute: tuple[int, ...] = ()
     mps: bool = False
+    own_gpu: str = ""
 
     @property
     def card_kind(self) -> CardKind | None:
-        """The cards that it takes by their model; None for any."""
-        return CardKind(self.card, self.compute) if self.card or self.compute else None
+        """The cards that it takes; None for any."""
+        choosy = self.card or self.compute or self.own_gpu
+        return CardKind(self.card, self.compute, self.own_gpu) if choosy else None
 
     @property
     def shares_card(self) -> bool:
@@ -139,7 +144,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     @property
     def _seat(self) -> tuple[object, ...]:
         needs = (self.gpus, self.gpu_memory, self.per_gpu, self.cpus, self.share, self.kind)
-        return (*needs, self.memory, self.card, self.compute, self.mps)
+        return (*needs, self.memory, self.card, self.compute, self.mps, self.own_gpu)
 
 
 class DueTime(Struct, frozen=True):
@@ -325,9 +330,11 @@ class Job(Struct, frozen=True, omit_defaults=True):
     `worker`, `run` is the worker's command, and `item` what the worker is handed for this job.
     `ladder`: values that change with retries; they are slots, too. `engine` holds options for
     engines: by engine, by key, words. `warn`: a signal before it is ended. `keep`: its attempts
-    share a directory that outlives each of them. `container`: it runs inside that. `gpu_idle`: the
+    share a directory that outlives each of them. `container`: it runs inside that. `modules`:
+    environment modules that are loaded before it starts. `gpu_idle`: the
     seconds for which it may hold its cards' memory and compute nothing. `affinity`: on which CPUs;
     None: those near its card where the machine has more than one NUMA node.
+    `input_base`: its item is a file that it reads, relative to this directory; None: it is none.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -374,6 +381,8 @@ class Job(Struct, frozen=True, omit_defaults=True):
     given: bool = False
     keep: bool = False
     container: Container | None = None
+    input_base: str | None = None
+    modules: tuple[str, ...] = ()
     digest: str = ""
 
 

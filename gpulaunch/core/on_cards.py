@@ -324,13 +324,16 @@ def give_wanted(state: State) -> None:
 
 
 def look_again(state: State, node: Node) -> None:
-    """Set timers to look again at cards with strangers' processes: nothing tells their end."""
-    demand = sought(state, node)
+    """Set timers to look again at cards with strangers' processes: nothing tells their end.
+
+    A service that lacks room may lack a card for the jobs that need it, of whatever kind.
+    """
+    demand, for_others = sought(state, node), node.lacks == "room"
     wanted = [card for card in state.cards if card.to_ask_for]
-    for card in [card for card in wanted if is_kind(card.gpu, demand)]:
+    for card in [card for card in wanted if for_others or is_kind(card.gpu, demand)]:
         state.cards.look_later(card, demand)
         due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
-        if node.lacks != "room" or not due or card.drained:
+        if not for_others or not due or card.drained:
             continue
         if state.cards.room():
             claim(state, [card], demand)

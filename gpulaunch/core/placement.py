@@ -22,7 +22,7 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
     """
     if card.gpu.uuid in demand.avoid:
         return False
-    if (demand.card or demand.compute) and not is_kind(card.gpu, demand):
+    if (demand.card or demand.compute or demand.own_gpu) and not is_kind(card.gpu, demand):
         return False
     beside = [*card.attempts.values(), *card.reservations]
     if idle_workers:
@@ -139,19 +139,26 @@ def impossible(
     if not demand.gpus:
         return None
     left = [card for card in cards if card.serves and card.gpu.uuid not in demand.avoid]
-    if (demand.card or demand.compute) and (kind := demand.card_kind):
+    if kind := demand.card_kind:
         fit = [card for card in left if is_kind(card.gpu, demand)]
+        if demand.own_gpu and not fit:
+            return CardsShort(demand.gpus, 0, aside=_aside(cards, demand.own_gpu), of=kind)
         if len(fit) < demand.gpus <= min(limit, len(left)):
             there = models([card.gpu for card in left], kind)
             return CardsShort(demand.gpus, len(fit), of=kind, there=there)
         left = fit
     if demand.gpus > min(limit, len(left)):
-        aside = tuple(CardAside(c.gpu.index, c.quarantined) for c in cards if c.quarantined)
-        return CardsShort(demand.gpus, min(limit, len(left)), aside=aside)
+        return CardsShort(demand.gpus, min(limit, len(left)), aside=_aside(cards))
     big = sum(card.gpu.memory >= demand.gpu_memory for card in left)
     if demand.gpus > big:
         return CardsShort(demand.gpus, big, demand.gpu_memory)
     return None
+
+
+def _aside(cards: Sequence[Card], only: str = "") -> tuple[CardAside, ...]:
+    """Return which cards the run has set aside, and why; `only`: the one of this UUID."""
+    asked = (card for card in cards if only in ("", card.gpu.uuid))
+    return tuple(CardAside(c.gpu.index, c.quarantined) for c in asked if c.quarantined)
 
 
 def tokens_short(demand: Demand, limits: Mapping[str, int]) -> TokensShort | None:
@@ -172,10 +179,11 @@ def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping
         return False
     cards = [Card(gpu, Leased(), Look(gpu.memory)) for gpu in gpus]
 
-    def order(demand: Demand) -> tuple[bool, int, int, int, int]:
-        """Those first that share least, and of these whom the fewest cards suit."""
+    def order(demand: Demand) -> tuple[bool, bool, int, int, int, int]:
+        """Those first that have no choice, then that share least, of these whom few cards suit."""
         suited = sum(is_kind(g, demand) and g.memory >= demand.gpu_memory for g in gpus)
-        return demand.share, demand.per_gpu, suited, -demand.gpus, -demand.gpu_memory
+        free, rest = not demand.own_gpu, (-demand.gpus, -demand.gpu_memory)
+        return free, demand.share, demand.per_gpu, suited, *rest
 
     for demand in sorted(demands, key=order):
         chosen = best((c for c in cards if suits_now(c, demand)), demand.gpus)

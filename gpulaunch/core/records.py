@@ -38,7 +38,8 @@ class AttemptRecord(Struct):
     that its worker still ran when it was launched. `digest`: that of the definition that it was
     launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
     cut off. `unrecorded`: nothing tells how it ended. `warned`: the warning before its end, if it
-    had one. `promised`: bytes that it was promised of a card's memory beside others.
+    had one. `promised`: bytes that it was promised of a card's memory beside others. `inputs`:
+    how its input files were, as `journal.inputs` writes that; empty where nobody looked at any.
     """
 
     id: AttemptId
@@ -65,6 +66,7 @@ class AttemptRecord(Struct):
     warned: SentWarning | None = None
     promised: int = 0
     idle: f.AttemptIdle | None = None
+    inputs: str = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -154,6 +156,11 @@ class JobRecord(Struct):
         False where the definition that succeeded was not recorded.
         """
         return self.state == "succeeded" and self.succeeded_as not in ("", self.definition.digest)
+
+    @property
+    def success(self) -> AttemptRecord | None:
+        """The attempt that succeeded last; None where none did."""
+        return next((one for one in reversed(self.attempts) if one.state == "succeeded"), None)
 
     @property
     def goes_on(self) -> bool:

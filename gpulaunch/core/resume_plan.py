@@ -13,6 +13,36 @@ from gpulaunch.core.reached import reached
 from gpulaunch.core.state import State
 
 
+class ChangedJobs(Struct, frozen=True):
+    """Jobs that succeeded, and whose result is not what they would come to now: counts, for people.
+
+    `redefined` have another definition by now, `inputs` another input file; `behind` need one of
+    these, and are counted only where all of them run `again`. `after`: jobs that came after one of
+    these, and stay as they are.
+    """
+
+    redefined: int = 0
+    inputs: int = 0
+    behind: int = 0
+    again: bool = False
+    after: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return self.redefined + self.inputs + self.behind
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{number:,} {what}"
+            for number, what in (
+                (self.redefined, "redefined"),
+                (self.inputs, "with a changed input"),
+                (self.behind, "that need those"),
+            )
+            if number
+        )
+
+
 class ResumePlan(Struct, frozen=True):
     """What a resumed run does with its jobs.
 
@@ -28,7 +58,7 @@ class ResumePlan(Struct, frozen=True):
     over: frozenset[str]
     to_rerun: int
     new: int
-    changed: int
+    changed: ChangedJobs
     vanished: int
     in_flight: int = 0
     unrecorded: int = 0
@@ -44,13 +74,16 @@ class ResumePlan(Struct, frozen=True):
         return not (self.to_rerun or self.new or self.in_flight or self.unrecorded)
 
     def __str__(self) -> str:
-        parts = [f"{len(self.over):,} done", f"{self.to_rerun:,} again"]
+        changed = self.changed
+        why = f" (of these {changed})" if changed.again and changed.count else ""
+        parts = [f"{len(self.over):,} done", f"{self.to_rerun:,} again{why}"]
         if self.in_flight:
             parts.insert(1, f"{self.in_flight:,} under way")
         if self.new:
             parts.append(f"{self.new:,} new")
-        if self.changed:
-            parts.append(f"{self.changed:,} done but changed")
+        if changed.count and not changed.again:
+            kinds = f" ({changed})" if changed.inputs else ""
+            parts.append(f"{changed.count:,} done but changed{kinds}")
         if self.vanished:
             parts.append(f"{self.vanished:,} no longer in the file")
         if self.left:
@@ -63,13 +96,16 @@ def resume(
     jobs: Sequence[Job],
     among: Collection[str] | None = None,
     changed_too: bool = False,
+    other_inputs: Collection[str] = (),
 ) -> ResumePlan:
     """Plan to run all jobs of `among` (None: of the file) that are new or have not succeeded.
 
-    `changed_too`: also those that succeeded under another definition than they have now.
+    `changed_too`: also those that succeeded under another definition than they have now, or with
+    another input (`other_inputs` names these), and all that need one of them.
     """
+    stale, changed = _changed(ledger, jobs, among, changed_too, other_inputs)
     requeue, left, over, taken = set(), set(), set(), []
-    again = new = changed = going = 0
+    again = new = going = 0
     for job in jobs:
         record = ledger.jobs.get(job.name)
         wanted = among is None or job.name in among
@@ -79,11 +115,8 @@ def resume(
         if record is None:
             new += 1
             continue
-        succeeded = record.state == "succeeded"
-        redefined = succeeded and record.succeeded_as not in ("", job.digest)
-        if succeeded and not (redefined and changed_too and wanted):
+        if record.state == "succeeded" and job.name not in stale:
             over.add(job.name)
-            changed += redefined
         elif not wanted:
             left.add(job.name)
         elif record.goes_on:
@@ -107,6 +140,36 @@ def resume(
         going,
         unrecorded,
     )
+
+
+def _changed(
+    ledger: Ledger,
+    jobs: Sequence[Job],
+    among: Collection[str] | None,
+    again: bool,
+    other_inputs: Collection[str],
+) -> tuple[frozenset[str], ChangedJobs]:
+    """Return the jobs that succeeded and run again for a change, and how many changed how."""
+    done = {record.name: record for record in ledger.jobs.values() if record.state == "succeeded"}
+    redefined = {
+        job.name
+        for job in jobs
+        if job.name in done and done[job.name].succeeded_as not in ("", job.digest)
+    }
+    inputs = (done.keys() & set(other_inputs)) - redefined
+    if not again:
+        return frozenset(), ChangedJobs(len(redefined), len(inputs))
+    wanted = done.keys() if among is None else done.keys() & set(among)
+    redefined, inputs = redefined & wanted, inputs & wanted
+    dependants: dict[str, list[str]] = {}
+    for job in jobs:
+        for need in job.needs:
+            dependants.setdefault(need, []).append(job.name)
+    stale = reached(redefined | inputs, lambda name: dependants.get(name, ())).keys() & wanted
+    behind = len(stale) - len(redefined) - len(inputs)
+    kept = (job for job in jobs if job.name in wanted and job.name not in stale)
+    after = tuple(job.name for job in kept if not stale.isdisjoint(job.after))
+    return frozenset(stale), ChangedJobs(len(redefined), len(inputs), behind, True, after)
 
 
 def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:

@@ -161,6 +161,7 @@ def _needs_cards(state: State, demand: Demand, now: Instant) -> r.NeedsCards:
     if limited:
         cards = [card for card in cards if card.held]
     fit = [card for card in cards if is_kind(card.gpu, demand)]
+    cards = fit if demand.own_gpu else cards
     busy = [card for card in fit if card.attempts and not card.quarantined]
     busy = [card for card in busy if not _shares(card, demand)]
     together = _busy(state, busy, now) if len(busy) > 1 else None

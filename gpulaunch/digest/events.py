@@ -36,7 +36,10 @@ ENDS_FIRST: tuple[JobState, ...] = (*get_args(JobState)[2:], "running", "waiting
 BURST, QUEUED = 3, "queued"
 DRAINING = 2.0
 """Seconds for a card's memory to drain before a line reports that it has not."""
-_CALM = (f.AttemptLaunched, f.AttemptStarted, f.AttemptQueued, f.ServiceReady, f.GpuChanged)
+_CALM = (
+    *(f.AttemptLaunched, f.AttemptStarted, f.AttemptQueued, f.InputsSeen, f.ServiceReady),
+    f.GpuChanged,
+)
 """Facts that no line of a quiet formatter is made of."""
 _OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
 _UNUSABLE: dict[GpuState, str] = {
@@ -93,8 +96,8 @@ class LineFormatter:
         return [line for line in lines if line.tone == "bad" or line.loud or not self._quiet]
 
     def _tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[EventLine]:
-        if isinstance(fact, f.AttemptLaunched) and not self._planning:
-            return []  # each job has several facts, and this one is never told
+        if isinstance(fact, f.AttemptLaunched | f.InputsSeen) and not self._planning:
+            return []  # each job has several facts, and these are never told
         lines: list[EventLine] = []
         line = self._line(fact, at, ledger)
         bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (
@@ -150,7 +153,7 @@ class LineFormatter:
     def _line(self, fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
         match fact:
             # First what each job has: there may be a hundred thousand.
-            case f.AttemptLaunched():
+            case f.AttemptLaunched() | f.InputsSeen():
                 return None
             case f.AttemptStarted(attempt):
                 return _started(ledger.attempt(attempt), at, ledger)
@@ -345,6 +348,8 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
         case f.StopAsked(why, now):
             what = "running jobs are killed" if now else "no new jobs, running ones are ended"
             return _line(at, "warn", "stopping", what, wording.run_reason(why))
+        case f.CodeChanged(path):
+            return _line(at, "warn", "changed", path, words.code_changed_after(fact))
         case f.Noted(text, job):
             # A note on the whole run, such as a notification that failed.
             return replace(_line(at, "warn", "note", job or "", text), loud=job is None)

@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, get_args
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpulaunch import wording
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     Instant,
+    Job,
     JobState,
     RunState,
     SentWarning,
@@ -26,6 +27,7 @@ from gpulaunch.core.reasons import OutsideHours, RunReason, WaitReason
 from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
+from gpulaunch.digest.definition import definition_json
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
 from gpulaunch.digest.summary import RunPaths, next_command
@@ -34,11 +36,13 @@ from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 
 if TYPE_CHECKING:
     from gpulaunch.contracts.documents import (
+        AskedJob,
         Attempt,
         AttemptWarning,
         OnNode,
         QueuedAttempt,
         RunCard,
+        RunHeader,
         RunJob,
         StatusDocument,
         Use,
@@ -59,7 +63,8 @@ class Standing(Struct, frozen=True):
     """A run as it stands. `why`: why jobs wait, where the live run knows better than the ledger.
 
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
-    `here`: the run is this machine's.
+    `here`: the run is this machine's. `definitions` are those of the jobs that are asked for, by
+    name, as far as they are known.
     """
 
     ledger: Ledger
@@ -70,6 +75,7 @@ class Standing(Struct, frozen=True):
     measured: Measured = NOTHING
     earlier: Callable[[], Mapping[str, float]] = dict
     here: bool = True
+    definitions: Mapping[str, Job] = field(default_factory=dict)
 
     @property
     def lasted(self) -> float:
@@ -113,37 +119,51 @@ class Standing(Struct, frozen=True):
 
 def status_json(run: Standing) -> StatusDocument:
     """Return what `status --json` prints."""
-    ledger, ahead = run.ledger, run.ahead
     return {
         "schema": SCHEMA,
-        "run": {
-            "id": ledger.opening.run,
-            "name": ledger.opening.name,
-            "dir": os.fspath(run.paths.root),
-            "state": run.state,
-            "reason": wording.run_reason(ledger.reason),
-            "started": words.iso(ledger.opened.utc if ledger.opened else None),
-            "ended": words.iso(ledger.closed.utc if ledger.closed else None),
-            "seconds": run.lasted,
-            "simulated": ledger.opening.simulated,
-            "counts": {name: ledger.counts[name] for name in STATES},
-            "vanished": ledger.vanished,
-            "archived": ledger.archived.total(),
-            "images": [
-                {
-                    "image": source.image,
-                    "engine": known.engine,
-                    "id": known.id,
-                    "digest": known.digest,
-                }
-                for source, known in ledger.images.items()
-            ],
-            "energy": _rounded(run.measured.energy),
-            "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
-            "next_command": run.next_command,
-        },
-        "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
-        "jobs": [_job_json(run, job) for job in ledger.jobs.values()],
+        "run": header_json(run),
+        "gpus": [gpu_json(record) for record in run.ledger.gpus.values()],
+        "jobs": [job_json(run, job) for job in run.ledger.jobs.values()],
+    }
+
+
+def header_json(run: Standing) -> RunHeader:
+    """Return what `status --json` says of the run as a whole."""
+    ledger, ahead = run.ledger, run.ahead
+    return {
+        "id": ledger.opening.run,
+        "name": ledger.opening.name,
+        "dir": os.fspath(run.paths.root),
+        "state": run.state,
+        "reason": wording.run_reason(ledger.reason),
+        "started": words.iso(ledger.opened.utc if ledger.opened else None),
+        "ended": words.iso(ledger.closed.utc if ledger.closed else None),
+        "seconds": run.lasted,
+        "simulated": ledger.opening.simulated,
+        "counts": {name: ledger.counts[name] for name in STATES},
+        "vanished": ledger.vanished,
+        "archived": ledger.archived.total(),
+        "images": [
+            {
+                "image": source.image,
+                "engine": known.engine,
+                "id": known.id,
+                "digest": known.digest,
+            }
+            for source, known in ledger.images.items()
+        ],
+        "code_changes": [
+            {
+                "path": change.path,
+                "at": words.iso(change.utc) or "",
+                "started": change.started,
+                "jobs": change.jobs,
+            }
+            for change in ledger.code_changes.values()
+        ],
+        "energy": _rounded(run.measured.energy),
+        "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
+        "next_command": run.next_command,
     }
 
 
@@ -172,7 +192,8 @@ def pause_told(why: RunReason, now: Instant) -> str:
     return f"paused, no new starts: {wording.pause(why)}"
 
 
-def _gpu_json(record: GpuRecord) -> RunCard:
+def gpu_json(record: GpuRecord) -> RunCard:
+    """Return what `status --json` says of a card."""
     gpu = record.gpu
     node: OnNode = {"node": gpu.node} if gpu.node else {}
     return {
@@ -189,11 +210,15 @@ def _gpu_json(record: GpuRecord) -> RunCard:
     }
 
 
-def _job_json(run: Standing, job: JobRecord) -> RunJob:
+def job_json(run: Standing, job: JobRecord) -> RunJob:
+    """Return what `status --json` says of a job."""
     last = job.attempts[-1] if job.attempts else None
     ended = last.outcome if last else None
     keep = os.fspath(run.paths.keep(job.name))
+    defined = run.definitions.get(job.name)
+    asked: AskedJob = {} if defined is None else {"definition": definition_json(defined)}
     return {
+        **asked,
         "name": job.name,
         "state": job.state,
         "reason": run.reason(job),

@@ -12,12 +12,13 @@ from datetime import datetime, timezone, tzinfo
 
 from gpulaunch import wording
 from gpulaunch.core.causes import Because
+from gpulaunch.core.facts import CodeChanged
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, LadderStep, TimedOut
 from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import title_of
-from gpulaunch.localtime import until
-from gpulaunch.text import clock
+from gpulaunch.localtime import time_of, until
+from gpulaunch.text import clock, several
 
 _PLAIN = re.compile(r"[ -~]*")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -44,6 +45,22 @@ def standing(ledger: Ledger) -> str:
     if ledger.opening.standing == "queue":
         return "takes jobs (gpulaunch add) until gpulaunch finish or queue stop"
     return "follows its inputs until gpulaunch finish"
+
+
+def code_changed(change: CodeChanged, now: float | None, zone: tzinfo | None = None) -> str:
+    """Return when a script changed: `train.py changed at 14:02, after 12 of 40 jobs had started`.
+
+    `now`: seconds since 1970 from which the time is told.
+    """
+    when = time_of(change.utc // 60 * 60, now, zone)
+    return f"{visible(change.path)} changed at {when}, {code_changed_after(change)}"
+
+
+def code_changed_after(change: CodeChanged) -> str:
+    """Return how many of a script's jobs had started by its change."""
+    if change.started == change.jobs:
+        return f"after all of its {several(change.jobs, 'job')} had started"
+    return f"after {count(change.started)} of {several(change.jobs, 'job')} had started"
 
 
 def short_digest(digest: str) -> str:

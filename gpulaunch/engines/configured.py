@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.config.limits import allowance_of
-from gpulaunch.config.model import Allowance, Configuration
+from gpulaunch.config.model import Allowance, CardSettings
 from gpulaunch.config.paths import lease_dir, setting_of
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import Selection, fitting
@@ -49,7 +49,7 @@ class ConfiguredCards(Struct, frozen=True):
         return ""
 
 
-def configured(config: Configuration, gpus: Sequence[Gpu]) -> ConfiguredCards:
+def configured(config: CardSettings, gpus: Sequence[Gpu]) -> ConfiguredCards:
     """Return which of these cards may be used, and which of them last."""
     never = {gpu.uuid: one.source for one in config.never for gpu in fitting(one.name, gpus)}
     last = {gpu.uuid: one.source for one in config.last for gpu in fitting(one.name, gpus)}
@@ -61,7 +61,7 @@ def configured(config: Configuration, gpus: Sequence[Gpu]) -> ConfiguredCards:
     return ConfiguredCards(tuple(ranked), never, last, tuple(barred), (*barred, *told))
 
 
-def unmatched(config: Configuration, machine: Machine) -> list[str]:
+def unmatched(config: CardSettings, machine: Machine) -> list[str]:
     """Return a line for each name of `gpus:` that fits no card of the machine, or several.
 
     An index may be that of a card which the driver cannot use. Nothing where no card is there.
@@ -79,7 +79,7 @@ def unmatched(config: Configuration, machine: Machine) -> list[str]:
     return lines
 
 
-def allowance_here(config: Configuration, environ: Mapping[str, str]) -> Allowance | None:
+def allowance_here(config: CardSettings, environ: Mapping[str, str]) -> Allowance | None:
     """Return how many cards this user's launchers may hold; within a job of gpulaunch any number.
 
     There the outer job's cards are counted already.
@@ -97,12 +97,12 @@ def capped(allowance: Allowance | None) -> str:
     )
 
 
-def free_below_of(config: Configuration) -> FreeBelow | None:
+def free_below_of(config: CardSettings) -> FreeBelow | None:
     """Return what the configuration counts as free; None: it does not say."""
     return parse_free_below(config.free_below) if config.free_below else None
 
 
-def lock_beside_leases(config: Configuration, environ: Mapping[str, str]) -> None:
+def lock_beside_leases(config: CardSettings, environ: Mapping[str, str]) -> None:
     """Hold leases in files as well where the configuration says so. Raises UsageError.
 
     It is said in this process's environment, where its helpers and its jobs find it too.

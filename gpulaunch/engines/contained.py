@@ -44,10 +44,10 @@ from gpulaunch.diagnose import explain
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import command as farside
 from gpulaunch.files import replace as replace_file
 from gpulaunch.gpus.inside import CardsInside, cards_inside
 from gpulaunch.gpus.visible import MASK, ORDER
+from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.native import program_inside
 
 INSIDE = "GPULAUNCH_INSIDE_"
@@ -96,7 +96,7 @@ class Containing(Struct, frozen=True):
         paths = [self.job.cwd, self.place.run_dir, self.place.out]
         paths += [self.caches] if os.path.isdir(self.caches) else []
         paths += [os.path.dirname(path) for path in self.job.batch or ()]
-        paths += [explain.HOME] if self.job.explain else []
+        paths += [here(explain.HOME)] if self.job.explain else []
         mounts = own_paths(filter(None, paths), self.container.mounts)  # exec has no run
         for mount in mounts:
             if why := why_not_mounted(self.engine, mount):
@@ -229,7 +229,7 @@ def _by_carrier(
     path = os.path.join(made.folder, "record.json")
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump(record, file)
-    line = (*farside(sys.executable, "contain"), path, *argv)
+    line = (*farside_command(sys.executable, "contain"), path, *argv)
     variables = {INSIDE + name: value for name, value in handed.items()}
     return line, Delta({**variables, **_marks(handed)}, frozenset())
 

@@ -15,9 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu, Job, LadderStep, address_variable
+from gpulaunch.core.template import Text, shown
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.affinity import CpuPlacement, NearCpus
-from gpulaunch.farside.wire import own_environment
+from gpulaunch.environment_modules import calls_module, file_for_calls, start_up_file
+from gpulaunch.farside.proc import own_environment
 from gpulaunch.gpus import mps
 from gpulaunch.gpus.visible import Style, visible
 
@@ -153,15 +155,17 @@ def delta(
         unset.add(KEEP)  # of a job of gpulaunch around this one
     if not job.inherit_ranks:
         unset.update(RANKS)
+    choices = _choices(job, place, machine)
     if not isinstance(job.run, tuple) and place.slots is None:
-        # A start-up file, which even `bash -c` reads. On a cluster it is how sites give scripts
-        # their modules, and a job finds there what a script of one's own would.
+        # A start-up file, which even `bash -c` reads: that of environment modules alone. On a
+        # cluster sites have their own, and a job finds what a script of one's own would.
         unset.add("BASH_ENV")
+        choices |= _start_up(job.run, base)
     unset.update(name for name, value in own.items() if value is None)
     wishes = {name: value for name, value in own.items() if value is not None}
     chosen = {
         name: value
-        for name, value in _choices(job, place, machine).items()
+        for name, value in choices.items()
         if name not in own and (name in unset or name not in base)
     }
     stays = {name: base[name] for name in MASTER if name in base and name not in unset}
@@ -182,6 +186,14 @@ def delta(
     if job.python or job.venv or job.conda:
         unset.add("PYTHONHOME")
     return Delta(set_, frozenset(unset - set_.keys()))
+
+
+def _start_up(script: Text, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the start-up file with which a script's bash has `module`, if there is one."""
+    file = start_up_file(base)
+    if file is None and calls_module(shown(script)):
+        file = file_for_calls(base)
+    return {} if file is None else {"BASH_ENV": file}
 
 
 class LentEnvironment(Struct, frozen=True, eq=False, weakref=True):
@@ -205,6 +217,7 @@ class EnvironmentMaker:
         self._alike: WeakValueDictionary[int, LentEnvironment] = WeakValueDictionary()
         self._by_number: WeakValueDictionary[int, LentEnvironment] = WeakValueDictionary()
         self._count = 0
+        self._asks = file_for_calls(base) is not None
         self._shared: dict[tuple[object, ...], tuple[Delta, tuple[str, ...]]] = {}
 
     def lend(self, names: Iterable[str], environ: Mapping[str, str]) -> None:
@@ -245,7 +258,7 @@ class EnvironmentMaker:
         if number:
             whole = delta(job, place, self.machine, environ, own).over(environ)
             return _between(self.base, whole)
-        kind = _kind(job, place, own)
+        kind = (*_kind(job, place, own), self._asks and _calls_module(job))
         if kind not in self._shared:
             if len(self._shared) >= KINDS_KEPT:
                 self._shared.clear()
@@ -278,6 +291,10 @@ def _between(base: Mapping[str, str], whole: Mapping[str, str]) -> Delta:
     """Return the changes that make `whole` of `base`."""
     changed = {name: value for name, value in whole.items() if base.get(name) != value}
     return Delta(changed, frozenset(base.keys() - whole.keys()))
+
+
+def _calls_module(job: Job) -> bool:
+    return not isinstance(job.run, tuple) and calls_module(shown(job.run))
 
 
 def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple[object, ...]:
@@ -354,27 +371,31 @@ def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
 
 def _interpreter(job: Job, path: str, run_dir: str) -> dict[str, str]:
     """PATH and friends for `python`, `venv` or `conda`, as activation would set them."""
+    first = first_on_path(job, run_dir)
+    if not first:
+        return {}
+    others = (part for part in path.split(os.pathsep) if part not in first)
+    found = {"PATH": os.pathsep.join([*first, *others])}
     if job.venv:
-        return {"VIRTUAL_ENV": job.venv, "PATH": _first(os.path.join(job.venv, "bin"), path)}
+        return {"VIRTUAL_ENV": job.venv, **found}
     if job.conda:
-        return {
-            "CONDA_PREFIX": job.conda,
-            "CONDA_DEFAULT_ENV": os.path.basename(job.conda),
-            "PATH": _first(os.path.join(job.conda, "bin"), path),
-        }
+        name = os.path.basename(job.conda)
+        return {"CONDA_PREFIX": job.conda, "CONDA_DEFAULT_ENV": name, **found}
+    return found
+
+
+def first_on_path(job: Job, run_dir: str) -> tuple[str, ...]:
+    """Return the directories of the job's own Python, which come first on its PATH."""
+    if home := job.venv or job.conda:
+        return (os.path.join(home, "bin"),)
     if job.python:
-        directory = _first(os.path.dirname(job.python), path)
-        return {"PATH": _first(shims(run_dir, job.python), directory)}
-    return {}
+        return shims(run_dir, job.python), os.path.dirname(job.python)
+    return ()
 
 
 def shims(run_dir: str, python: str) -> str:
     """Return the directory whose `python` and `python3` start that interpreter."""
     return os.path.join(run_dir, "shims", python.strip("/").replace("/", "+"))
-
-
-def _first(directory: str, path: str) -> str:
-    return os.pathsep.join([directory, *(p for p in path.split(os.pathsep) if p != directory)])
 
 
 def placeholders(

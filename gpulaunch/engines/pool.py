@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpulaunch.cgroups.hierarchy import memory_of_machine
 from gpulaunch.config.files import required
-from gpulaunch.config.model import NOTHING, Allowance, Configuration
+from gpulaunch.config.model import Allowance, CardSettings
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
@@ -29,6 +29,7 @@ from gpulaunch.engines.configured import (
 )
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.free_below import FreeBelow
+from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.lease import scope_of
 from gpulaunch.gpus.mask import pool as inherited
@@ -57,8 +58,8 @@ class CardPool(Struct, frozen=True):
     one that queues gives cards by itself, and none is known here. `memory`: bytes of the host's
     that jobs may reserve together: all that the launcher may use; None: any.
     `allowance`: how many cards this user's launchers may hold together, where that is set.
-    `settings` are lines about what the configuration changes, `barred` those of them about cards
-    that it keeps from being used.
+    `config` is what it was opened by, `settings` are lines about what that changes, `barred` those
+    of them about cards that it keeps from being used.
     """
 
     gpus: tuple[Gpu, ...]
@@ -76,6 +77,7 @@ class CardPool(Struct, frozen=True):
     allowance: Allowance | None = None
     settings: tuple[str, ...] = ()
     barred: tuple[str, ...] = ()
+    config: CardSettings = CardSettings()
 
     @property
     def size(self) -> int:
@@ -144,17 +146,22 @@ def open_pool(
     run_id: str,
     share_busy: bool = False,
     free_below: FreeBelow | None = None,
+    config: CardSettings | None = None,
 ) -> CardPool:
     """Find the machine's cards and return those that the run may use.
+
+    `config`: what held of the configuration when the launcher began, as it keeps to that; None: it
+    begins, and the files are read.
 
     Raises SelectionError for a card that is not there, NoCardsError for too few,
     ConfigurationError. A machine without cards is no error where no number or name was asked for:
     the jobs may need none.
     """
-    selection, config = parse(spec), required(environ)
+    selection = parse(spec)
+    config = required(environ).of_cards if config is None else config
     every, driver, style, notes = _here(simulate, environ, run_id, config)
     pretend = any(gpu.simulated for gpu in every)
-    cards = configured(NOTHING if pretend else config, every)
+    cards = configured(CardSettings() if pretend else config, every)
     if refusal := cards.refusal(selection, every):
         raise SelectionError(refusal)
     here, allowance = cards.gpus, None if pretend else allowance_here(config, environ)
@@ -191,13 +198,15 @@ def open_pool(
         allowance=allowance,
         settings=cards.told,
         barred=cards.barred,
+        config=config,
     )
 
 
 def _here(
-    simulate: int | None, environ: Mapping[str, str], run_id: str, config: Configuration
+    simulate: int | None, environ: Mapping[str, str], run_id: str, config: CardSettings
 ) -> tuple[tuple[Gpu, ...], str | None, Style, tuple[str, ...]]:
     """Return the cards that this launcher may use, the driver, the mask's style, and notes."""
+    lockfile.check(environ.get(lockfile.VARIABLE))
     if simulate:
         return simulated(simulate, pool_name(run_id, environ)), None, "index", ()
     if outer := _pretend_cards_of_the_job(environ):

@@ -29,11 +29,14 @@ from gpulaunch.engines.environment import (
     placeholders,
     shims,
 )
+from gpulaunch.engines.modules import with_modules
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import PROGRAM, command
+from gpulaunch.farside.client import PROGRAM
+from gpulaunch.files import may
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.jobfile.paths import read_env_file
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.command import Command, Task
 from gpulaunch.process.ends import EndSlots
 
@@ -76,6 +79,8 @@ def command_of(
     if job.container is None:
         changes = dressed(job, place, context.environments, values)
         argv = argv_of(job, values) if job.worker is None else _worker(job, changes, context.base)
+        if job.modules:
+            argv = loaded(job, argv, values, place.run_dir)
     else:
         argv, changes = _contained(job, job.container, place, context, values)
     outputs, kept = _outputs(job, values)
@@ -116,6 +121,18 @@ def dressed(
     return environments.delta(job, place, own_variables(job, values))
 
 
+def loaded(
+    job: Job, argv: tuple[str, ...], values: Mapping[str, str], run_dir: str
+) -> tuple[str, ...]:
+    """Return the command line that loads the job's modules and then becomes `argv`."""
+    own = own_variables(job, values)
+    if job.worker is None or job.worker.function:
+        return with_modules(job, argv, own, run_dir)
+    # What starts a worker's program is gpulaunch's own Python, and not for modules to change.
+    number = len(argv) - len(job.worker.run)
+    return (*argv[:number], *with_modules(job, argv[number:], own, run_dir))
+
+
 def own_variables(job: Job, values: Mapping[str, str]) -> dict[str, str | None]:
     """Return what the job's `env_file` and `env` say; None removes a variable."""
     own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
@@ -135,7 +152,7 @@ def _contained(
     folder = str(context.run.container(AttemptId(job.name, place.attempt)))
     argv = argv_of(job, values) if job.worker is None else job.worker.run
     line, changes = contained(job, here, place, context.environments, folder, argv, own)
-    served = () if job.worker is None else (*command(sys.executable, "serve"), "lines")
+    served = () if job.worker is None else (*farside_command(sys.executable, "serve"), "lines")
     return (*served, *line), changes
 
 
@@ -189,10 +206,10 @@ def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...
     """
     assert job.worker is not None
     if job.worker.run:
-        return (*command(sys.executable, "serve"), "lines", *job.worker.run)
+        return (*farside_command(sys.executable, "serve"), "lines", *job.worker.run)
     path = changes.set.get("PATH") or base.get("PATH", os.defpath)
     python = "python" if shutil.which("python", path=path) else "python3"
-    return (python, PROGRAM, "serve", "call", job.worker.function, job.worker.load)
+    return (python, here(PROGRAM), "serve", "call", job.worker.function, job.worker.load)
 
 
 def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
@@ -238,7 +255,7 @@ def require_surroundings(job: Job) -> None:
     """
     if not os.path.isdir(job.cwd):
         raise NotPreparedError(f"its directory {job.cwd} does not exist")
-    if job.python and not os.access(job.python, os.X_OK):
+    if job.python and not may(job.python, os.X_OK):
         raise NotPreparedError(f"its python {job.python} does not exist, or cannot be executed")
     if job.venv and not os.path.exists(os.path.join(job.venv, "bin", "python")):
         raise NotPreparedError(f"its venv {job.venv} has no bin/python")

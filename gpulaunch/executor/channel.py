@@ -8,7 +8,9 @@ buffer goes from the sender's memory into the kernel, and from there into the me
 receiver uses it; it is copied nowhere else. Knows nothing of what is in a pickle.
 
 The line is a socket of packets, one for each item. The kernel gives a packet to one reader alone,
-the worker or the executor, which so takes an item back or learns that the worker has begun it.
+the worker or the executor, which so takes an item back or learns that the worker has begun it. The
+worker may read on while the executor looks through the line, so that a later item overtakes an
+earlier one. So every item has a number, which its answer bears as well.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ READY, UNREADY, RESULT, ERROR = b"K", b"U", b"R", b"E"
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
-_HEAD = struct.Struct("!cQI")
+_HEAD = struct.Struct("!cQQI")
 _SIZE = struct.Struct("!Q")
 LARGE = 1 << 20
 """Bytes from which received memory is mapped; below, that costs more than filling it with zeros."""
@@ -43,11 +45,15 @@ _PARTS = 512
 
 @dataclass(frozen=True, slots=True)
 class ChannelMessage:
-    """One message. `buffers` are writable, in the order in which the pickle left them out."""
+    """One message. `buffers` are writable, in the order in which the pickle left them out.
+
+    `number`: of the item that it is, or answers.
+    """
 
     kind: bytes
     pickle: Buffer = b""
     buffers: Sequence[Buffer | mmap.mmap] = ()
+    number: int = 0
 
 
 class WorkerChannel:
@@ -143,15 +149,14 @@ class ItemLine:
             return False
         return True
 
-    def take_back(self, back: int) -> bool:
-        """Take one of the packets back, the last for 1; False where the worker has it.
+    def take_back(self, number: int) -> bool:
+        """Take the item of this number back; False where the worker has it.
 
         The others go to the worker nevertheless, in their order.
         """
-        packets = self._drain()
-        found = back <= len(packets)
-        if found:
-            del packets[-back]
+        drained = self._drain()
+        packets = [packet for packet in drained if _number(packet) != number]
+        found = len(packets) < len(drained)
         while packets:
             try:
                 self._ours.send(packets[0], socket.MSG_NOSIGNAL)
@@ -161,9 +166,9 @@ class ItemLine:
         self._lost = packets
         return found
 
-    def unread(self) -> bool:
-        """Take all back; return whether there was a packet that the worker did not read."""
-        return bool(self._drain())
+    def unread(self, number: int) -> bool:
+        """Take all back; return whether the worker did not read the item of this number."""
+        return any(_number(packet) == number for packet in self._drain())
 
     def _drain(self) -> list[bytes]:
         packets: list[bytes] = []
@@ -215,11 +220,16 @@ class ItemReceiver:
         return 0
 
 
+def _number(packet: bytes) -> int:
+    _, number, _, _ = _HEAD.unpack_from(packet)
+    return int(number)
+
+
 def _parts(message: ChannelMessage) -> Iterator[memoryview]:
     """Yield the message's bytes: head, sizes of the buffers, pickle, buffers."""
     buffers = [memoryview(buffer).cast("B") for buffer in message.buffers]
     pickle = memoryview(message.pickle).cast("B")
-    head = _HEAD.pack(message.kind, pickle.nbytes, len(buffers))
+    head = _HEAD.pack(message.kind, message.number, pickle.nbytes, len(buffers))
     yield memoryview(head + b"".join(_SIZE.pack(buffer.nbytes) for buffer in buffers))
     yield pickle
     yield from buffers
@@ -230,7 +240,7 @@ def _message(exactly: Callable[[int], bytearray | mmap.mmap | None]) -> ChannelM
     head = exactly(_HEAD.size)
     if head is None:
         return None
-    kind, size, count = _HEAD.unpack(head)
+    kind, number, size, count = _HEAD.unpack(head)
     sizes = exactly(count * _SIZE.size)
     pickle = exactly(size) if sizes is not None else None
     if sizes is None or pickle is None:
@@ -241,7 +251,7 @@ def _message(exactly: Callable[[int], bytearray | mmap.mmap | None]) -> ChannelM
         if buffer is None:
             return None
         buffers.append(buffer)
-    return ChannelMessage(kind, pickle, buffers)  # type: ignore[arg-type]
+    return ChannelMessage(kind, pickle, buffers, number)  # type: ignore[arg-type]
 
 
 def _memory(size: int) -> bytearray | mmap.mmap:

@@ -2,11 +2,13 @@
 
 A few items are sent to a worker ahead, while it runs another: it waits for nobody in between. Those
 have not begun: they can be cancelled, and are taken back for a worker that has nothing to do.
-Whether one was still to be had is the kernel's word, see `executor.channel`.
+Whether one was still to be had is the kernel's word, see `executor.channel`. A worker may run them
+in another order: an answer bears the number of the item that it belongs to.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,7 +24,7 @@ class WorkItem:
     """One call and its future. `passed_on`: how many workers died without having begun it.
 
     `message`: the item as it is sent, where that is known and does not go ahead. `since`: when it
-    went ahead.
+    went ahead. `number`: no other item of this process has it.
     """
 
     future: GpuFuture[Any]
@@ -32,6 +34,7 @@ class WorkItem:
     passed_on: int = 0
     message: ChannelMessage | None = None
     since: float = 0
+    number: int = field(default_factory=itertools.count(1).__next__)
 
     def begin(self) -> bool:
         """Set the future to running; return False where it was cancelled."""
@@ -98,9 +101,7 @@ class Claim:
             if item is self.unsent:
                 self.unsent = None
             else:
-                sent = [one for one in self.ahead if one is not self.unsent]
-                back = len(sent) - sent.index(item) if item in sent else 0
-                if not (back and self.line and self.line.take_back(back)):
+                if not (item in self.ahead and self.line and self.line.take_back(item.number)):
                     return False
             self._remove(item)
             return True
@@ -118,13 +119,31 @@ class Claim:
                 return
         tell(False)
 
-    def begun(self) -> WorkItem | None:
-        """Return the first of those that were ahead, which the worker runs now."""
+    def answered(self, running: WorkItem, number: int) -> tuple[WorkItem | None, WorkItem | None]:
+        """Return the item that this number answers, and the one that is taken for running then.
+
+        No item for a number that was answered before: a process that the worker forked says it.
+        """
         with self._lock:
-            item = self.ahead.popleft() if self.ahead else None
-            if item:
-                item.future.place = None
-            return item
+            if number == running.number:
+                return running, self._pop(0)
+            for at, item in enumerate(self.ahead):
+                if item.number == number:
+                    return self._pop(at), running
+            return None, running
+
+    def begun(self) -> WorkItem | None:
+        """Return the first of those that were ahead, which is ahead no more."""
+        with self._lock:
+            return self._pop(0)
+
+    def _pop(self, at: int) -> WorkItem | None:
+        if not self.ahead:
+            return None
+        item = self.ahead[at]
+        del self.ahead[at]
+        item.future.place = None
+        return item
 
     def _remove(self, item: WorkItem) -> None:
         self.ahead.remove(item)

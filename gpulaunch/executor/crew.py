@@ -42,6 +42,7 @@ from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
 from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerSlot
 from gpulaunch.loop import Loop
+from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.process import client
 from gpulaunch.wording import job_reason
 
@@ -92,6 +93,7 @@ class Crew(LeaseUser):
         self._driver.post(events.Submitted(jobs))
         self._driver.post(events.Asked(events.Cancel(None)))
         self._driver.post(events.Asked(events.Pause(None)))
+        loop.call_after(OWN, KEPT_AFTER, OWN.keep)
 
     def turn(self) -> None:
         """Handle what threads and cards have reported, then adjust the number of workers."""

@@ -26,15 +26,16 @@ from typing import Any
 
 import cloudpickle
 
-from gpulaunch.executor.channel import Buffer, ChannelMessage
+from gpulaunch.executor.channel import ITEM, Buffer, ChannelMessage
 
 PROTOCOL = 5
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+_NO_FILE = "<dynamic-code>"
 _INLINE = 4096
 """Bytes up to which a buffer stays in the pickle."""
 
 
-def message(kind: bytes, value: object, to_worker: bool) -> ChannelMessage:
+def message(kind: bytes, value: object, to_worker: bool, number: int = 0) -> ChannelMessage:
     """Return a message with the pickled value. Raises whatever pickling the value raises."""
     file = io.BytesIO()
     left_out: list[pickle.PickleBuffer] = []
@@ -50,7 +51,7 @@ def message(kind: bytes, value: object, to_worker: bool) -> ChannelMessage:
 
     (_ToWorker if to_worker else _FromWorker)(file, PROTOCOL, leave_out).dump(value)
     # The value shares the file's memory; an open `getbuffer` would not outlive a collection.
-    return ChannelMessage(kind, file.getvalue(), [buffer.raw() for buffer in left_out])
+    return ChannelMessage(kind, file.getvalue(), [buffer.raw() for buffer in left_out], number)
 
 
 def value_of(message: ChannelMessage) -> Any:
@@ -61,10 +62,28 @@ def value_of(message: ChannelMessage) -> Any:
     return pickle.loads(message.pickle, buffers=message.buffers)
 
 
+def packed(value: object, to_worker: bool) -> bytes:
+    """Return the pickled value as bytes, to be kept in a file. Raises as `message` does."""
+    made = message(ITEM, value, to_worker)
+    return pickle.dumps((made.pickle, [bytearray(buffer) for buffer in made.buffers]))
+
+
+def unpacked(data: Buffer) -> Any:
+    """Return the value that was packed. Raises whatever unpickling raises."""
+    pickled, buffers = pickle.loads(data)
+    return pickle.loads(pickled, buffers=buffers)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Leaves large tensors out of the pickle; torch by itself would copy them into it."""
+    """Leaves large tensors out of the pickle; torch by itself would copy them into it.
+
+    Code keeps the name of its file, for tracebacks; cloudpickle writes _NO_FILE instead.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):
+            make, arguments = self.dispatch_table[types.CodeType](obj)
+            return make, tuple(obj.co_filename if one == _NO_FILE else one for one in arguments)
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is getattr(torch, "Tensor", None):
             array = _as_array(obj, torch)

@@ -1,9 +1,9 @@
 """The items that wait, and the workers that wait for items: shared by callers, threads and manager.
 
-    put ─▶ items ─▶ take ─▶ a worker runs it ─▶ over, next
-             │  ▲                                   ▲
-             │  └─ put back: its worker died        │ begun
-             └─▶ take_ahead ─▶ ahead at a worker ───┘
+    put ─▶ items ─▶ take ─▶ a worker runs it ─▶ over, answered
+             │  ▲                                      ▲
+             │  └─ put back: its worker died           │ begun
+             └─▶ take_ahead ─▶ ahead at a worker ──────┘
                                     └─▶ taken back: by a free worker's take, by cancel, by a death
 
 Owns the lock of it all; a claim has its own, taken last. INVARIANT: no caller's code runs under
@@ -195,15 +195,20 @@ class Work:
         waiting = len(self._items) + claim.taking
         return waiting > idle and not (claim.void or self._cancelling or self._broken)
 
-    def next(self, claim: Claim) -> WorkItem | None:
-        """Count the item that the worker ran as over; return the one that it has begun since."""
+    def answered(
+        self, claim: Claim, running: WorkItem, number: int
+    ) -> tuple[WorkItem | None, WorkItem | None]:
+        """Count the item that this number answers as over, and return it, and the one running now.
+
+        See `Claim.answered`. `running`: the one that was taken for running until now.
+        """
         with self._lock:
-            self._in_hand -= 1
-            item = claim.begun()
+            done, now = claim.answered(running, number)
+            self._in_hand -= done is not None
             call = self._closed or self._asked > self._short()
         if call:
             self._call()
-        return item
+        return done, now
 
     def over(self) -> None:
         """Count an item that was taken as no longer in hand: it will not be put back."""

@@ -61,19 +61,20 @@ def _serve(channel: WorkerChannel, items: ItemReceiver) -> None:
     from gpulaunch.executor import transfer
 
     while (item := items.receive()) is not None:
+        number = item.number
         try:
             function, args, kwargs = transfer.value_of(item)
             del item
-            answer = transfer.message(RESULT, function(*args, **kwargs), to_worker=False)
+            answer = transfer.message(RESULT, function(*args, **kwargs), False, number)
         except BaseException as error:
-            answer = _failure(ERROR, error)
+            answer = _failure(ERROR, error, number)
         _send(channel, answer)
         # No part of an item is kept while the worker waits for the next one.
         function = args = kwargs = None
         del answer
 
 
-def _failure(kind: bytes, error: BaseException) -> ChannelMessage:
+def _failure(kind: bytes, error: BaseException, number: int = 0) -> ChannelMessage:
     """Return a message with the exception, and with its text in case it cannot be unpickled."""
     from gpulaunch.executor import transfer
 
@@ -85,9 +86,9 @@ def _failure(kind: bytes, error: BaseException) -> ChannelMessage:
         # A pickle of its own: if it cannot be read at the other end, the texts still can.
         inner = transfer.message(kind, error, to_worker=False)
         parts = (*texts, bytes(inner.pickle), [bytearray(one) for one in inner.buffers])
-        return transfer.message(kind, parts, to_worker=False)
+        return transfer.message(kind, parts, False, number)
     except BaseException:
-        return transfer.message(kind, (*texts, None, ()), to_worker=False)
+        return transfer.message(kind, (*texts, None, ()), False, number)
 
 
 def _trimmed(trace: types.TracebackType | None) -> types.TracebackType | None:

@@ -259,19 +259,20 @@ class WorkerHandle:
                 if not self._begin(running):
                     running = None
                     continue
-            left -= 1
             if not self.channel.received:  # else results that have come are told first
-                self._send_ahead(left)
+                self._send_ahead(left - 1)
             answer = self._receive()
             if answer is None:
                 self._lose(running)
                 return
-            future = running.future
-            running = self.work.next(self.claim)
-            if running:
-                running.future.gpu = self.gpu
-            _settle(future, answer)
-            del future, answer  # nothing of an item is kept while the worker waits for one
+            done, running = self.work.answered(self.claim, running, answer.number)
+            for item in (done, running):
+                if item:
+                    item.future.gpu = self.gpu
+            if done:
+                left -= 1
+                _settle(done.future, answer)
+            done = item = answer = None  # nothing of an item is kept while the worker waits
 
     def _begin(self, item: WorkItem) -> bool:
         """Send the item; False where it cannot be, as its future has been told then."""
@@ -284,7 +285,7 @@ class WorkerHandle:
             return False
         try:
             if not self.line.put(message):
-                self.line.put(ChannelMessage(LARGE_ITEM))
+                self.line.put(ChannelMessage(LARGE_ITEM, number=item.number))
                 self._send(message)
         except OSError:
             self._break_off()
@@ -340,7 +341,7 @@ class WorkerHandle:
         while begun := self.claim.begun():
             self.work.over()
             begun.future.set_exception(self._death())
-        unbegun = self.line.unread() or self.unbegun
+        unbegun = self.line.unread(item.number) or self.unbegun
         if not unbegun or item.passed_on >= PASSED_ON:
             self.work.over()
         elif self.work.put_back(item):
@@ -392,7 +393,7 @@ class UnreadyError(Exception):
 
 def _message_of(item: WorkItem) -> ChannelMessage:
     """Return the item as it is sent. Raises whatever pickling it raises."""
-    return transfer.message(ITEM, (item.function, item.args, item.kwargs), to_worker=True)
+    return transfer.message(ITEM, (item.function, item.args, item.kwargs), True, item.number)
 
 
 def _settle(future: GpuFuture[Any], answer: ChannelMessage) -> None:

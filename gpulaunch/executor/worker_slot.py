@@ -24,6 +24,7 @@ from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerP
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.files import regular
 from gpulaunch.gpus.port import reserve_port
+from gpulaunch.own_files import search_path
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.command import Command
 from gpulaunch.process.native import choose_keeper
@@ -122,7 +123,7 @@ class Starter:
         inode = os.fstat(worker.theirs.fileno()).st_ino
         # As in multiprocessing: -W, -X, -O and their like hold for workers as well.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        path = [entry for entry in sys.path if isinstance(entry, str)]
+        path = [entry for entry in search_path() if isinstance(entry, str)]
         return Command(
             attempt=str(launch.attempt),
             argv=(sys.executable, *flags, "-c", START, str(inode), *path),

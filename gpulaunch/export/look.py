@@ -15,6 +15,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Text, fill, literals, parts_of, slots, text_of
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile.plan import Plan, overdrawn
+from gpulaunch.jobfile.scheduler_support import asks_twice
 from gpulaunch.text import unescaped
 
 Target: TypeAlias = Literal["hyperqueue", "slurm"]
@@ -115,6 +116,8 @@ def _mistakes(plan: Plan, job: Job, target: Target) -> Iterator[tuple[str, str]]
             yield name, f"{{{{gpu_uuid}}}} is not known to {target}: use {{{{gpu_index}}}}"
         if target == "hyperqueue" and not all(_is_utf8(text) for text in texts):
             yield name, "not UTF-8: a TOML file cannot hold it"
+    if target == "slurm" and (why := asks_twice(job)):
+        yield "memory", why
     for token, count in overdrawn(job.demand.uses, plan.limits):
         yield "uses", f"needs {count} of {token}, its limit is {plan.limits[token]}"
 

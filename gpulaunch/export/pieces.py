@@ -157,6 +157,7 @@ def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
         *([] if job.inherit_ranks else [f"unset {RANKS}"]),
         f"export {THREADS}=${{{THREADS}:-1}} {' '.join(exported)}",
         'exec >>"$GPULAUNCH_LOG" 2>&1 </dev/null',
+        *([f"module load {' '.join(map(word, job.modules))} || exit"] if job.modules else []),
         f"for GPULAUNCH_ATTEMPT in {numbers}; do",
         *("  " + line for line in attempt),
         "done",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from math import ceil
+from shlex import quote
 
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from gpulaunch.export.general import ExportedEntry
 from gpulaunch.export.look import ExportSelection, Note, note_at
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line
 from gpulaunch.export.words import is_identifier, word
+from gpulaunch.jobfile.engines import NAMED
 from gpulaunch.text import megabytes, ranges
 
 MAX_ARRAY_TASKS = 1000
@@ -123,14 +125,24 @@ def _task(entry: ExportedEntry, job: Job) -> tuple[str, str]:
 def _options(job: Job) -> Iterator[str]:
     yield "#SBATCH --nodes=1"
     yield "#SBATCH --ntasks=1"
+    told = job.engine.get("slurm", {})
     if job.demand.gpus:
-        yield f"#SBATCH --gpus-per-node={job.demand.gpus}"
+        kind = (*told.get("gres", ()), str(job.demand.gpus))
+        yield f"#SBATCH --gpus-per-node={':'.join(kind)}"
     if job.demand.cpus is not None:
         yield f"#SBATCH --cpus-per-task={job.demand.cpus}"
     if job.demand.memory:
         yield f"#SBATCH --mem={megabytes(job.demand.memory)}M"
     if (seconds := longest(job)) is not None:
         yield f"#SBATCH --time={ceil(seconds / 60)}"
+    for name in NAMED:
+        yield from (f"#SBATCH {_quoted(f'--{name}={asked}')}" for asked in told.get(name, ()))
+    yield from (f"#SBATCH {_quoted(asked)}" for asked in told.get("extra", ()))
+
+
+def _quoted(option: str) -> str:
+    """Return an option as sbatch reads it, to which a backslash escapes in quotes of any kind."""
+    return quote(option.replace("\\", r"\\"))
 
 
 def _script(chosen: ExportSelection, unit: Unit, most: int | None) -> str:

@@ -30,6 +30,41 @@ def is_stopped(pid: int) -> bool:
     return state_of(pid) in ("T", "t")
 
 
+def is_frozen(pid: int) -> bool:
+    """Tell whether a control group that is frozen has the process; False if unknown.
+
+    Looks at both versions of such groups, where systems and containers mount them.
+    """
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            rows = [row.rstrip(b"\n").split(b":", 2) for row in file]
+    except OSError:
+        return False
+    for _, controllers, group in rows:
+        if controllers == b"freezer":
+            if _holds(b"/sys/fs/cgroup/freezer%s/freezer.state" % group, b"FROZEN"):
+                return True
+        elif not controllers:
+            for mount in (b"/sys/fs/cgroup", b"/sys/fs/cgroup/unified"):
+                if _holds(b"%s%s/cgroup.events" % (mount, group), b"frozen 1"):
+                    return True
+    return False
+
+
+def is_suspended(pid: int) -> bool:
+    """Tell whether a process does nothing until somebody lets it go on; False if unknown."""
+    return is_stopped(pid) or is_frozen(pid)
+
+
+def _holds(path: bytes, line: bytes) -> bool:
+    """Tell whether a small file is there and has this line."""
+    try:
+        with open(path, "rb") as file:
+            return line in file.read().splitlines()
+    except OSError:
+        return False
+
+
 def children_of(pid: int) -> list[int]:
     """Return the children of all the process's threads, as far as the kernel shows them."""
     found: list[int] = []
@@ -40,3 +75,19 @@ def children_of(pid: int) -> list[int]:
     except OSError:
         return found  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
     return found
+
+
+def own_environment() -> dict[bytes, bytes]:
+    """Return this process's environment, less the LC_CTYPE that an interpreter adds by itself.
+
+    It does so in the C locale (PEP 538).
+    """
+    environ = dict(os.environb)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = b"\0" + file.read()
+    except OSError:
+        return environ
+    if b"\0LC_CTYPE=" not in given:
+        environ.pop(b"LC_CTYPE", None)
+    return environ

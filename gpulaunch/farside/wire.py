@@ -283,22 +283,6 @@ def read_spec(fd: int) -> dict[str, Any]:
     return value
 
 
-def own_environment() -> dict[bytes, bytes]:
-    """Return this process's environment, less the LC_CTYPE that an interpreter adds by itself.
-
-    It does so in the C locale (PEP 538).
-    """
-    environ = dict(os.environb)
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            given = b"\0" + file.read()
-    except OSError:
-        return environ
-    if b"\0LC_CTYPE=" not in given:
-        environ.pop(b"LC_CTYPE", None)
-    return environ
-
-
 # ── The end of an attempt ───────────────────────────────────────────────────────────────────────
 
 

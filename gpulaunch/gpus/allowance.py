@@ -62,9 +62,11 @@ class AllowedLeases:
             return take(key, scope)
 
     @contextmanager
-    def claiming(self, giver: int) -> Iterator[bool]:
-        """Tell, as long as it is so, whether a lease that this user id gives may become ours."""
-        if self.allowance is None or giver == os.geteuid():  # ours already, and counted
+    def claiming(self, name: str) -> Iterator[bool]:
+        """Tell, as long as it is so, whether the lease that somebody gives us may become ours."""
+        # One of this user's counts already. Whose it is, is asked of the kernel now: a connection
+        # tells whose it was when that began, and may have reached the next holder unaccepted.
+        if self.allowance is None or _holder(name) == os.geteuid():
             yield True
             return
         with _alone():

@@ -50,7 +50,7 @@ def examine(
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
     keepers jobs get. `logout` finds out whether a run outlives its user's logout; each of `left`
-    what killed runs have left of a kind. `memory` finds out whether jobs can be limited in the
+    what runs have left of a kind. `memory` finds out whether jobs can be limited in the
     host's memory, `configuration` what is wrong with the configuration files. `free_below`: as in
     `is_free`. `lease_setting`: what sets the directory of the leases, in words.
     """

@@ -32,7 +32,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 
 from msgspec import Struct
 
-from gpulaunch.farside.proc import is_stopped
+from gpulaunch.farside.proc import is_suspended
 from gpulaunch.farside.wire import peer
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.names import (
@@ -199,7 +199,7 @@ class Lease:
 
         The open socket itself travels, so that nobody can take the name in between. Only for a
         lease that no keeper or job holds any more. Returns False if nobody wanted it: it was just
-        closed. A stopped launcher gets none: it would keep the lease, unread, until it goes on.
+        closed. A suspended launcher gets none: it would keep the lease, unread, until it goes on.
         """
         self._accept_more(True)
         self.on_readable()
@@ -227,7 +227,7 @@ class Lease:
     def _give(self, fd: int) -> bool:
         link = self._visitors[fd].link
         try:
-            if is_stopped(peer(link)[0]):
+            if is_suspended(peer(link)[0]):
                 return False
             socket.send_fds(link, [_YOURS], list(self.filenos()))
         except OSError:

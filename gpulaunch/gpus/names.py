@@ -155,8 +155,15 @@ def holder_of(name: str) -> Holder | None:
 
 
 def listening(prefix: str = "") -> tuple[str, ...]:
-    """Return the names below `gpulaunch/1/<prefix>` with a listener, without `gpulaunch/1/`."""
-    return tuple(name for name, listens in _bound() if listens and name.startswith(prefix))
+    """Return the names below `gpulaunch/1/<prefix>` with a listener, without `gpulaunch/1/`.
+
+    One that listens all the while is among them. The kernel gives its table in pieces, and leaves
+    a socket out where another of the same hash value ends between two of them (unix_from_bucket in
+    net/unix/af_unix.c): hence two readings.
+    """
+    read = (*_bound(), *_bound())
+    names = (name for name, listens in read if listens and name.startswith(prefix))
+    return tuple(dict.fromkeys(names))
 
 
 def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:

@@ -89,8 +89,8 @@ class Waiter:
             return "gone"
         if not fds:
             return "odd" if said else "gone"
-        allowed = self._allowed.claiming(peer(self._link)[1])
-        with contextlib.suppress(UncountedError), allowed as may:  # uncounted, it is not kept
+        # Where it cannot be counted, it is not kept.
+        with contextlib.suppress(UncountedError), self._allowed.claiming(self._name) as may:
             if may:
                 return self._receive(fds) or "odd"
         for fd in fds:

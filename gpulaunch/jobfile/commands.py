@@ -188,7 +188,7 @@ def warnings_of(command: ShellCommand, typed: Callable[[Word], str]) -> Iterator
         mend = f"; {use_container(image_in(words))}" if kind == "container" else ""
         yield CommandWarning("daemon", command.name, f"{said} {_WORDS[kind]}{mend}")
     for word in (*command.assignments, *(command.arguments if program in SETTERS else ())):
-        if _sets_mask(typed(word)):
+        if sets_mask(typed(word)):
             yield CommandWarning("mask", word)
     for word in command.arguments if program == "unset" else ():
         if word.text == MASK:
@@ -205,7 +205,7 @@ def use_container(image: str) -> str:
     return f"write container: {image or 'IMAGE'} and run: COMMAND in the job file"
 
 
-def _sets_mask(typed: str) -> bool:
+def sets_mask(typed: str) -> bool:
     name, equals, value = typed.partition("=")
     if name not in _MASKS or not equals:
         return False

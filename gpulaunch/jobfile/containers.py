@@ -47,6 +47,8 @@ _NOT_INSIDE: Mapping[str, str] = {
     "python": _OWN_PYTHON,
     "venv": _OWN_PYTHON,
     "conda": _OWN_PYTHON,
+    "modules": "they change programs and libraries of this machine, and a container has its own"
+    " (what brings the engine itself is loaded before gpulaunch)",
     "preload": "a Python of this machine imports the modules, and a container has its own",
     "worker": "a Python of this machine calls the function, and a container has its own: write"
     " run:, or worker: {run: [...]} with a program in the container",

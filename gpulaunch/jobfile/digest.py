@@ -31,8 +31,12 @@ def digest(job: Job, base: str = "") -> str:
     ]
     if job.ladder is not None:
         parts.append([job.ladder.names, job.ladder.steps])
+    if job.demand.own_gpu:
+        parts.append(["own_gpu", job.demand.own_gpu])
     if job.container is not None:
         parts.append(["container", *of_container(job.container)])
+    if job.modules:
+        parts.append(["modules", job.modules])
     if job.worker is not None:
         parts.append(_of_worker(job, job.worker))
     return hashlib.sha256(_rootless(json.dumps(parts), base).encode()).hexdigest()[:16]

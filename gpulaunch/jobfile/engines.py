@@ -22,7 +22,9 @@ from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.jobfile.tree import Plain
 
 ENGINES = ("slurm",)
-KEYS = ("partition", "account", "qos", "gres", "extra")
+NAMED = ("partition", "account", "qos")
+"""Keys that are options of sbatch by the same name."""
+KEYS = (*NAMED, "gres", "extra")
 
 Settings: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Engine, key, words. A key without words cancels what is set further from the job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.jobfile import tree
-from gpulaunch.jobfile.expand import MAX_JOBS, Draft, EntryExpansion, ExpansionContext
+from gpulaunch.jobfile.drafts import MAX_JOBS, Draft, ExpansionContext
+from gpulaunch.jobfile.expand import EntryExpansion
 from gpulaunch.jobfile.fields import JOB, engines_merged
 from gpulaunch.jobfile.file_keys import split, validate
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
@@ -28,13 +29,14 @@ from gpulaunch.jobfile.needs import (
 )
 from gpulaunch.jobfile.services import is_end, same_addresses, spell_end, with_ends
 from gpulaunch.jobfile.suggest import shorten
+from gpulaunch.jobfile.surroundings import Beside
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import found
 
 _CYCLES = 20
 _ENVIRONMENTS = ("python", "venv", "conda")
-_EXPANDING = frozenset({"name", "foreach", "matrix", "batch", "ladder"})
+_EXPANDING = frozenset({"name", "foreach", "matrix", "sample", "batch", "ladder"})
 
 
 class Drafts(Struct):
@@ -69,6 +71,9 @@ class Drafts(Struct):
         jobs = root.value.get("jobs")
         if jobs is None:
             mistakes.add((), "jobs: is missing: a list of jobs, each with run:")
+        elif mistakes.source.is_list and not jobs.value:
+            if not (self.context.following or mistakes.count):
+                mistakes.add((), "no commands: a list has one in each line that is no comment")
         elif not isinstance(jobs.value, list) or not jobs.value:
             mistakes.add(("jobs",), "expected a list of jobs, each with run:")
         elif len(jobs.value) > MAX_JOBS:
@@ -93,7 +98,7 @@ class Drafts(Struct):
         if sum(key in own for key in _ENVIRONMENTS) > 1:
             mistakes.add(where, "python:, venv: and conda: exclude each other; keep one")
             fine, wrong = False, wrong | {"python"}
-        fields = _merged(defaults, own, nulls)
+        fields = merged(defaults, own, nulls)
 
         def lead(field: str) -> Steps:
             return (*where, field) if field in own or field not in defaults else ("defaults", field)
@@ -152,7 +157,9 @@ def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> 
     return False
 
 
-def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:
+def merged(
+    defaults: dict[str, Any], own: dict[str, Any], nulls: Collection[str] = ()
+) -> dict[str, Any]:
     """Return defaults and an entry's own fields, which win; merges `env`, `engine` key by key."""
     if not defaults:
         return own
@@ -173,19 +180,14 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 # ── needs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def resolved(
-    drafts: Drafts,
-    mistakes: Mistakes,
-    others: Collection[str] = (),
-    was_there: Callable[[str], bool] = lambda name: False,
-) -> tuple[list[Job], Names]:
+def resolved(drafts: Drafts, mistakes: Mistakes, beside: Beside) -> tuple[list[Job], Names]:
     """Return the jobs with the names they wait for, which may be those of unknown jobs.
 
-    Where sources are followed, also the names of jobs that are left out for now. `others`: names of
-    jobs of the live run that these are added to. None of those waits for these. `was_there`: as for
-    Index.
+    Where sources are followed, also the names of jobs that are left out for now. None of those
+    `beside` waits for these.
     """
-    index = Index(Joined(drafts.names, others) if others else drafts.names, was_there)
+    others = beside.names
+    index = Index(Joined(drafts.names, others) if others else drafts.names, beside.was_there)
     resolver = Resolver(index, [*drafts.shapes, *drafts.growing])
     waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []

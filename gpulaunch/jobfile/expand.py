@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os.path
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,79 +19,30 @@ from msgspec.structs import force_setattr, replace
 from gpulaunch.core.model import (
     Container,
     Demand,
-    DueTime,
+    Gpu,
     Job,
     Ladder,
     Params,
     RetryPolicy,
     Worker,
 )
-from gpulaunch.jobfile import containers, engines, mps, paths, warnings, workers
-from gpulaunch.jobfile.containers import SharedContainers
+from gpulaunch.errors import NoCardsError
+from gpulaunch.jobfile import containers, engines, modules, mps, paths, warnings, workers
+from gpulaunch.jobfile.cards import of_cards
+from gpulaunch.jobfile.combinations import every_combination
 from gpulaunch.jobfile.demands import DemandRules, demand_of, kind_of
 from gpulaunch.jobfile.digest import digest
+from gpulaunch.jobfile.drafts import MAX_JOBS, Draft, ExpansionContext
 from gpulaunch.jobfile.fields import Deferred, mapped
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items, sources_of
-from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.needs import Pattern, pattern_of
-from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.placeholders import compile_raw, insert
-from gpulaunch.jobfile.sources import Following, ForeachSource
+from gpulaunch.jobfile.sampling import Range, Sample, drawn
 from gpulaunch.jobfile.suggest import shorten
-from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
+from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Texts, Values
 from gpulaunch.jobfile.tree import Path as Steps
-from gpulaunch.localtime import parse_moment
-
-MAX_JOBS = 500_000
-
-
-class Draft(Struct, frozen=True):
-    """A job whose needs are still patterns; `serves`: it is a service.
-
-    `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
-    `gathers`: of its needs, those that mean all jobs of a kind, however many come.
-    """
-
-    name: str
-    where: str
-    group: int
-    job: Job | None
-    needs: tuple[Pattern, ...] = ()
-    after: tuple[Pattern, ...] = ()
-    serves: bool = False
-    sound: bool = True
-    gathers: tuple[Pattern, ...] = ()
-
-
-class ExpansionContext(Struct):
-    """What all entries share: the file's directory and environment, and what was looked up.
-
-    `following`: items may come and go later. `sources`: what the items come from, in order. `now`:
-    from when on times of day are looked for, in seconds since 1970.
-    """
-
-    places: Places
-    containers: SharedContainers
-    mistakes: Mistakes
-    limits: Mapping[str, int]
-    per_gpu: int = 1
-    following: Following | None = None
-    sources: dict[ForeachSource, None] = field(default_factory=dict)
-    now: float = 0.0
-    jobs: int = 0
-    scripts: Scripts = field(default_factory=dict)
-    demands: dict[Demand, Demand] = field(default_factory=dict)
-    engines: dict[str, engines.Settings] = field(default_factory=dict)
-    dues: dict[str, DueTime] = field(default_factory=dict)
-
-    def due(self, words: str | None) -> DueTime | None:
-        """Return the moment that `not_before` means, read now, in the machine's zone."""
-        if words is None:
-            return None
-        if words not in self.dues:
-            self.dues[words] = DueTime(words, parse_moment(words, self.now))
-        return self.dues[words]
 
 
 class EntryExpansion(Struct):
@@ -129,6 +79,7 @@ class EntryExpansion(Struct):
         if items.nameless:
             return
         self._check_ladder(items)
+        self._check_sample()
         self.kind = kind_of(self.fields)
         context = self.context
         home = context.places.home
@@ -158,7 +109,7 @@ class EntryExpansion(Struct):
     def grows(self) -> bool:
         """Whether items may come, or come and go, while the run follows them."""
         following, foreach = self.context.following, self.fields.get("foreach")
-        return following is not None and foreach is not None and foreach.kind != "values"
+        return following is not None and foreach is not None and foreach.read
 
     @property
     def sound(self) -> bool:
@@ -185,6 +136,7 @@ class EntryExpansion(Struct):
             env=env,
             worker=worker,
             container=container,
+            modules=fields.get("modules", ()),
             **found,
         )
 
@@ -210,6 +162,7 @@ class EntryExpansion(Struct):
         gather.take(("worker",), self._worker, fixed)
         gather.take((), partial(self._container, fixed), found)
         gather.take((), self._check_ends, fixed)
+        gather.take((), self._check_modules, fixed)
         for bad in gather.bads:
             self._add_for("", bad)
 
@@ -229,7 +182,10 @@ class EntryExpansion(Struct):
         context, places = self.context, self.context.places
         context.sources |= dict.fromkeys(sources_of(foreach, places.base, places.home))
         counting = context.following.counting if context.following is not None else None
-        items = open_items(foreach, places.base, places.home, counting)
+        if foreach.kind == "cards":
+            items = self._cards()
+        else:
+            items = open_items(foreach, places.base, places.home, counting)
         for key in matrix.keys if matrix is not None else ():
             if key in items.names or key in items.start_names:
                 why = f"{key} is a name that foreach gives"
@@ -243,6 +199,25 @@ class EntryExpansion(Struct):
             self._add("batch", FieldError(why))
         count = -(-items.count // batch)
         return Items(frozenset({"index"}), items.items, count, frozenset({"batch_dir"}))
+
+    def _cards(self) -> Items:
+        """Return an item for each of the run's cards. Raises FieldError."""
+        context = self.context
+        if context.cards is None:
+            raise FieldError("its cards are known only on the machine that runs the list")
+        card, compute = self.fields.get("card", ""), self.fields.get("compute", ())
+        if isinstance(card, Deferred) or isinstance(compute, Deferred):
+            card, compute = "", ()
+        gpus: Sequence[Gpu] = ()
+        try:
+            gpus = context.cards()
+            items = of_cards(gpus, Demand(card=card, compute=compute))
+        except LookupError as error:
+            raise FieldError(str(error)) from None
+        except NoCardsError as error:
+            context.lacking, items = error, of_cards((), _NO_DEMAND)
+        self.complete = bool(gpus)
+        return items
 
     def _check_ladder(self, items: Items) -> None:
         """Add a mistake for a ladder whose key another field gives, or that has no retries."""
@@ -260,6 +235,16 @@ class EntryExpansion(Struct):
         if isinstance(retry, RetryPolicy) and not retry.times and "retries" not in self.wrong:
             self._add("ladder", FieldError("it moves with each retry, and retries: is 0"))
 
+    def _check_sample(self) -> None:
+        """Add a mistake for `sample:` without a matrix, and for what is drawn from without it."""
+        matrix: Matrix | None = self.fields.get("matrix")
+        if matrix is None and "sample" in self.fields and "matrix" not in self.wrong:
+            self._add("sample", FieldError("it draws from matrix:, which is not there"))
+        elif matrix is not None and "sample" not in self.fields and "sample" not in self.wrong:
+            for key in matrix.drawn:
+                why = "this is drawn from, and nothing says how often: add sample: 40 to the job"
+                self._add("matrix", FieldError(why, (key,)))
+
     def _batched(self, items: Items) -> Iterator[ForeachItem]:
         batch = self.fields.get("batch")
         if batch is None or "batch_dir" not in items.start_names:
@@ -271,30 +256,21 @@ class EntryExpansion(Struct):
                 return
             yield _batch_of(number, some)
 
-    def _combinations(self) -> list[Values]:
+    def _combinations(self) -> Sequence[Values]:
+        """Return the matrix's combinations, or those drawn of it; an empty one without a matrix."""
         matrix: Matrix | None = self.fields.get("matrix")
+        sample: Sample | None = self.fields.get("sample")
         if matrix is None:
             return [{}]
-        count = math.prod(map(len, matrix.keys.values()))
-        if count > MAX_JOBS:
-            why = f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned"
-            self._add("matrix", FieldError(why))
-            return []
-        if count * len(matrix.exclude) > 20 * MAX_JOBS:
-            self._add("matrix", FieldError("too many rules for so many combinations", ("exclude",)))
-            self.complete = False
-            return []
-        rules = [rule.items() for rule in matrix.exclude]
-        every = (
-            dict(zip(matrix.keys, chosen, strict=True))
-            for chosen in itertools.product(*matrix.keys.values())
-        )
-        kept: list[Values] = [
-            axes for axes in every if not any(rule <= axes.items() for rule in rules)
-        ]
-        if not kept:
-            self._add("matrix", FieldError("every combination is excluded", ("exclude",)))
-        return kept
+        try:
+            if sample is not None:
+                return drawn(matrix.keys, matrix.exclude, sample)
+            if not any(isinstance(axis, Range) for axis in matrix.keys.values()):
+                return every_combination(matrix)
+        except FieldError as bad:
+            self._add("matrix" if sample is None else "sample", bad)
+        self.complete = False
+        return []
 
     # ── one job ─────────────────────────────────────────────────────────────────────────────────
 
@@ -335,7 +311,7 @@ class EntryExpansion(Struct):
         gather = ErrorCollector()
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
-        demand = gather.take((), self._demand, resolved, _NO_DEMAND)
+        demand = gather.take((), partial(self._demand, gpu=item.gpu), resolved, _NO_DEMAND)
         if resolved.get("mps"):
             gather.take((), partial(mps.check, demand=demand, typed=self._typed("mps")), resolved)
         demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
@@ -351,6 +327,8 @@ class EntryExpansion(Struct):
         env = gather.take(("env",), texts.environment, values)
         outputs = gather.take(("outputs",), texts.files, values)
         service = gather.take(("service",), texts.service, values)
+        if resolved.get("modules"):
+            gather.take((), self._check_modules, resolved)
         if not texts.plain_ends:
             gather.take((), self._check_ends, resolved)
         try:
@@ -390,15 +368,21 @@ class EntryExpansion(Struct):
             except FieldError as bad:
                 self._add_for(where, bad)
                 return None
-        made = digest(job, str(self.context.places.base))
+        base = str(self.context.places.base)
+        made = digest(job, base)
         if made != self.digest:  # items that differ in name alone share the text
             self.digest = made
         # The job is new and not shared yet: `replace` would copy every field.
         force_setattr(job, "digest", self.digest)
+        if texts.reads_items:
+            force_setattr(job, "input_base", base)
         return job
 
     def _check_ends(self, resolved: Fields) -> None:
         warnings.check(resolved, self._typed("spare"))
+
+    def _check_modules(self, resolved: Fields) -> None:
+        modules.check(resolved, self._inherits)
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """Return the worker with its files found; checks them unless needed jobs may make them."""
@@ -483,7 +467,8 @@ class EntryExpansion(Struct):
         """Whether jobs that come before may make the files that these name."""
         return bool(self.fields.get("needs") or self.fields.get("after"))
 
-    def _demand(self, resolved: Fields) -> Demand:
+    def _demand(self, resolved: Fields, gpu: str = "") -> Demand:
+        """Return what a job of these fields takes; `gpu`: the UUID of the card it is made for."""
         rules = DemandRules(
             self.kind,
             self.context.per_gpu,
@@ -491,12 +476,18 @@ class EntryExpansion(Struct):
             service=bool(self.fields.get("service")),
             wants_idle="gpu_idle" in resolved and not self._inherits("gpu_idle"),
         )
-        return demand_of(resolved, rules)
+        demand = demand_of(resolved, rules)
+        if not gpu:
+            return demand
+        if demand.gpus != 1:
+            why = "foreach: cards gives each job the one card that it is made for: leave gpus: out"
+            raise FieldError(why, ("gpus",))
+        return replace(demand, own_gpu=gpu)
 
     def _add(self, name: str, bad: FieldError) -> None:
         """Add a mistake of the entry itself."""
         self.broken = True
-        self.context.mistakes.add_bad(self.where(name), bad)
+        self.context.mistakes.add_bad(self.where(name), bad, self._heir(name))
 
     def _add_for(self, item: str, bad: FieldError, field: str = "") -> None:
         """Add a mistake of one of the entry's jobs; it names the item if that has a part in it."""
@@ -505,15 +496,23 @@ class EntryExpansion(Struct):
             its = name in ("name", "service") or isinstance(self.fields.get(name), Deferred)
             note = f" (for {shorten(item)})" if item and its else ""
             self.context.mistakes.add(
-                (*self.where(name), *path), one.message + note, key=one.key, number=one.number
+                (*self.where(name), *path),
+                one.message + note,
+                key=one.key,
+                number=one.number,
+                entry=self._heir(name),
             )
+
+    def _heir(self, name: str) -> int | None:
+        """Return the entry's number if it has a field from `defaults:`."""
+        return self.group if self._inherits(name) else None
 
 
 _RUNNING = frozenset(
     {
         *("run", "worker", "shell", "cwd", "env", "env_file", "python", "venv", "conda"),
-        "container",
-        *("foreach", "matrix", "batch", "needs", "after"),
+        *("container", "modules"),
+        *("foreach", "matrix", "sample", "batch", "needs", "after"),
     }
 )
 """Fields that say what a job runs, in what, and whether other jobs come before."""
@@ -521,7 +520,7 @@ _AS_TYPED = frozenset(
     {
         *("priority", "cost", "success_codes", "timeout", "idle_timeout", "gpu_idle", "grace"),
         *("visible", "isolation", "affinity", "explain", "preload", "inherit_ranks", "ladder"),
-        "warn",
+        *("warn", "modules"),
     }
 )
 """Fields of a job that are, by the same name and default, the Job's."""

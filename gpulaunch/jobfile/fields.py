@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from gpulaunch.core.template import Text
-from gpulaunch.jobfile import containers, engines, forms, warnings, workers
+from gpulaunch.jobfile import containers, engines, forms, modules, sampling, warnings, workers
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
@@ -174,13 +174,21 @@ _FOREACH: Schema = any_of(
     _object({"values": array(SCALAR)}, ("values",)),
 )
 _RULE: Schema = {"type": "object", "minProperties": 1, "additionalProperties": SCALAR}
+_BOUNDS: Schema = {"type": "array", "minItems": 2, "maxItems": 2, "items": SCALAR}
+_DISTRIBUTIONS: tuple[Schema, ...] = (
+    *({kind: _BOUNDS} for kind in sampling.KINDS),
+    {"choice": array(SCALAR)},
+)
 _MATRIX: Schema = {
     "type": "object",
     "minProperties": 1,
     "properties": {"exclude": any_of(_RULE, {"type": "array", "items": _RULE})},
     "propertyNames": {"not": {"enum": sorted(RESERVED)}},
-    "additionalProperties": any_of(SCALAR, array(SCALAR)),
+    "additionalProperties": any_of(
+        SCALAR, array(SCALAR), *(_object(one, tuple(one)) for one in _DISTRIBUTIONS)
+    ),
 }
+_SAMPLE: Schema = any_of(SOME, _object({"n": SOME, "seed": COUNT}, ("n",)))
 _LADDER: Schema = {
     "type": "object",
     "minProperties": 1,
@@ -202,6 +210,7 @@ _WORKER: Schema = any_of(
 _READY: Schema = _text(r"^(tcp:|https?://|\{\{)")
 
 _MODULE: Schema = _text(r"^[A-Za-z_][\w.]*$")
+_MODULES: Schema = any_of(_text(r"^\s*[^\s-]"), array(_or_filled(_text(r"^[^\s-]\S*$"))))
 _PRELOAD: Schema = any_of({"type": "boolean"}, _MODULE, array(_MODULE))
 NULL: Schema = {"type": "null"}
 _MOUNT: Schema = any_of(
@@ -260,6 +269,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "python": _WORD,
     "venv": _WORD,
     "conda": _WORD,
+    "modules": Kind(modules.modules, _MODULES),
     "container": Kind(containers.container, _CONTAINER),
     "shell": Kind(c.shell, LIST),
     "timeout": _SPAN,
@@ -293,6 +303,7 @@ JOB: Mapping[str, Kind] = {
     "foreach": Kind(forms.foreach, _FOREACH, defers=False),
     "batch": Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False),
     "matrix": Kind(forms.matrix, _MATRIX, defers=False),
+    "sample": Kind(sampling.sample, _SAMPLE, defers=False),
     "needs": _NAMES,
     "after": _NAMES,
     "first": Kind(c.each(v.boolean), _BOOLEAN, defers=False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -13,6 +12,7 @@ from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import mapping, scalar, texts
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import NAME, RESERVED, compile_raw, names_in
+from gpulaunch.jobfile.sampling import Axes, Axis, Range, distribution
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Plain
 
@@ -21,19 +21,32 @@ _GLOB_WORDS = frozenset({"glob", "globs", "files", "file", "paths", "path", "pat
 
 
 class ForEach(Struct, frozen=True):
-    """A `foreach:`. `kind`: glob, values, lines, csv or fasta; `values`: patterns, values, file."""
+    """A `foreach:`. `kind`: glob, values, lines, csv, fasta or cards.
+
+    `values`: the patterns, the values or the file; of cards none.
+    """
 
     kind: str
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> bool:
+        """True where its items come from files, which may change."""
+        return self.kind not in ("values", "cards")
 
 
 class Matrix(Struct, frozen=True):
-    keys: Mapping[str, tuple[str, ...]]
+    """A `matrix:`. `drawn`: the keys that say what is drawn from, which takes `sample:`."""
+
+    keys: Axes
     exclude: tuple[Mapping[str, str], ...] = ()
+    drawn: tuple[str, ...] = ()
 
 
 def foreach(value: Plain) -> ForEach:
-    expected = "a glob, a list of globs, or one of values:, lines:, csv:, fasta:"
+    expected = "a glob, a list of globs, cards, or one of values:, lines:, csv:, fasta:"
+    if value == "cards":
+        return ForEach("cards")
     if isinstance(value, str | list):
         patterns = texts(value)
         if not patterns:
@@ -76,7 +89,8 @@ def matrix(value: Plain) -> Matrix:
         raise FieldError("expected a key with a list beside exclude:")
     exclude = gather.take(("exclude",), partial(_exclude, keys), value.get("exclude", []))
     gather.done()
-    return Matrix(keys, exclude)
+    drawn = tuple(key for key in keys if isinstance(value[key], dict))
+    return Matrix(keys, exclude, drawn)
 
 
 def ladder(value: Plain) -> Ladder:
@@ -115,18 +129,28 @@ def _values(key: str, items: Plain) -> tuple[str, ...]:
     return found
 
 
-def _axis(key: str, items: Plain) -> tuple[str, ...]:
+def _axis(key: str, items: Plain) -> Axis:
     if not NAME.fullmatch(key):
         raise FieldError("expected a name of letters, digits and _", (key,), key=True)
     check_free(key)
-    items = [items] if isinstance(items, str) else items
-    if not isinstance(items, list) or not items:
-        raise FieldError(f"expected a list of values, found {v.found(items)}", (key,))
-    found = tuple(converted(scalar, items, key))
+    steps: tuple[str, ...] = (key,)
+    if isinstance(items, dict):
+        try:
+            found = distribution(items)
+        except FieldError as bad:
+            raise bad.under(key) from None
+        if isinstance(found, Range):
+            return found
+        steps = (key, "choice")
+    else:
+        items = [items] if isinstance(items, str) else items
+        if not isinstance(items, list) or not items:
+            raise FieldError(f"expected a list of values, found {v.found(items)}", (key,))
+        found = tuple(converted(scalar, items, key))
     seen: set[str] = set()
     for i, item in enumerate(found):
         if item in seen:
-            raise FieldError(f"value {v.found(item)} twice", (key, i))
+            raise FieldError(f"value {v.found(item)} twice", (*steps, i))
         seen.add(item)
     return found
 
@@ -139,10 +163,7 @@ def check_free(name: str) -> None:
         )
 
 
-Keys: TypeAlias = Mapping[str, tuple[str, ...]]
-
-
-def _exclude(keys: Keys, value: Plain) -> tuple[Mapping[str, str], ...]:
+def _exclude(keys: Axes, value: Plain) -> tuple[Mapping[str, str], ...]:
     if isinstance(value, dict):
         return (_rule(keys, value),)
     if not isinstance(value, list):
@@ -150,7 +171,7 @@ def _exclude(keys: Keys, value: Plain) -> tuple[Mapping[str, str], ...]:
     return tuple(converted(partial(_rule, keys), value))
 
 
-def _rule(keys: Keys, rule: Plain) -> Mapping[str, str]:
+def _rule(keys: Axes, rule: Plain) -> Mapping[str, str]:
     if not isinstance(rule, dict) or not rule:
         raise FieldError(f"expected keys with values like {{seed: 1}}, found {v.found(rule)}")
     gather = ErrorCollector()
@@ -160,11 +181,14 @@ def _rule(keys: Keys, rule: Plain) -> Mapping[str, str]:
     return rule  # type: ignore[return-value]
 
 
-def _part(keys: Keys, key: str, item: Plain) -> None:
+def _part(keys: Axes, key: str, item: Plain) -> None:
     if key not in keys:
         known = ", ".join(sorted(keys))
         message = f"unknown key{did_you_mean(key, keys)} (known: {known})"
         raise FieldError(message, (key,), key=True)
-    if keys[key] and item not in keys[key]:
-        known = shorten(", ".join(keys[key][:20]))
+    axis = keys[key]
+    if isinstance(axis, Range):
+        raise FieldError(f"{key} is drawn from a range: a rule names values of lists", (key,), True)
+    if axis and item not in axis:
+        known = shorten(", ".join(axis[:20]))
         raise FieldError(f"expected one of {known}, found {v.found(item)}", (key,))

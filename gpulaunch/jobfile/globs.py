@@ -67,7 +67,8 @@ def matches_of(pattern: str, base: str, limit: int = MAX_ENTRIES) -> list[str]:
     if not found:
         where = "" if pattern.startswith("/") else f" below {base}"
         links = "; ** does not go into linked directories" if search.passed_links else ""
-        raise FieldError(f"{pattern} matches no file{where}{links}")
+        shut = f"; this user may not read {search.shut}" if search.shut else ""
+        raise FieldError(f"{pattern} matches no file{where}{links}{shut}")
     return list(found)
 
 
@@ -83,6 +84,7 @@ class _Search:
         self.limit = limit
         self.looked_at = 0
         self.passed_links = False
+        self.shut = ""
         self.root = "/" if pattern.startswith("/") else ""
         self.parts = _components(pattern)
         self.seen: set[_State] = set()
@@ -152,7 +154,9 @@ class _Search:
                     yield entry
         except OSError as error:
             # As in every glob, an unreadable directory counts as empty.
-            if error.errno not in _EMPTY:
+            if error.errno == errno.EACCES:
+                self.shut = self.shut or os.path.join(self.base, prefix)
+            elif error.errno not in _EMPTY:
                 self.sight.unread = f"{os.path.join(self.base, prefix)}: {error.strerror}"
 
 

@@ -38,7 +38,8 @@ class ForeachItem(Struct, frozen=True):
     """One item: what its placeholders stand for, and what a name gets appended.
 
     `params` is what people are shown of it, `where` how messages call it. `path` is a file's
-    absolute path (glob items), `batch` those of many, `record` is a FASTA record.
+    absolute path (glob items), `batch` those of many, `record` is a FASTA record, `gpu` the UUID of
+    the card that the job takes.
     """
 
     values: Mapping[str, str]
@@ -48,6 +49,7 @@ class ForeachItem(Struct, frozen=True):
     path: str | None = None
     batch: tuple[str, ...] | None = None
     record: FastaRecord | None = None
+    gpu: str = ""
 
 
 class Items(Struct, frozen=True):
@@ -66,8 +68,8 @@ class Items(Struct, frozen=True):
 
 
 def sources_of(foreach: ForEach, base: Path, home: str) -> list[ForeachSource]:
-    """Return the globs or the file that the items of a `foreach` come from; none for values."""
-    if foreach.kind == "values":
+    """Return the globs or the file that the items of a `foreach` come from, where they do."""
+    if not foreach.read:
         return []
     if foreach.kind == "glob":
         return [ForeachSource(home_expanded(glob, home), str(base)) for glob in foreach.values]
@@ -105,6 +107,8 @@ def names_of(foreach: ForEach) -> Items | None:
     """Return the placeholders that its items would have; None if only the file tells them."""
     if foreach.kind == "csv":
         return None
+    if foreach.kind == "cards":
+        return Items(frozenset({"item", "index"}), iter(()), 0)
     if foreach.kind == "fasta":
         return Items(_OF_RECORD, iter(()), 0, _LATER_OF_RECORD)
     return Items(_OF_PATH, iter(()), 0)

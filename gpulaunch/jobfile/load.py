@@ -7,70 +7,34 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
-from msgspec import Struct, field
-from msgspec.structs import replace
-
-from gpulaunch.core.model import Job
-from gpulaunch.jobfile import tree
+from gpulaunch.jobfile import command_list
 from gpulaunch.jobfile.containers import SharedContainers
-from gpulaunch.jobfile.entries import Drafts, resolved
-from gpulaunch.jobfile.expand import ExpansionContext
+from gpulaunch.jobfile.drafts import ExpansionContext
+from gpulaunch.jobfile.entries import Drafts, merged, resolved
 from gpulaunch.jobfile.file_keys import FileKeys
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
-from gpulaunch.jobfile.sources import Following
+from gpulaunch.jobfile.sources import ForeachSource
+from gpulaunch.jobfile.surroundings import Surroundings
+from gpulaunch.jobfile.typed_defaults import typed_defaults
 from gpulaunch.jobfile.values import found
 
 
-class Beside(Struct, frozen=True):
-    """What jobs that are added to a live run find there: names of its jobs, which they may need,
-    and its `limits`, which hold for them. `was_there` tells whether an archived job has a name.
+def load(path: Path, around: Surroundings) -> Plan:
+    """Read a job file, or a list of commands, and return its plan.
+
+    Raises JobFileError with every mistake, UsageError where there is no such file to read,
+    NoCardsError where jobs are to be made for each card, and there is none.
     """
-
-    names: Collection[str] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
-    was_there: Callable[[str], bool] = lambda name: False
-
-
-ALONE = Beside()
-Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
-"""A check of the jobs that start first, which adds mistakes."""
-
-
-def load(
-    path: Path,
-    *,
-    environ: Mapping[str, str],
-    per_gpu: int | None = None,
-    look: Look | None = None,
-    following: Following | None = None,
-) -> Plan:
-    """Read a job file and return its plan.
-
-    Raises JobFileError with every mistake, UsageError where there is no such file to read.
-    `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
-    file's own, which jobs that say nothing have. `look` adds mistakes, to be told with the others.
-    `following`: for a run that looks at the sources of `foreach` again as they change; a pattern
-    that matches nothing is no mistake then.
-    """
-    data, base = read_bytes(path, "a job file (YAML text)"), path.absolute().parent
-    plan = load_text(
-        data,
-        name=str(path),
-        base=base,
-        environ=environ,
-        per_gpu=per_gpu,
-        look=look,
-        following=following,
-    )
-    return replace(plan, path=path)
+    data = read_bytes(path, "a job file (YAML text), or a list of commands")
+    return load_text(data, around, name=str(path), base=path.absolute().parent, path=path)
 
 
 @contextmanager
@@ -92,46 +56,48 @@ def _collecting_nothing() -> Iterator[None]:
 @_collecting_nothing()
 def load_text(
     data: bytes,
+    around: Surroundings,
     *,
     name: str,
     base: Path,
-    environ: Mapping[str, str],
-    per_gpu: int | None = None,
-    look: Look | None = None,
-    beside: Beside = ALONE,
-    following: Following | None = None,
-    now: float | None = None,
+    path: Path | None = None,
+    as_list: bool | None = None,
 ) -> Plan:
     """Return the plan of a text, as `load`; `name` is how messages call it.
 
-    `base` is the directory where relative paths and globs start; `beside`: the run that the jobs
-    are added to. `now`: from when on times of day are looked for (seconds since 1970); None: the
-    present.
+    `base` is the directory where relative paths and globs start. `path`: the file that has the
+    text. `as_list`: whether it is a list of commands; None: as its name and its text say.
     """
-    base = base.absolute()
-    base = base.resolve() if ".." in base.parts else base  # without `..`, but with its links
-    source = JobFileText(name, base, data, decode(data, name))
-    root, early = tree.parse(source)
-    mistakes = Mistakes(source, root)
+    typed = typed_defaults(around.defaults)
+    source = _source(data, name, base, as_list, path, around)
+    base = source.base
+    root, early = command_list.parse(source)
+    mistakes = Mistakes(source, root, {word.partition("=")[0]: word for word in around.defaults})
     for at, message in early:
         mistakes.add_at(at, message)
     if not isinstance(root.value, dict):
-        mistakes.add((), "expected a mapping with jobs:, found " + found(root.plain()))
+        what = "; a list of commands has another ending than .yaml" * isinstance(root.value, str)
+        mistakes.add((), f"expected a mapping with jobs:, found {found(root.plain())}{what}")
         mistakes.raise_if_any()
     top = FileKeys(root, mistakes)
     top.read(Path(name).stem)
-    shared = top.per_gpu if per_gpu is None else per_gpu
-    limits = {**top.limits, **beside.limits}
-    places = Places(base, environ)
-    since = time.time() if now is None else now
+    shared = top.per_gpu if around.per_gpu is None else around.per_gpu
+    limits = {**top.limits, **around.beside.limits}
+    places = Places(base, around.environ)
+    since = time.time() if around.now is None else around.now
     containers = SharedContainers(places.find)
-    context = ExpansionContext(places, containers, mistakes, limits, shared, following, now=since)
+    cards = partial(around.cards, top.selection) if around.cards else None
+    context = ExpansionContext(
+        places, containers, mistakes, limits, shared, around.following, now=since, cards=cards
+    )
     drafts = Drafts(context, top.wrong_defaults)
-    drafts.expand(root, top.defaults)
-    jobs, held = resolved(drafts, mistakes, beside.names, beside.was_there)
-    if look is not None:
-        look(mistakes, drafts.startable())
+    drafts.expand(root, merged(top.defaults, typed))
+    jobs, held = resolved(drafts, mistakes, around.beside)
+    if around.look is not None:
+        around.look(mistakes, drafts.startable())
     mistakes.raise_if_any()
+    if context.lacking is not None:
+        raise context.lacking
     return Plan(
         name=top.name,
         selection=top.selection,
@@ -140,7 +106,34 @@ def load_text(
         jobs=tuple(jobs),
         notify=top.notify,
         source=source,
-        sources=tuple(context.sources),
+        path=path,
+        sources=(_itself(path, base),) if source.is_list and path else tuple(context.sources),
         held=held,
         free_below=top.free_below,
+        typed=mistakes.typed,
     )
+
+
+def _source(
+    data: bytes,
+    name: str,
+    base: Path,
+    as_list: bool | None,
+    path: Path | None,
+    around: Surroundings,
+) -> JobFileText:
+    """Return the text, and whether it is a list; of one that grows, the lines that are whole."""
+    is_list = command_list.is_list(name, data) if as_list is None else as_list
+    if is_list:
+        base = around.cwd or (Path.cwd() if path else base)
+        following = around.following
+        if path and following and not following.counting.whole(str(path.absolute()), len(data)):
+            data = command_list.complete(data)
+    base = base.absolute()
+    base = base.resolve() if ".." in base.parts else base  # without `..`, but with its links
+    return JobFileText(name, base, data, decode(data, name), is_list=is_list)
+
+
+def _itself(path: Path, base: Path) -> ForeachSource:
+    """Return a list of commands as what its jobs come from."""
+    return ForeachSource(str(path.absolute()), str(base), file=True)

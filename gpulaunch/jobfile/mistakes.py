@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile.placeholders import PLACEHOLDER
 from gpulaunch.jobfile.source import JobFileText
-from gpulaunch.jobfile.tree import Path, YamlNode, place, place_at
+from gpulaunch.jobfile.tree import Path, YamlNode, node_at, place, place_at
 
 MAX_MISTAKES_SHOWN = 50
 _MAX_MISTAKES = 1000
 _MAX_TEXT_CHARACTERS = 10_000
+_NOTHING: Mapping[str, str] = {}
+_Kept: TypeAlias = tuple[int, str, str]
+"""A mistake's place, its field and its message."""
+_NOWHERE = -1
+"""The place of what stands in no file; such mistakes are told first."""
 _SECRET = frozenset({"notify"})
 """Fields of which no line is shown: a password may be on it."""
 
@@ -92,12 +97,19 @@ def converted(convert: Callable[[Any], Any], items: Sequence[Any], *under: str) 
 
 
 class Mistakes:
-    """The mistakes so far: collects up to a thousand, then gives up; shows fifty."""
+    """The mistakes so far: collects up to a thousand, then gives up; shows fifty.
 
-    def __init__(self, source: JobFileText, root: YamlNode) -> None:
+    `typed`: defaults that stand in no file, as they are on the command line, by their fields.
+    """
+
+    def __init__(
+        self, source: JobFileText, root: YamlNode, typed: Mapping[str, str] = _NOTHING
+    ) -> None:
         self.source = source
         self.root = root
-        self._kept: dict[tuple[int, str, str], bool] = {}
+        self.typed = typed
+        self._kept: dict[_Kept, bool] = {}
+        self._entries: dict[_Kept, dict[int, None]] = {}
 
     def add(
         self,
@@ -107,22 +119,29 @@ class Mistakes:
         key: bool = False,
         number: int | None = None,
         at: int | None = None,
+        entry: int | None = None,
     ) -> None:
         """Add a mistake. `path` leads from the file's top; `key`: point at the key, not the value.
 
         `number`: point at this placeholder of the text there, where it can be found. `at`: the
-        place itself, where it is known.
+        place itself, where it is known. `entry`: of `jobs:`, one for which a default is wrong.
         """
+        if path[:1] == ("defaults",) and (word := self.typed.get(str(path[1]))):
+            self.add_at(_NOWHERE, f"--default {word}: {message}", entry=entry)
+            return
         at = self.root.find(path, key) if at is None else at
         if number is not None:
             at = self.inside(at, PLACEHOLDER, number)
         shown = _SECRET.isdisjoint(path)
-        self.add_at(at, message, spell(self.root.within(path)), shown)
+        steps = self.root.within(path)
+        field = _in_list(steps) if self.source.is_list else spell(steps)
+        self.add_at(at, message, field, shown, entry)
 
-    def add_bad(self, path: Path, bad: FieldError) -> None:
-        """Add `bad`, and the errors that it holds, for the field at `path`."""
+    def add_bad(self, path: Path, bad: FieldError, entry: int | None = None) -> None:
+        """Add `bad` and the errors that it holds, for the field at `path`; `entry`: as in `add`."""
         for one in bad.each():
-            self.add((*path, *one.path), one.message, key=one.key, number=one.number)
+            steps = *path, *one.path
+            self.add(steps, one.message, key=one.key, number=one.number, entry=entry)
 
     def inside(self, at: int, pattern: re.Pattern[str], number: int) -> int:
         """Return the place of the pattern's n-th match in the text at `at`, if that is certain.
@@ -140,9 +159,18 @@ class Mistakes:
                 number -= 1
         return at
 
-    def add_at(self, at: int, message: str, field: str = "", shown: bool = True) -> None:
+    def add_at(
+        self,
+        at: int,
+        message: str,
+        field: str = "",
+        shown: bool = True,
+        entry: int | None = None,
+    ) -> None:
         """Record a mistake at a place; `shown`: with the line and a caret."""
         self._kept[at, field, message] = shown
+        if entry is not None:
+            self._entries.setdefault((at, field, message), {})[entry] = None
         if self.count >= _MAX_MISTAKES:
             self.raise_if_any()
 
@@ -153,10 +181,7 @@ class Mistakes:
     def found(self) -> list[Mistake]:
         """Return the first MAX_MISTAKES_SHOWN mistakes, in the file's order, and how many more."""
         kept = sorted(self._kept, key=lambda kept: kept[0])
-        found = [
-            self.source.mistake(*place(at), message, field, self._kept[at, field, message])
-            for at, field, message in kept[:MAX_MISTAKES_SHOWN]
-        ]
+        found = [self._mistake(one) for one in kept[:MAX_MISTAKES_SHOWN]]
         if len(kept) > MAX_MISTAKES_SHOWN:
             least = "at least " if self.count >= _MAX_MISTAKES else ""
             more = f"and {least}{len(kept) - MAX_MISTAKES_SHOWN:,} more mistakes"
@@ -164,9 +189,31 @@ class Mistakes:
             found.append(Mistake(f"{name}: {more}", more, name))
         return found
 
+    def _mistake(self, kept: _Kept) -> Mistake:
+        at, field, message = kept
+        message += self._whose(kept)
+        if at == _NOWHERE:
+            return Mistake(message, message)
+        return self.source.mistake(*place(at), message, field, self._kept[kept])
+
+    def _whose(self, kept: _Kept) -> str:
+        """Return for which jobs a default is wrong, where it is not for all of them."""
+        entries, jobs = self._entries.get(kept), node_at(self.root, ("jobs",))
+        if not entries or jobs is None or len(entries) == len(jobs.value or ()):
+            return ""
+        first, more = next(iter(entries)), len(entries) - 1
+        line = f"line {place(self.root.find(('jobs', first)))[0] + 1}"
+        which = line if self.source.is_list else f"jobs[{first}] in {line}"
+        return f" (for {which}{f' and {more:,} more' if more else ''})"
+
     def raise_if_any(self) -> None:
         if self.count:
             raise JobFileError(self.found())
+
+
+def _in_list(path: Path) -> str:
+    """Return the field of a list's command; none for the command itself: the line leads to it."""
+    return spell(path[2:] if path[:1] == ("jobs",) else path).removeprefix("run")
 
 
 def spell(path: Path) -> str:

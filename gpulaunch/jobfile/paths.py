@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files import may, out_of_reach
 from gpulaunch.jobfile.convert import check_variable
 from gpulaunch.jobfile.items import resolve
 from gpulaunch.jobfile.mistakes import FieldError
@@ -81,8 +82,14 @@ class Places:
 def check_is(path: Path, right: bool, what: str) -> None:
     """Raise FieldError for a path that is not what it should be."""
     if not right:
-        kind = f"is not a {what}" if os.path.exists(path) else "does not exist"
-        raise FieldError(f"{path} {kind}")
+        kind = f" is not a {what}" if os.path.exists(path) else _absent(path)
+        raise FieldError(f"{path}{kind}")
+
+
+def _absent(path: Path, otherwise: str = " does not exist") -> str:
+    """Return what to say after a path that is not found: it may be there, behind a closed door."""
+    why = out_of_reach(path)
+    return f": {why}" if why else otherwise
 
 
 def check_env_file(path: Path) -> None:
@@ -108,15 +115,17 @@ def find_python(text: str, base: Path, environ: Mapping[str, str]) -> Path:
             raise FieldError(f"{text} is not in PATH; write the interpreter's path")
         return Path(found).absolute()
     path = resolve(text, base, home_of(environ))
-    if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        raise FieldError(f"{path} is not an executable file")
+    if not os.path.isfile(path) or not may(path, os.X_OK):
+        raise FieldError(f"{path}{_absent(path, ' is not an executable file')}")
     return path
 
 
 def check_venv(path: Path) -> None:
     if not os.path.exists(path / "bin" / "python"):
-        kind = "has no bin/python" if os.path.isdir(path) else "does not exist"
-        raise FieldError(f"{path} {kind}; expected a virtual environment's directory")
+        python = path / "bin" / "python"
+        kind = " has no bin/python" if os.path.isdir(path) else " does not exist"
+        kind = f"{kind}; expected a virtual environment's directory"
+        raise FieldError(f"{path}{_absent(python, kind)}")
 
 
 # ── conda ───────────────────────────────────────────────────────────────────────────────────────
@@ -127,7 +136,8 @@ def find_conda(text: str, base: Path, environ: Mapping[str, str]) -> Path:
     if "/" in text or text.startswith("~"):
         prefix = resolve(text, base, home_of(environ))
         if not _is_prefix(prefix):
-            raise FieldError(f"{prefix} is not a conda environment (no conda-meta in it)")
+            kind = " is not a conda environment (no conda-meta in it)"
+            raise FieldError(f"{prefix}{_absent(prefix / 'conda-meta', kind)}")
         return prefix
     for prefix in _candidates(text, environ):
         if _is_prefix(prefix):

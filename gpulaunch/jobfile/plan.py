@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.core.card_kind import fits_name, is_kind, models
 from gpulaunch.core.model import CardKind, Demand, Gpu, Job
 from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.errors import Mistake
-from gpulaunch.jobfile import tree
+from gpulaunch.jobfile import command_list, tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.notify_spec import Target
 from gpulaunch.jobfile.source import JobFileText
@@ -30,7 +30,7 @@ class Plan(Struct, frozen=True, dict=True):
     `selection` is what `gpus:` says, `free_below` what its own key says, as typed. `limits` are the
     tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
     elsewhere. `sources` is what its `foreach` rest on. `held`: jobs that are left out for now, as
-    what they wait for may still come.
+    what they wait for may still come. `typed`: as in Mistakes.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Plan(Struct, frozen=True, dict=True):
     sources: tuple[ForeachSource, ...] = ()
     held: tuple[str, ...] = ()
     free_below: str | None = None
+    typed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> bytes:
@@ -66,7 +67,7 @@ class Plan(Struct, frozen=True, dict=True):
     @cached_property
     def root(self) -> tree.YamlNode:
         """Return the file's tree, made when it is first asked for."""
-        return tree.parse(self.source)[0]
+        return command_list.parse(self.source)[0]
 
     def unplaceable(
         self, gpus: Sequence[Gpu], pool_size: int, memory: int | None = None, capped: str = ""
@@ -91,13 +92,24 @@ class Plan(Struct, frozen=True, dict=True):
         """Return mistakes that were found later, of each place the first."""
         first: dict[Steps, str] = {}
         for steps, message in found:
-            first.setdefault(steps, message)
+            first.setdefault(self._typed_at(steps), message)
         if not first:
             return []
-        mistakes = Mistakes(self.source, self.root)
+        mistakes = self.no_mistakes()
         for steps, message in first.items():
             mistakes.add(steps, message)
         return mistakes.found()
+
+    def no_mistakes(self) -> Mistakes:
+        """Return what collects mistakes that are found later; none yet."""
+        return Mistakes(self.source, self.root, self.typed)
+
+    def _typed_at(self, steps: Steps) -> Steps:
+        """Return where a job's field is typed: at the job, or in `defaults:`."""
+        default = ("defaults", *steps[2:])
+        if not steps[2:] or tree.node_at(self.root, steps) is not None:
+            return steps
+        return default if default[1] in self.typed or tree.node_at(self.root, default) else steps
 
 
 def why_never(
@@ -146,6 +158,8 @@ class _Machine(Struct):
     def _too_few(self, demand: Demand) -> tuple[str, str] | None:
         """Return (field, reason) where too few cards are of the kind, or as large, as is asked."""
         fit = [gpu for gpu in self.gpus if is_kind(gpu, demand)]
+        if demand.own_gpu and not fit:
+            return "foreach", f"is made for the card {demand.own_gpu}, which is none of the run's"
         if (kind := demand.card_kind) and len(fit) < demand.gpus:
             named = sum(fits_name(gpu.name, kind.card) for gpu in self.gpus) >= demand.gpus
             there = listing(models(self.gpus, kind))

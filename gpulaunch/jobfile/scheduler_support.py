@@ -9,6 +9,7 @@ from gpulaunch.errors import Mistake
 from gpulaunch.jobfile.plan import Plan, overdrawn
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode, node_at
+from gpulaunch.text import asking_for_memory, several
 
 
 def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
@@ -68,11 +69,35 @@ def why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[
         yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
     if limit is not None and demand.gpus > limit:
         yield "gpus", f"needs {demand.gpus}, the run may have {limit} at once (job {job.name})"
-    asked = [word for word in job.engine.get("slurm", {}).get("extra", ()) if word[:5] == "--mem"]
-    if demand.memory and asked:
-        yield "memory", f"{asked[0]} in extra: asks Slurm for memory as well: leave one of them out"
+    if why := asks_twice(job):
+        yield "memory", why
     for token, count in overdrawn(demand.uses, limits):
         yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
+
+
+def asks_twice(job: Job) -> str:
+    """Return why a job's `memory:` does not go with its own options for Slurm; else empty."""
+    asked = asking_for_memory(job.engine.get("slurm", {}).get("extra", ()))
+    if not (job.demand.memory and asked):
+        return ""
+    return f"{asked[0]} in extra: asks Slurm for memory as well: leave one of them out"
+
+
+def outranked(jobs: Sequence[Job], defaults: Mapping[str, Sequence[str]], source: str) -> str:
+    """Return a line on options of the configuration that jobs' `memory:` goes before; else empty.
+
+    `defaults` are its settings for Slurm, `source` is where its `extra` stands.
+    """
+    asked = asking_for_memory(defaults.get("extra", ()))
+    count = sum(
+        bool(job.demand.memory) and "extra" not in job.engine.get("slurm", {}) for job in jobs
+    )
+    if not (asked and count):
+        return ""
+    return (
+        f"memory: goes before {asked[0]}, which {source} says of all jobs:"
+        f" {several(count, 'job')} of this list {'has' if count == 1 else 'have'} it"
+    )
 
 
 def _place(root: YamlNode, group: int, field: str) -> Steps:

@@ -106,9 +106,13 @@ DESCRIPTIONS = {
     " (auto, where none is given).",
     "mps": "Jobs that share a card compute on it at once, through CUDA's Multi-Process Service"
     " (MPS), which gpulaunch starts and ends; each is kept to its gpu_memory.",
-    "foreach": "One job per item: a glob, a list of globs, values:, lines:, csv: or fasta:.",
+    "foreach": "One job per item: a glob, a list of globs, values:, lines:, csv: or fasta:; cards:"
+    " one on each of the run's cards.",
     "batch": "With foreach over files: this many items a job, linked in {{batch_dir}}.",
-    "matrix": "One job per combination of its keys' values; exclude: drops some.",
+    "matrix": "One job per combination of its keys' values; exclude: drops some. With sample:,"
+    " keys may be ranges as well.",
+    "sample": "So many combinations of the matrix, drawn: a number, or {n: 40, seed: 1}. Its keys"
+    " are then lists, or ranges: {uniform: [0, 0.5]}, {log: [1e-5, 1e-2]}, {integer: [2, 8]}.",
     "needs": "Names or globs of jobs that must succeed first.",
     "after": "Names or globs of jobs that must have ended first, whatever came out.",
     "cpus": "CPUs reserved (1).",
@@ -119,6 +123,7 @@ DESCRIPTIONS = {
     "python": "Run in this interpreter.",
     "venv": "Run in this virtual environment.",
     "conda": "Run in this conda environment, by name or prefix.",
+    "modules": "Environment modules that are loaded, in this order, before the job starts.",
     "container": "Run in a container: an image's name (vllm/vllm-openai:latest) or file"
     " (./boltz.sif), or {image, engine, mounts, args, user, pull}. It sees the job's cards alone,"
     " and the job's directories at their own paths.",
@@ -182,6 +187,8 @@ OF_JOB = {
     "foreach": "foreach: inputs/*.fasta\nrun: python predict.py {{path}} {{out}}",
     "batch": "foreach: inputs/*.fasta\nbatch: 8\nrun: python predict.py {{batch_dir}}",
     "matrix": "matrix: {lr: [1e-3, 1e-4], seed: [0, 1]}\nrun: python train.py {{lr}} {{seed}}",
+    "sample": "matrix: {lr: {log: [1e-5, 1e-2]}, depth: {integer: [2, 8]}, batch: [16, 32]}\n"
+    "sample: {n: 40, seed: 1}\nrun: python train.py {{lr}} {{depth}} {{batch}}",
     "needs": 'needs: ["fold-*"]',
     "after": 'after: ["fold-*"]',
     "cpus": "cpus: 8",
@@ -192,6 +199,7 @@ OF_JOB = {
     "python": "python: /opt/chai/bin/python",
     "venv": "venv: .venv",
     "conda": "conda: chai",
+    "modules": "modules: [gcc/13, cuda/12.4]",
     "container": "container: {image: alphafold3, mounts: [/data/databases:/databases:ro]}\n"
     "run: python run_alphafold.py --json_path={{path}} --output_dir={{out}}\n"
     "foreach: inputs/*.json",

@@ -103,3 +103,4 @@ _SET: Mapping[str, Callable[[Job, Any, Collection[str]], Job]] = {
     "needs": _needs,
 }
 """The fields that can be set, and how each changes a job."""
+SETTABLE = tuple(_SET)

@@ -50,6 +50,7 @@ _CLOSES = {"single": "'", "double": '"', "ansi": "'", "brace": "}", "bracket": "
 _EXPANDS = frozenset({"double", "brace", "arith", "bracket"})
 """Frames in which `$`, a backtick and `"` begin something."""
 _QUOTING: dict[str, Quoting] = {"single": "single", "double": "double"}
+_QUOTES = frozenset({"single", "double", "ansi", "backtick"})
 _OF_CODE = frozenset({"top", "paren"})
 
 _ADVICE = "; assign it to a variable before that and use the variable, or pass it in env:"
@@ -86,6 +87,19 @@ def quotings(marked: str, dialect: str) -> list[Quoting | None]:
     scanned = _Scanner(marked, dialect).scan()
     wrong = {number for number, _ in scanned.errors}
     return [None if number in wrong else one for number, one in enumerate(scanned.quoting)]
+
+
+def left_open(script: str, dialect: str) -> str:
+    """Return the quotation mark that a script never closes, or << of a here-document to come.
+
+    Empty if there is none, and where the scanner cannot know.
+    """
+    scanned = _Scanner(script, dialect).scan()
+    if scanned.lost:
+        return ""
+    kinds = (frame.kind for frame in scanned.frames)
+    mark = next((_CLOSES[kind] for kind in kinds if kind in _QUOTES), "")
+    return mark or "<<" * bool(scanned.heredocs)
 
 
 BLANK = "\x01"

@@ -24,6 +24,7 @@ from gpulaunch.jobfile.suggest import did_you_mean
 MAX_BYTES = 64 << 20
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_LIST_BREAK = re.compile("\r\n|[\n\r]")
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ADDRESS = re.compile(r"""\bto["']?\s*:\s*["']?[A-Za-z][A-Za-z0-9+.-]*://""")
 _MAX_LINE_SHOWN = 100
@@ -35,7 +36,7 @@ _LOOKED_AT = 1000
 class JobFileText(Struct, frozen=True, dict=True):
     """A job file's text. `name` is how messages call it, `base` where its relative paths start.
 
-    `what` it is: configuration is read in the same way.
+    `what` it is: configuration is read in the same way. `is_list`: no YAML, but a command a line.
     """
 
     name: str
@@ -43,6 +44,7 @@ class JobFileText(Struct, frozen=True, dict=True):
     data: bytes
     text: str
     what: str = "a job file"
+    is_list: bool = False
 
     def __repr__(self) -> str:
         """Show the name alone: the text may hold secrets."""
@@ -50,7 +52,7 @@ class JobFileText(Struct, frozen=True, dict=True):
 
     @cached_property
     def lines(self) -> list[str]:
-        return _LINE_BREAK.split(self.text)
+        return (_LIST_BREAK if self.is_list else _LINE_BREAK).split(self.text)
 
     def line(self, number: int) -> str:
         """Return a line, counted from 0; empty behind the last."""
@@ -155,7 +157,8 @@ def _near(path: Path) -> str:
     alike = [name for name in names if Path(name).stem == path.stem and _is_yaml(name)]
     if len(alike) == 1:
         return f"; did you mean {_one_line(alike[0])}?"
-    return did_you_mean(path.name, [name for name in names if _is_yaml(name)], alike=0.74)
+    endings = (".yaml", ".yml", path.suffix) if path.suffix == ".txt" else (".yaml", ".yml")
+    return did_you_mean(path.name, [name for name in names if name.endswith(endings)], alike=0.74)
 
 
 def _is_yaml(name: str) -> bool:

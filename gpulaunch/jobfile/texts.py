@@ -48,12 +48,32 @@ def clean(value: str) -> str:
 
 def _uses_keep(fields: Fields) -> bool:
     """Tell whether the entry's jobs use `{{keep}}`: by that, or by its variable's name."""
+    if any("GPULAUNCH_KEEP" in text for text in _of_command(fields)):
+        return True
+    return _inserts(fields, "keep")
+
+
+def _inserts(fields: Fields, name: str) -> bool:
+    """Tell whether the placeholder stands in what the entry's jobs run, or leave."""
+    texts = (text for text in _of_command(fields) if "{{" in text)
+    return any(name in names_in(compile_raw(text)) for text in texts)
+
+
+def _of_command(fields: Fields) -> Iterator[str]:
     texts = [fields.get("run"), fields.get("env"), fields.get("outputs")]
-    plain = [list(text) if isinstance(text, tuple) else text for text in texts]
-    return any(
-        "GPULAUNCH_KEEP" in text or ("{{" in text and "keep" in names_in(compile_raw(text)))
-        for text in texts_in(plain)
-    )
+    yield from texts_in([list(text) if isinstance(text, tuple) else text for text in texts])
+
+
+def _reads_items(fields: Fields) -> bool:
+    """Tell whether the entry's items are files that its jobs read.
+
+    Matches of a glob are; values and lines are where they are inserted as `{{path}}`.
+    """
+    foreach = fields.get("foreach")
+    if foreach is None or "batch" in fields:
+        return False
+    named = foreach.kind in ("values", "lines") and _inserts(fields, "path")
+    return foreach.kind == "glob" or named
 
 
 class Texts:
@@ -88,6 +108,7 @@ class Texts:
         )
         self.ready = compile_raw(fields.get("service") or "")
         self.plain_ends = not (fields.get("warn") or fields.get("spare"))
+        self.reads_items = _reads_items(fields)
         self.keeps = _uses_keep(fields) or not self.plain_ends
         self.waits = {
             field: tuple(compile_raw(text) for text in fields.get(field, ()))

@@ -135,7 +135,11 @@ def with_key(job: Job) -> Job:
         parts.append("mps")
     if job.container is not None:
         parts.append(["container", *of_container(job.container)])
+    if job.modules:
+        parts.append(["modules", job.modules])
     if demand.card_kind or job.affinity:
         parts.append([demand.card, demand.compute, job.affinity])
+    if demand.own_gpu:
+        parts.append(["own_gpu", demand.own_gpu])
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return replace(job, demand=replace(demand, worker=key))

@@ -18,8 +18,8 @@ import errno
 import fcntl
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -94,11 +94,10 @@ class Journal:
             fd = regular(rundir.events, _FLAGS | os.O_CREAT)
         except OSError as error:
             raise UsageError(f"{rundir.events} cannot be made: {error.strerror}") from None
-        if os.fstat(fd).st_size:
-            os.close(fd)
-            raise UsageError(rundir.taken())
         try:
+            _require_empty(rundir, fd)
             _claim(rundir.events, fd)
+            _require_empty(rundir, fd)  # another launcher may have been quicker, and be done
             return cls(rundir.events, fd)
         except BaseException:
             os.close(fd)
@@ -313,6 +312,21 @@ def require_unwritten(rundir: RunDir) -> None:
             raise BusyJournalError(f"{rundir.events} {why}")
     except BlockingIOError:
         raise BusyJournalError(f"{rundir.events} is being written: its launcher is alive") from None
+    finally:
+        os.close(fd)
+
+
+def _require_empty(rundir: RunDir, fd: int) -> None:
+    if os.fstat(fd).st_size:
+        raise UsageError(rundir.taken())
+
+
+@contextmanager
+def claimed(rundir: RunDir) -> Iterator[None]:
+    """Hold the journal's lock, so that nobody goes on with the run. Raises as `reopen` does."""
+    fd = _claimed(rundir)
+    try:
+        yield
     finally:
         os.close(fd)
 

@@ -24,13 +24,15 @@ class Choices(Struct, frozen=True):
 
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
     are patterns of job names. `follow`: the inputs of `foreach` are looked at again as they change,
-    files once they have been still for `settle` seconds. `between`: hours as `gpulaunch.hours`
+    files once they have been still for `settle` seconds. `default`: fields of jobs that do not say
+    otherwise, `timeout=2h`, each named once. `between`: hours as `gpulaunch.hours`
     reads them, `always`: all. `free_below`: memory as `gpulaunch.free_below` reads it.
     """
 
     gpus: str | None = None
     only: tuple[str, ...] = ()
     per_gpu: int | None = None
+    default: tuple[str, ...] = ()
     simulate: int | None = None
     share_busy: bool | None = None
     free_below: str | None = None
@@ -48,7 +50,8 @@ class Choices(Struct, frozen=True):
         """Return these choices, with those of `before` where these were not given."""
         if self.max_failures is not None and self.fail_fast is None:
             before = replace(before, fail_fast=None)  # fail_fast would end the run too early
-        return replace(before, **dict(self._given()))
+        fields = {word.partition("=")[0]: word for word in (*before.default, *self.default)}
+        return replace(before, **{**dict(self._given()), "default": tuple(fields.values())})
 
     def words(self) -> tuple[str, ...]:
         """Return the options as a person would type them: `--gpus 0,1`, `--no-preload`."""

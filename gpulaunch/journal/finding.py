@@ -25,10 +25,11 @@ from gpulaunch.config.rundirs import place_of_runs
 from gpulaunch.errors import NOWHERE, UsageError
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.rundir import LATEST, RUNS, RunDir, home_of_runs
+from gpulaunch.journal.rundir import LATEST, RUNS, RunDir, home_of_runs, queue_dir
 
 _BEGUN = (b'"e":"attempt_launched"', b'"kind":"outside_hours"', b'"due":{')
 """What the journal has of a run that has begun: an attempt, or a time that was waited for."""
+_STAMPED = re.compile(r"-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-\d+)?$")
 _MAX_CHARACTERS_REPEATED = 100
 """Characters of what a person typed that an error repeats at most."""
 
@@ -68,12 +69,12 @@ def runs(directory: Path) -> list[RunDir]:
     """
     places = dict.fromkeys((directory / RUNS, home_of_runs(directory)))
     found = [run for place in places for run in _directories(place) if run.holds_run]
-    return sorted(found, key=_age, reverse=True)
+    return sorted(found, key=age, reverse=True)
 
 
 def counts(run: RunDir) -> bool:
     """Tell whether anything was started in the run, or may still be because it lives."""
-    if _launched(run):
+    if launched(run):
         return True
     try:
         return state_of(run) == "running"
@@ -88,12 +89,12 @@ def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
     """
     for directory in (cwd, *cwd.parents):
         inside = RunDir(directory)
-        if inside.holds_run and (directory == cwd or _is_ours(inside)):
+        if inside.holds_run and (directory == cwd or is_ours(inside)):
             return Here(directory, (inside,))
         found = {run.path: run for run in runs(directory)}
         found |= {run.path: run for run in apart if _begun_in(run, directory)}
         if counting := [run for run in _allowed(found.values(), directory == cwd) if counts(run)]:
-            return Here(directory, tuple(sorted(counting, key=_age, reverse=True)))
+            return Here(directory, tuple(sorted(counting, key=age, reverse=True)))
     return None
 
 
@@ -113,6 +114,17 @@ def find(run: str, cwd: Path) -> RunDir:
     if chosen is None:
         raise NoSuchRunError(_not_found(run, path, cwd))
     return chosen
+
+
+def find_or_queue(run: str, cwd: Path) -> RunDir:
+    """Return the run that `find` returns; where it finds none called `queue`, this user's queue."""
+    try:
+        return find(run, cwd)
+    except NoSuchRunError:
+        queue = queue_dir()
+        if run == queue.path.name and queue.holds_run:
+            return queue
+        raise
 
 
 def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
@@ -143,7 +155,7 @@ def before(run: RunDir) -> RunDir | None:
     if this is None or not this.job_file:
         return None
     begun_there = runs_of(Path(this.job_file), Path(this.cwd))
-    return next((other for other in begun_there if _age(other)[0] < this.started), None)
+    return next((other for other in begun_there if age(other)[0] < this.started), None)
 
 
 def names_of(run: RunDir) -> tuple[str, ...]:
@@ -176,8 +188,24 @@ def make_latest(run: RunDir) -> None:
         there = RunDir(run.path.parent / os.readlink(link))
     except OSError:
         there = None
-    if there is None or not there.holds_run or _age(there) <= _age(run):
+    if there is None or not there.holds_run or age(there) <= age(run):
         run.make_latest()
+
+
+def mend_latest(place: Path) -> None:
+    """Have `latest` in this directory of runs point to a run: the newest there, or else nowhere."""
+    link = place / LATEST
+    try:
+        if RunDir(place / os.readlink(link)).holds_run:
+            return
+    except OSError:  # there is none, or it is no link
+        return
+    there = [run for run in _directories(place) if run.holds_run and counts(run)]
+    if newest := max(there, key=age, default=None):
+        newest.make_latest()
+    else:
+        with suppress(OSError):
+            os.unlink(link)
 
 
 def is_filed(run: RunDir) -> bool:
@@ -190,7 +218,20 @@ def is_filed(run: RunDir) -> bool:
     return home is not None and os.path.realpath(home) == os.path.realpath(place)
 
 
-def _launched(run: RunDir) -> bool:
+def is_ours(run: RunDir) -> bool:
+    """Tell whether the run belongs to this user."""
+    try:
+        return os.stat(run.path).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def is_stamped(run: RunDir) -> bool:
+    """Tell whether the run's directory has the name that gpulaunch gives to those that it makes."""
+    return _STAMPED.search(run.path.name) is not None
+
+
+def launched(run: RunDir) -> bool:
     """Tell whether an attempt was ever launched, or put off: it left a log, or the journal has it.
 
     Put off: until the run's hours, or the job's `not_before`.
@@ -215,6 +256,8 @@ def _launched(run: RunDir) -> bool:
 
 def _directories(base: Path) -> Iterator[RunDir]:
     for entry in _entries(base):
+        if entry.name.startswith("."):
+            continue  # no run is called so; one that is being removed is
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
                 yield RunDir(Path(entry.path))
@@ -229,15 +272,8 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 def _allowed(found: Iterable[RunDir], in_cwd: bool) -> list[RunDir]:
     """Return this user's runs; in the working directory, anybody's where this user has none."""
     every = list(found)
-    ours = [run for run in every if _is_ours(run)]
+    ours = [run for run in every if is_ours(run)]
     return ours or (every if in_cwd else [])
-
-
-def _is_ours(run: RunDir) -> bool:
-    try:
-        return os.stat(run.path).st_uid == os.geteuid()
-    except OSError:
-        return False
 
 
 def _begun_in(run: RunDir, directory: Path) -> bool:
@@ -279,7 +315,7 @@ def newest_around(path: Path, cwd: Path) -> RunDir | None:
         for run in _allowed(runs(directory), directory == cwd)
         if is_of(run, str(path)) and counts(run)
     ]
-    return max(found, key=_age, default=None)
+    return max(found, key=age, default=None)
 
 
 def _around(path: Path) -> RunDir | None:
@@ -287,12 +323,12 @@ def _around(path: Path) -> RunDir | None:
     return next((RunDir(up) for up in path.parents if RunDir(up).holds_run), None)
 
 
-def _age(run: RunDir) -> tuple[str, str]:
+def age(run: RunDir) -> tuple[str, str]:
     """Return a sort key: when the run was begun, by its manifest or its directory's name."""
     manifest = manifest_of(run)
     if manifest is not None:
         return manifest.started, run.path.name
-    stamp = re.search(r"-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-\d+)?$", run.path.name)
+    stamp = _STAMPED.search(run.path.name)
     return ("{}-{}-{}T{}:{}:{}".format(*stamp.groups()) if stamp else ""), run.path.name
 
 

@@ -68,15 +68,16 @@ def state_of(rundir: RunDir) -> RunState:
     A run of another machine that is not closed counts as running: this machine cannot know
     better. For a copied run, a supervisor of the original does not count.
     """
-    last = _last_fact(rundir.events)
-    if isinstance(last, RunClosed):
-        return last.state
+    if closed := _closed_as(rundir):
+        return closed
     origin = origin_of(rundir)
     if not origin.here:
         return "running"
     owner = os.stat(rundir.path).st_uid
-    alive = supervised(origin.run, owner) and original_of(rundir) is None
-    return "running" if alive else "interrupted"
+    if supervised(origin.run, owner) and original_of(rundir) is None:
+        return "running"
+    # Its supervisor may have closed it, and ended, since the journal was read.
+    return _closed_as(rundir) or "interrupted"
 
 
 def origin_of(rundir: RunDir) -> RunOrigin:
@@ -156,6 +157,12 @@ def _is_known_here(rundir: RunDir) -> bool:
 
 def _whose(rundir: RunDir, origin: RunOrigin) -> str:
     return f"{rundir.path} is a run of {origin.host}, and this is {hostname()}"
+
+
+def _closed_as(rundir: RunDir) -> RunState | None:
+    """Return the state in which the run was closed; None where it is open."""
+    last = _last_fact(rundir.events)
+    return last.state if isinstance(last, RunClosed) else None
 
 
 def _last_fact(path: Path) -> Fact | None:

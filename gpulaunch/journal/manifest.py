@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch import __version__
+from gpulaunch.commit import commit
 from gpulaunch.core.facts import ImageKnown
 from gpulaunch.core.model import ContainerEngine, Gpu
 from gpulaunch.errors import UsageError
@@ -40,7 +41,10 @@ class Git(Struct, frozen=True):
 
 
 class Epoch(Struct, frozen=True):
-    """One supervisor's turn at the run. `started` is UTC as `codec.iso` writes it."""
+    """One supervisor's turn at the run. `started` is UTC as `codec.iso` writes it.
+
+    `commit` is that of the gpulaunch, as `gpulaunch.commit` has it.
+    """
 
     epoch: int
     started: str
@@ -50,6 +54,7 @@ class Epoch(Struct, frozen=True):
     pid: int
     user: str
     command: tuple[str, ...]
+    commit: str = ""
 
 
 class NamedImage(Struct, frozen=True):
@@ -161,6 +166,7 @@ def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
         pid=os.getpid(),
         user=user_name(os.geteuid()),
         command=tuple(command),
+        commit=commit(),
     )
 
 

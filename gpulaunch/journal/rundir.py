@@ -3,7 +3,8 @@
     gpulaunch-runs/           or where `runs:` of the configuration puts it
       latest -> NAME-20261120-074215
       NAME-20261120-074215/     (mode 0700)
-        jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
+        jobs.yaml jobs.2.yaml (.txt: a list of commands) manifest.json events.jsonl metrics.db
+        joblog.tsv report.html
         history/0001-3fa9c1.jsonl.gz history/0001-3fa9c1.jobs
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
@@ -38,6 +39,19 @@ from gpulaunch.journal.manifest import RUNS as RUNS
 from gpulaunch.journal.manifest import Manifest
 
 LATEST = "latest"
+OWN_ENTRIES = frozenset(
+    {
+        *("manifest.json", "events.jsonl", "joblog.tsv", "report.html", "supervisor.log"),
+        *("metrics.db", "metrics.db-wal", "metrics.db-shm", "metrics.db-journal"),
+        *("logs", "out", "results", "keep", "ends", "inputs", "history", "byhand", "slurm"),
+        *("containers", "cache", "mps", "shims", "preload"),
+    }
+)
+"""What a run's directory may hold, besides copies of the job file and drafts."""
+_OWN_COPIES = re.compile(r"jobs(\.\d+)?\.(yaml|txt)|\.(new|events|gpulaunch-removed)-[0-9a-f]+")
+
+LIST = ".txt"
+"""The ending of a copy of a list of commands."""
 _STAMP = "%Y%m%d-%H%M%S"
 _NAME_BYTES = 200
 
@@ -128,24 +142,26 @@ class RunDir(Struct, frozen=True):
     inputs = Below("inputs")
     """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
 
-    def jobs_file(self, number: int = 1) -> Path:
-        """Return the copy of the job file that was read for the `number`-th time."""
-        return self.path / ("jobs.yaml" if number == 1 else f"jobs.{number}.yaml")
+    def jobs_file(self, number: int = 1, is_list: bool = False) -> Path:
+        """Return the copy of the job file, or list, that was read for the `number`-th time."""
+        ending = LIST if is_list else ".yaml"
+        return self.path / (f"jobs{ending}" if number == 1 else f"jobs.{number}{ending}")
 
     def newest_jobs_file(self) -> Path:
-        """Return the copy of the job file that was read last."""
-        return self.jobs_file(max(1, self._read_so_often()))
+        """Return the copy of the job file that was read last; its ending says what it is."""
+        number = max(1, self._read_so_often())
+        return self.jobs_file(number, os.path.lexists(self.jobs_file(number, is_list=True)))
 
-    def next_jobs_file(self) -> Path:
+    def next_jobs_file(self, is_list: bool = False) -> Path:
         """Return where the next copy of the job file goes, or the first one.
 
         A run that counted as none may have left earlier ones.
         """
-        return self.jobs_file(self._read_so_often() + 1)
+        return self.jobs_file(self._read_so_often() + 1, is_list)
 
     def _read_so_often(self) -> int:
         number = 0
-        while os.path.lexists(self.jobs_file(number + 1)):
+        while any(os.path.lexists(self.jobs_file(number + 1, one)) for one in (False, True)):
             number += 1
         return number
 
@@ -204,6 +220,14 @@ class RunDir(Struct, frozen=True):
         except (OSError, ValueError):  # nothing there, no such path, or none that could be
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size > 0
+
+    def strange_entries(self) -> list[str]:
+        """Return the names of what is in the directory and not the run's. Raises OSError."""
+        return sorted(
+            name
+            for name in os.listdir(self.path)
+            if name not in OWN_ENTRIES and not _OWN_COPIES.fullmatch(name)
+        )
 
     def taken(self) -> str:
         """Return the words for a new run that cannot be made here, as a run is here already."""

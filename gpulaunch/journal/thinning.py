@@ -151,6 +151,8 @@ def _still_true(facts: Sequence[f.Fact], horizon: int, opening: int) -> frozense
                 last[f.Noted, index] = index
             case f.ImageKnown(source):
                 last[f.ImageKnown, source] = index
+            case f.CodeChanged(path):
+                last[f.CodeChanged, path] = index
             case _ if index < opening:
                 pass
             case f.GpuChanged(gpu) | f.GpuDrained(gpu):

@@ -38,9 +38,13 @@ class Watch:
             self.polls = True
 
     def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
-        """Sleep until a change or until one of `also` is readable; False after `timeout` s."""
+        """Sleep until a change or until one of `also` is readable; False after `timeout` s.
+
+        One of `also` with a negative descriptor tells nothing: wakes once a second for its sake.
+        """
+        polls = self.polls or any(one.fileno() < 0 for one in also)
         longest = timeout
-        if self.polls and (timeout is None or timeout > _POLL_SECONDS):
+        if polls and (timeout is None or timeout > _POLL_SECONDS):
             longest = _POLL_SECONDS
         poll = select.poll()
         for fd in [one.fileno() for one in (*also, self._inotify)]:

@@ -27,13 +27,13 @@ from gpulaunch.farside.launch import (
     launch_message,
     retire_message,
 )
+from gpulaunch.farside.proc import own_environment
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
     coded_dict,
     coded_text,
     memory_file,
-    own_environment,
     packed,
 )
 from gpulaunch.process.command import Command, Main, Task
@@ -148,6 +148,27 @@ Report: TypeAlias = (
 )
 
 
+_left: list[int] = []
+"""Processes of spawners that outlived their closing, which nobody has reaped."""
+
+
+def reap() -> int:
+    """Reap what is over of closed spawners; return how many still live, as their pairs do.
+
+    A notebook closes one executor after the other, and is the parent of all their spawners.
+    """
+    _left[:] = filter(_lives, _left)
+    return len(_left)
+
+
+def _lives(pid: int) -> bool:
+    """Tell whether a child lives; reap it if not."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:  # reaped by somebody else, or the child of a process that forked
+        return False
+
+
 class Spawner:
     """One process, executed once, that forks keeper pairs. `environ` is what jobs start from.
 
@@ -163,6 +184,7 @@ class Spawner:
         self._said: IO[bytes] = memory_file("keepers")
         base = own_environment() if environ is None else environ
         start = command_line(program, python)
+        reap()
         try:
             self._process, self._socket = spawn(start, base, stderr=self._said)
         except OSError as problem:
@@ -218,6 +240,7 @@ class Spawner:
             self._process.wait(0.1)
         except subprocess.TimeoutExpired:
             # The spawner outlives its pairs. It is our child until we exit, and then init's.
+            _left.append(self.pid)
             self._process.returncode = 0
         self._said.close()
 

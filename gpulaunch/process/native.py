@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from gpulaunch import farside
-from gpulaunch.farside.client import command
 from gpulaunch.farside.wire import PROTOCOL
+from gpulaunch.own_files import farside_command, here
 
 PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
 """Where a build leaves it (`hatch_build.py`); absent where nothing could compile it."""
@@ -40,7 +40,7 @@ class KeeperChoice(Struct, frozen=True):
 
 def command_line(program: str | None, python: str = sys.executable) -> list[str]:
     """Return the command line of keepers, less their argument: the program's, or Python's."""
-    return [program] if program else command(python, "keeper")
+    return [program] if program else farside_command(python, "keeper")
 
 
 def program_inside() -> str | None:
@@ -48,8 +48,9 @@ def program_inside() -> str | None:
 
     Only one that needs no library runs in every image; a machine may lack what makes such a one.
     """
+    program = Path(here(str(PROGRAM)))
     try:
-        return str(PROGRAM) if _needs_no_library(PROGRAM.read_bytes()) else None
+        return str(program) if _needs_no_library(program.read_bytes()) else None
     except OSError:
         return None
 
@@ -68,11 +69,12 @@ def choose_keeper() -> KeeperChoice:
     """Return which keepers are to be started now."""
     if os.environ.get("GPULAUNCH_KEEPER") == "python":
         return KeeperChoice(None, "asked")
-    if not PROGRAM.exists():
+    program = here(str(PROGRAM))
+    if not os.path.exists(program):
         return KeeperChoice(None, "absent")
     try:
         test = subprocess.run(
-            [PROGRAM, "--self-test", str(PROTOCOL)],
+            [program, "--self-test", str(PROTOCOL)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TEST_TIMEOUT,
@@ -81,6 +83,6 @@ def choose_keeper() -> KeeperChoice:
     except (OSError, subprocess.TimeoutExpired) as problem:
         return KeeperChoice(None, "unfit", str(problem))
     if test.returncode == 0:
-        return KeeperChoice(str(PROGRAM), "works")
+        return KeeperChoice(program, "works")
     said = test.stderr.decode("utf-8", "replace").strip()
     return KeeperChoice(None, "unfit", said or f"its test ended with status {test.returncode}")

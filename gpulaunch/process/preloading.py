@@ -15,15 +15,16 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from gpulaunch.farside.client import PROGRAM, command, spawn
+from gpulaunch.farside.client import PROGRAM, spawn
+from gpulaunch.farside.proc import own_environment
 from gpulaunch.farside.wire import (
     coded,
     coded_all,
     coded_dict,
     decoded,
     memory_file,
-    own_environment,
 )
+from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.client import Spawner
 
 HOOK = str(Path(PROGRAM).with_name("preload") / "hook")
@@ -104,7 +105,7 @@ class PreloadServer(Spawner):
             spec.flush()
             try:
                 self._process, self._socket = spawn(
-                    command(sys.executable, "preload"), base, [spec], stderr=self._said
+                    farside_command(sys.executable, "preload"), base, [spec], stderr=self._said
                 )
             except OSError:
                 self._said.close()
@@ -135,7 +136,8 @@ class PreloadServer(Spawner):
 
 def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes]) -> bytes:
     theirs = preload.env.get("PYTHONPATH")
-    env = {**preload.env, "PYTHONPATH": os.pathsep.join([HOOK, theirs] if theirs else [HOOK])}
+    hook = here(HOOK)
+    env = {**preload.env, "PYTHONPATH": os.pathsep.join([hook, theirs] if theirs else [hook])}
     spec = {
         "python": coded(preload.python),
         "start": coded_all(preload.start),

@@ -24,6 +24,7 @@ from gpulaunch.report.fold import Period, begin, cut_off, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import ReportData
+from gpulaunch.report.results import drawn
 from gpulaunch.report.wording import CAUSE_WORDS, KINDS, card_name, cards_of, ended
 
 CLOSE = 0.01
@@ -119,6 +120,7 @@ def drawing(data: ReportData, zone: float, logs: str) -> dict[str, Any]:
         "attempts": _columns(attempts, data, number_of, texts),
         "texts": list(texts),
         "lanes": [_lane(lane, data) for lane in lanes(attempts, history.cards, when)],
+        "results": drawn(data.results, number_of) if data.results else None,
         "tails": {at[who]: list(map(words.visible, lines)) for who, lines in data.tails.items()},
     }
 

@@ -70,6 +70,8 @@ class RunHistory(Struct):
             case f.AttemptIdle(attempt):
                 text = words.idle(self.ledger.attempt(attempt), self.ledger)
                 self.remarks.append(TimedRemark(at.utc, text, job=attempt.job))
+            case f.CodeChanged():
+                self.remarks.append(TimedRemark(at.utc, words.code_changed(fact, at.utc)))
             case f.Noted(text, job):
                 self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
 

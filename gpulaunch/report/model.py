@@ -16,6 +16,15 @@ from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.groups import Fit
 from gpulaunch.report.idle import Cause, Span
 from gpulaunch.report.sharing import Sharing
+from gpulaunch.results.table import ResultTable
+
+
+class ResultsOfRun(Struct, frozen=True):
+    """What jobs came to, for the page. `names`: the jobs of the rows; `notes`: what is left out."""
+
+    table: ResultTable
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class ReportData(Struct, frozen=True):
@@ -33,6 +42,7 @@ class ReportData(Struct, frozen=True):
     tails: Mapping[AttemptId, tuple[str, ...]] = field(default_factory=dict)
     energy: float | None = None
     untouched: tuple[str, ...] = ()
+    results: ResultsOfRun | None = None
 
 
 class Tile(Struct, frozen=True):
@@ -130,6 +140,7 @@ class Page(Struct, frozen=True):
     sharing: tuple[Sharing, ...]
     remarks: tuple[tuple[float, str, str], ...]
     more_remarks: int
+    results: ResultsOfRun | None
     measured: bool
     manifest: tuple[tuple[str, str], ...]
     next_command: str | None

@@ -80,6 +80,7 @@ def page(
         sharing=tuple(sharing(ledger, history.cards, data.uses, when)),
         remarks=tuple(_remark(remark, history) for remark in history.remarks[:REMARKS]),
         more_remarks=max(0, len(history.remarks) - REMARKS),
+        results=data.results,
         measured=any(use.peak_gpu_memory for use in data.uses.values()),
         manifest=tuple((name, words.visible(value)) for name, value in manifest),
         next_command=next_command and words.visible(next_command),

@@ -68,7 +68,7 @@ def prepare() -> None:
 def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
     """Return the report's HTML. `zone` is that of the times of day."""
     library = _text("uplot/uPlot.iife.min.js")
-    script = _text("report.js")
+    script = _text("results.js") + _text("report.js")
     return _template().render(
         page=page,
         clock=zone,

@@ -7,9 +7,11 @@ a link away.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta, timezone
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
+from gpulaunch.commit import with_commit
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest.summary import next_command
@@ -31,15 +34,17 @@ from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.metrics.model import NOTHING
+from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
-from gpulaunch.report.model import ReportData
+from gpulaunch.report.model import ReportData, ResultsOfRun
 from gpulaunch.report.page import page
 from gpulaunch.report.render import prepare, render
+from gpulaunch.report.results import MAX_COLUMNS, MAX_ROWS, results_of
 from gpulaunch.report.wording import card_name
+from gpulaunch.results.gathering import DEFAULT_FILE, Gathered, gather
 
 LINES = 12
 FAILED_WINDOW = 64 * 1024
@@ -48,6 +53,9 @@ WINDOW = 4 * 1024
 LOGS = 2000
 CHARACTERS = 1 << 20
 """Of so many logs, and so many characters in all."""
+
+RESULTS_SECONDS = 10.0
+"""Seconds for which a run's end waits for the files that its jobs left: they may lie far away."""
 
 READ_EVERY = 0.1
 """Seconds between two looks at the journal of a run that goes on."""
@@ -84,10 +92,11 @@ def write(
     over: bool = False,
     faults: list[Fault] | None = None,
     history: RunHistory | None = None,
+    files: Sequence[str] = (DEFAULT_FILE,),
 ) -> Path:
     """Write the run's report as it stands now; returns where it is. `over`: it has ended, though
     its supervisor is still there and the journal may not say so. `faults` gets what that lacks.
-    `history`: what its journal says, where that is known already.
+    `history`: what its journal says, where that is known already. `files`: those of jobs' results.
 
     Raises UsageError where there is no run or the file cannot be written, DamagedJournalError.
     """
@@ -95,7 +104,16 @@ def write(
     state = state_of(run)
     if over and state == "running":
         state = "interrupted"
-    text = report(run, state, now().utc, target.parent, faults=faults, history=history)
+    text = report(
+        run,
+        state,
+        now().utc,
+        target.parent,
+        faults=faults,
+        history=history,
+        files=files,
+        patience=RESULTS_SECONDS if over else None,
+    )
     _replace(target, text.encode())
     return target
 
@@ -108,8 +126,13 @@ def report(
     zone: timezone | None = None,
     faults: list[Fault] | None = None,
     history: RunHistory | None = None,
+    files: Sequence[str] = (DEFAULT_FILE,),
+    patience: float | None = None,
 ) -> str:
-    """Return the page. `at`: now, seconds since 1970 (UTC); `beside`: where it will lie."""
+    """Return the page. `at`: now, seconds since 1970 (UTC); `beside`: where it will lie.
+
+    `files`: those in jobs' `{{out}}` that hold their results; `patience`: seconds to look for them.
+    """
     history = history or read_history(run, faults)
     with open_metrics(run.metrics) or nullcontext() as reader:
         if state == "interrupted":
@@ -124,10 +147,26 @@ def report(
     ends = tails(history.attempts_by_job(), when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
     known = spans(history, when), used.uses, drawn, ends, used.energy
-    data = ReportData(history, when, *known, tuple(untouched(history.ledger, used)))
+    came_to = _results(run, history, when, used, files, patience)
+    data = ReportData(history, when, *known, tuple(untouched(history.ledger, used)), came_to)
     go_on = next_command(when.state, history.ledger, os.fspath(run.path))
     told = page(data, logs, manifest_rows(run, history), go_on, keeps)
     return render(told, drawing(data, zone.utcoffset(None).total_seconds(), address), zone)
+
+
+def _results(
+    run: RunDir,
+    history: RunHistory,
+    when: Period,
+    used: Measured,
+    files: Sequence[str],
+    patience: float | None,
+) -> ResultsOfRun | None:
+    gathered = Gathered(max_rows=MAX_ROWS, max_columns=MAX_COLUMNS)
+    end = math.inf if patience is None else time.monotonic() + patience
+    ledger = history.ledger
+    gather(gathered, run, ledger, used, files, in_time=lambda: time.monotonic() < end)
+    return results_of(gathered, when)
 
 
 def _address(directory: Path, beside: Path) -> str:
@@ -181,6 +220,7 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
         f"{turn.started[:19]}Z by {turn.user}: {shlex.join(turn.command)}"
         for turn in manifest.epochs
     ]
+    versions = [with_commit(turn.version, turn.commit) for turn in manifest.epochs]
     return [
         ("Job file", manifest.job_file),
         ("Git commit", commit),
@@ -191,7 +231,7 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
             (f"Start {number}" if len(turns) > 1 else "Start", turn)
             for number, turn in enumerate(turns, 1)
         ),
-        ("gpulaunch", manifest.version),
+        ("gpulaunch", "; ".join(dict.fromkeys(versions)) or manifest.version),
         ("Python", manifest.python),
         ("Kernel", manifest.kernel),
         ("NVIDIA driver", manifest.driver or ""),

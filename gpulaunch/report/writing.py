@@ -33,7 +33,8 @@ class Writing:
     """
 
     def __init__(self, run: RunDir) -> None:
-        self._line = command("gpulaunch.report.process", os.fspath(run.path), title="report")
+        self._run = run
+        self._line: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
 
@@ -42,6 +43,7 @@ class Writing:
         if self._process is not None:
             return
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._line = self._line_now()
         try:
             self._process = start(self._line, **pipes, cwd="/")
             self._trouble = ""
@@ -50,12 +52,17 @@ class Writing:
 
     def begin(self) -> None:
         """Have the report written of the run as it stands from now on; see `wait`."""
-        if self._process is not None and self._process.poll() is not None:
-            self._close()  # it was killed while it waited: once more
+        if self._process is not None and (
+            self._process.poll() is not None or self._line != self._line_now()
+        ):
+            self._close()  # it was killed while it waited, or its files were replaced: once more
         self.prepare()
         if self._process is not None and self._process.stdin is not None:
             with suppress(BrokenPipeError), self._process.stdin as told:
                 told.write(b"\n")
+
+    def _line_now(self) -> list[str]:
+        return command("gpulaunch.report.process", os.fspath(self._run.path), title="report")
 
     def _close(self) -> None:
         process, self._process = self._process, None

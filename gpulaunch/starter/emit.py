@@ -125,6 +125,8 @@ def _entry(entry: StarterEntry) -> Iterator[str]:
         value: str | None = getattr(entry, key)
         if value is not None:
             yield f"    {key}: {scalar(value)}"
+    if entry.modules:
+        yield f"    modules: {_list(entry.modules)}"
     for key, spelt in entry.extra:
         yield f"    {key}: {spelt}"
     if entry.env:

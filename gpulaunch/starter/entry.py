@@ -58,6 +58,7 @@ class StarterEntry(Struct, frozen=True):
     env: Mapping[str, str] = field(default_factory=dict)
     venv: str | None = None
     conda: str | None = None
+    modules: tuple[str, ...] = ()
     timeout: str | None = None
     cpus: str | None = None
     comments: tuple[str, ...] = ()

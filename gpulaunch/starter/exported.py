@@ -8,6 +8,7 @@ An entry for each job, under its own name: which pattern the names came from is 
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 import shlex
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpulaunch.jobfile.convert import MASKS
+from gpulaunch.jobfile.engines import NAMED
 from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import Read, StarterEntry, Untranslatable
 from gpulaunch.starter.pieces import Piece, inner
@@ -34,6 +36,15 @@ _OUTPUT = re.compile(
     r'\[ "\$status" != 0 \] \|\| (?:\[ -s (.*?) \]|compgen -G (.*?) >/dev/null) \|\|'
 )
 _CODES = re.compile(r'case "\$status" in ([\d|]+)\)')
+_GPUS = re.compile(r"^#SBATCH --gpus-per-node=(?:(.+):)?(\d+)$", re.MULTILINE)
+_MEM = re.compile(r"^#SBATCH --mem=(\d+)M$", re.MULTILINE)
+_OF_FIELDS = frozenset(
+    {
+        *("job-name", "array", "nodes", "ntasks", "gpus-per-node", "cpus-per-task", "time"),
+        *("open-mode", "output"),
+    }
+)
+"""Options of sbatch that an export makes of a job's fields, and for itself."""
 _INPUTS = "cuts its inputs out of other files (fasta:, batch:): keep the job file it came from"
 _SHELL = ["bash", "-eo", "pipefail", "-c"]
 _OF_THE_INTERPRETER = frozenset({"PATH", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "CONDA_PREFIX"})
@@ -104,9 +115,36 @@ def _extra(text: str, outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if codes := _CODES.search(text):
         found.append(("success_codes", f"[{codes.group(1).replace('|', ', ')}]"))
     if outputs:
-        spelt = ", ".join('"' + re.sub(r'([\\"])', r"\\\1", one) + '"' for one in outputs)
-        found.append(("outputs", f"[{spelt}]"))
+        found.append(("outputs", _listed(outputs)))
+    if settings := _settings(text):
+        told = ", ".join(f"{key}: {words}" for key, words in settings.items())
+        found.append(("engine", f"{{slurm: {{{told}}}}}"))
     return tuple(found)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, texts))}]"
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'([\\"])', r"\\\1", text) + '"'
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Return what Slurm is told beside a job's own fields, by key, as YAML."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
+    words = [shlex.split(line)[1] for line in lines if line.startswith("#SBATCH ")]
+    found, extra = dict[str, str](), list[str]()
+    if (gpus := _GPUS.search(text)) and gpus[1]:
+        found["gres"] = _quoted(gpus[1])
+    for word in words:
+        word = word.replace(r"\\", "\\")  # which sbatch takes for an escape in any quotes
+        name, _, value = word.removeprefix("--").partition("=")
+        if name in NAMED:
+            found[name] = _quoted(value)
+        elif name not in _OF_FIELDS and not _MEM.fullmatch(f"#SBATCH {word}"):
+            extra.append(word)
+    return {**found, "extra": _listed(extra)} if extra else found
 
 
 def _submitted(script: str, read: Read) -> Iterator[StarterEntry]:
@@ -157,10 +195,9 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
     rows = table.splitlines() if table else [single.group(1)] if single else []
     lines = text.split("\n")
     at = next(at for at, line in enumerate(lines) if line.strip() == "status=$?")
-    gpus = re.search(r"^#SBATCH --gpus-per-node=(\d+)$", text, re.MULTILINE)
+    gpus = _GPUS.search(text)
     cpus = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.MULTILINE)
-    asked = re.findall(r"^#SBATCH --mem=(\d+)M$", text, re.MULTILINE)
-    memory = [("memory", f"{megabytes}MiB") for megabytes in asked]
+    memory = [("memory", f"{megabytes}MiB") for megabytes in _MEM.findall(text)]
     for row in rows:
         values = _row(row)
         if "item_input" in values:
@@ -172,7 +209,7 @@ def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
         extra = (*memory, *_extra(text, _outputs_in(lines, values)))
         yield replace(
             entry,
-            gpus=int(gpus.group(1)) if gpus else 0,
+            gpus=int(gpus.group(2)) if gpus else 0,
             cpus=cpus.group(1) if cpus else None,
             env={**used, **entry.env},
             extra=entry.extra + extra,

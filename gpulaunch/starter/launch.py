@@ -82,6 +82,7 @@ class Launcher:
             env=self._env(read, rendered.variables, scope),
             venv=scope.venv and escaped(scope.venv),
             conda=scope.conda and escaped(scope.conda),
+            modules=tuple(map(escaped, scope.modules)),
             timeout=scope.timeout,
             cpus=scope.cpus,
             comments=(*comments, *remarks),

@@ -14,7 +14,7 @@ from gpulaunch.starter.entry import Untranslatable
 from gpulaunch.starter.loops import counted
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.pieces import literal
-from gpulaunch.starter.render import MODULES, Renderer, mask_value
+from gpulaunch.starter.render import Renderer, mask_value
 from gpulaunch.starter.scope import Notes, Order, Scope
 from gpulaunch.starter.shell import Script, reads_a_text, variables_in
 
@@ -43,13 +43,17 @@ _REFUSED = {
     "popd": "use cwd: of the jobs",
     "shopt": "jobs start with bash's usual settings; write it into run: where it is needed",
     "let": "only counts; use {{index}} where a number is needed",
-    "module": MODULES,
-    "ml": MODULES,
     "sbatch": "hands the work to Slurm: run gpulaunch inside the allocation instead",
     "break": "jobs do not end each other; see --fail-fast",
     "return": "belongs to a function of the script",
     "continue": "belongs to a loop of the script",
 }
+
+
+_OTHER_MODULES = "`modules:` of a job only loads them; what else is to be done goes into run:"
+_MODULE_VERBS = frozenset(
+    {"add", "avail", "list", "load", "purge", "show", "swap", "unload", "use"}
+)
 
 
 class Memory:
@@ -141,6 +145,8 @@ class Memory:
             self._source(command, rest, scope)
         elif name in (*CONDA, "deactivate") and self._conda(command, words, scope):
             pass
+        elif name in ("module", "ml"):
+            self._module(command, words, scope)
         elif name == "set":
             self._set(rest, scope)
         elif name == "wait":
@@ -202,6 +208,20 @@ class Memory:
         else:
             return False
         return True
+
+    def _module(self, command: Node, words: list[str], scope: Scope) -> None:
+        said = ["load", *words[1:]] if words[0] == "ml" else words[1:]
+        skipped = len(words) - len(said) + 1  # `ml NAME` is short for `module load NAME`
+        if words[0] == "ml" and words[1:2] and words[1] in _MODULE_VERBS:
+            said, skipped = words[1:], 2
+        names = [self._literal(command, number, scope) for number in range(skipped, len(words))]
+        if said[:1] == ["purge"]:
+            scope.modules = ()
+        elif said[:1] in (["load"], ["add"]) and names and all(n and n[0] != "-" for n in names):
+            self.notes.read |= variables_in(self.script, command)
+            scope.modules += tuple(map(str, names))
+        else:
+            raise Untranslatable(_OTHER_MODULES)
 
     def _set(self, rest: list[str], scope: Scope) -> None:
         flags = "".join(word[1:] for word in rest if re.fullmatch(r"-[a-z]+", word))

@@ -49,7 +49,6 @@ _KEEPS = ("command", "declaration_command")
 _DETACHING = ("nohup", "setsid")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 
-MODULES = "environment modules are not loaded in a job: load them before `gpulaunch run`"
 KEPT = "gpulaunch keeps the output: logs/JOB.N.log of the run, and `gpulaunch logs JOB` shows it"
 
 
@@ -286,10 +285,6 @@ class Renderer:
         if not words:
             return
         name = self.script.text(words[0])
-        if name in ("module", "ml"):
-            edits.drop(node)
-            edits.remark(node, MODULES)
-            return
         read = {self.script.text(one) for one in walk(node) if one.type == "variable_name"}
         if self._is_message(node) and read & (self.idle | {_JOB_SLOT}):
             edits.drop(node)

@@ -35,6 +35,7 @@ class Scope(Struct):
     cwd: str | None = None
     venv: str | None = None
     conda: str | None = None
+    modules: tuple[str, ...] = ()
     timeout: str | None = None
     cpus: str | None = None
     errexit: bool = False

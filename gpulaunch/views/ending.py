@@ -16,7 +16,7 @@ from gpulaunch.digest.status import STYLES
 from gpulaunch.digest.summary import MAX_FAILURES_TOLD, Failed, Summary
 from gpulaunch.digest.usage import never_touched
 from gpulaunch.text import clock, listing, several
-from gpulaunch.views.overview import counted, height_of, put
+from gpulaunch.views.overview import code_changes, counted, height_of, put
 from gpulaunch.wording import run_reason
 
 LINES = 40
@@ -142,6 +142,9 @@ def _totals(summary: Summary) -> list[EndLine]:
         lines.append(EndLine("used", summary.used, "dim", whole=True))
     if summary.untouched:
         lines.append(EndLine("no card", never_touched(summary.untouched), "yellow", whole=True))
+    now = ledger.closed.utc if ledger.closed else (ledger.last.utc if ledger.last else 0.0)
+    for number, line in enumerate(code_changes(ledger, now)):
+        lines.append(EndLine("" if number else "code", line, "yellow", whole=True))
     lines.append(EndLine("run", Text(words.visible(summary.directory)), "dim", whole=True))
     if summary.next_command:
         command = Text(words.visible(summary.next_command), "bold")

@@ -15,11 +15,14 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike
-from gpulaunch.text import listing
+from gpulaunch.text import listing, several
 
+CHANGES = 3
+"""Scripts that have changed which are told one by one."""
 NAMES = 3
 """Jobs of a group that are named."""
 MIN_LINES = 6
@@ -143,6 +146,14 @@ def counted(counts: Mapping[JobState, int], vanished: int, styles: Mapping[JobSt
     if vanished:
         parts.append(Text(f"{words.count(vanished)} {words.GONE}", "yellow"))
     return Text(", ").join(parts)
+
+
+def code_changes(ledger: Ledger, now: float) -> list[str]:
+    """Return a line for each script that changed last, and one for the others."""
+    every = list(ledger.code_changes.values())
+    lines = [words.code_changed(change, now) for change in every[-CHANGES:]]
+    more = len(every) - len(lines)
+    return [*lines, f"and {several(more, 'more file')} of the jobs' code"] if more else lines
 
 
 def height_of(console: Console, text: Text) -> int:

@@ -16,13 +16,13 @@ _END = "\x1b[0m"
 
 
 class LinePrinter:
-    """Writes lines to a stream, with colours where it has them. Never raises on writing.
+    """Writes lines to a stream, with colours where it has them.
 
-    Cuts and folds nothing: a terminal does that.
+    Cuts and folds nothing: a terminal does that. Raises OSError where a disk is full.
     """
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
-        self._stream = SafeStream(stream)
+        self._stream = SafeStream(stream, raises=True)
         self._color = wants_color(stream, environ)
 
     def print(self, lines: Iterable[Line]) -> None:

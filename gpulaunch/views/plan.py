@@ -1,6 +1,6 @@
 """Prints what `check` and `--dry-run` show: what would run, where, and how. Starts nothing.
 
-Takes a plan's parts and shows commands as `digest.plan` does.
+Takes a plan's parts and shows commands as `digest.definition` does.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.model import CardKind, Gpu, Job, Ladder
 from gpulaunch.core.placement import sharers, with_learned
 from gpulaunch.digest import topology, words
-from gpulaunch.digest.plan import command
+from gpulaunch.digest.definition import command
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clip, clock, listing, several, size, span
 from gpulaunch.views.plain import Line, LinePrinter
@@ -69,7 +71,7 @@ def _group_lines(group: Sequence[Job], engine: str, gpus: Sequence[Gpu]) -> list
     told = _told_of(group, engine)
     facts = " · ".join(filter(None, [several(len(group), "job"), *_needs_of(group), told]))
     lines: list[Line] = [("  ", (names, "bold"), f"  {facts}")]
-    if shared := _share_of(group, gpus):
+    if shared := shared_by(group, gpus):
         lines.append((("    " + shared, "dim"),))
     for job in group[:COMMANDS]:
         lines.append((("    $ ", "green"), _one_line(_what_runs(job))))
@@ -78,7 +80,13 @@ def _group_lines(group: Sequence[Job], engine: str, gpus: Sequence[Gpu]) -> list
     return lines
 
 
-def _share_of(group: Sequence[Job], gpus: Sequence[Gpu]) -> str:
+def asked_for(job: Job, engine: str) -> str:
+    """Return what a job takes and waits for, and what the engine is told of it, in words."""
+    alone = replace(job, not_before=None)  # which `status` tells with its words
+    return " · ".join(filter(None, [*_needs_of([alone]), _told_of([job], engine)]))
+
+
+def shared_by(group: Sequence[Job], gpus: Sequence[Gpu]) -> str:
     """Return what the group's jobs are promised of a card that they share, and how many fit.
 
     Empty where they neither share by memory nor learn it.
@@ -109,8 +117,13 @@ def _what_runs(job: Job) -> str:
     return f"{job.worker.title}({job.name})"
 
 
-def _kind(kind: CardKind | None) -> str:
-    return words.visible(card_kind(kind)) if kind else ""
+def _kinds(kinds: Sequence[CardKind | None]) -> str:
+    """Return words about the cards that a group's jobs take; empty for any."""
+    if any(kind and kind.own_gpu for kind in kinds):
+        return "one on each card" if len(kinds) > 1 else "on its own card"
+    if len(kinds) > 1:
+        return "cards of different kinds"
+    return words.visible(card_kind(kinds[0])) if kinds[0] else ""
 
 
 def _workers_of(group: Sequence[Job]) -> str:
@@ -148,12 +161,15 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _cards_needed(group) + each,
         _workers_of(group),
         _images_of(group),
-        "cards of different kinds" if len(kinds) > 1 else "".join(map(_kind, kinds)),
+        _kinds(list(kinds)),
         _span(memories, size, "{} free on the card"),
         _span([demand.memory or None for demand in demands], size, "{} of memory"),
         _span(shares, words.count, "{} share a card"),
         "through MPS" if all(demand.mps for demand in demands) else "",
         _span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
+        "affinity none" if all(job.affinity == "none" for job in group) else "",
+        "strict isolation" if all(job.isolation == "strict" for job in group) else "",
+        _span([job.priority or None for job in group], str, "priority {}"),
         _listed("uses", [demand.uses for demand in demands]),
         _listed("needs", [job.needs for job in group]),
         _listed("after", [job.after for job in group]),

@@ -26,7 +26,15 @@ from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
 from gpulaunch.digest.usage import use_of_one
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clock, size
-from gpulaunch.views.overview import Section, counted, grouped, height_of, listed, print_sections
+from gpulaunch.views.overview import (
+    Section,
+    code_changes,
+    counted,
+    grouped,
+    height_of,
+    listed,
+    print_sections,
+)
 from gpulaunch.views.terminal import fits
 from gpulaunch.wording import pause, run_reason, warning
 
@@ -120,7 +128,11 @@ def _head(run: Standing) -> list[Text]:
 
 
 def _remarks(run: Standing) -> list[str]:
-    """Return what keeps the run from going on, in lines."""
+    """Return what keeps the run from going on, and which scripts have changed, in lines."""
+    return [*_standstill(run), *code_changes(run.ledger, run.now.utc)]
+
+
+def _standstill(run: Standing) -> list[str]:
     ledger = run.ledger
     if run.state == "running":
         told = [words.visible(_pause(run, why)) for why in told_pauses(ledger)]
@@ -248,7 +260,15 @@ def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, s
     if job.definition.params:
         values = ", ".join(f"{key}={value}" for key, value in job.definition.params.items())
         yield "values", words.visible(values)
-    yield "cards", "none" if not job.definition.gpus else f"{job.definition.gpus}"
+    if (defined := run.definitions.get(job.name)) is not None:
+        from gpulaunch.views.plan import asked_for, shared_by
+
+        cards = [record.gpu for record in run.ledger.gpus.values()]
+        yield "asks for", asked_for(defined, run.ledger.opening.engine)
+        if shared := shared_by([defined], cards):
+            yield "card", shared
+    else:
+        yield "cards", "none" if not job.definition.gpus else f"{job.definition.gpus}"
     if due := job.definition.due:
         yield "due", f"{time_of(due.utc)} (not_before: {due.words})"
     if job.changed:

@@ -52,10 +52,15 @@ class SilentView:
 
 
 class SafeStream:
-    """A text stream whose writes never raise: see the module's text."""
+    """A text stream whose writes never raise: see the module's text.
 
-    def __init__(self, stream: TextIO) -> None:
+    With `raises` they do, once, where a disk is full or fails: for what is asked for, not for what
+    is told beside a run.
+    """
+
+    def __init__(self, stream: TextIO, raises: bool = False) -> None:
         self._stream = stream
+        self._raises = raises
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         self.broken = False
 
@@ -63,16 +68,21 @@ class SafeStream:
         if not self.broken:
             try:
                 self._stream.write(self._encodable(text))
-            except (OSError, ValueError):  # ValueError: the stream was closed
-                self.broken = True
+            except (OSError, ValueError) as error:  # ValueError: the stream was closed
+                self._break(error)
         return len(text)
 
     def flush(self) -> None:
         if not self.broken:
             try:
                 self._stream.flush()
-            except (OSError, ValueError):
-                self.broken = True
+            except (OSError, ValueError) as error:
+                self._break(error)
+
+    def _break(self, error: OSError | ValueError) -> None:
+        self.broken = True
+        if self._raises and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise error
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -131,15 +141,15 @@ def can_redraw(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return is_smart(stream, environ) and encoding.startswith("utf")
 
 
-def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
-    """Return a rich Console that never raises on writing, without markup or emoji."""
+def console_for(stream: TextIO, environ: Mapping[str, str], raises: bool = False) -> Console:
+    """Return a rich Console that writes as a SafeStream does, without markup or emoji."""
     from rich.console import Console
 
     terminal = is_terminal(stream)
     # rich would let FORCE_COLOR, COLUMNS and the like overrule the stream's own nature.
     known = {name: environ[name] for name in ("TERM", "COLORTERM") if name in environ}
     return Console(
-        file=cast(TextIO, SafeStream(stream)),
+        file=cast(TextIO, SafeStream(stream, raises)),
         width=None if terminal else _columns(environ),
         force_terminal=terminal,
         no_color=not wants_color(stream, environ),

@@ -114,6 +114,18 @@ def test_a_run_a_retry_and_a_resume_are_the_command_s(twice: tuple[Launcher, Pat
     assert called("wait().status", there)[0] == launcher("wait").status == 0
 
 
+def test_some_jobs_alone_are_gone_on_with_this_time(twice: tuple[Launcher, Path]) -> None:
+    _, there = twice
+    called('run("jobs.yaml", CARDS).status', there)
+    (there / "mended").touch()
+    told, _, _ = called(
+        """[[one.state for one in end.ledger.jobs.values()]
+        for end in (resume(among={"bad"}), resume())]""",
+        there,
+    )
+    assert told == [["succeeded", "succeeded", "skipped"], ["succeeded"] * 3]
+
+
 def test_what_is_wrong_is_an_error_with_the_command_s_status(
     twice: tuple[Launcher, Path],
 ) -> None:

@@ -23,4 +23,4 @@ from gpulaunch.app import changing
     ],
 )
 def test_it_is_called_as_its_script_or_its_program(command: list[str], name: str) -> None:
-    assert changing._stem(command) == name
+    assert changing.stem_of(command) == name

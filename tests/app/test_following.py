@@ -15,7 +15,7 @@ from gpulaunch.app import source_look
 from gpulaunch.app.following import SourceWatch
 from gpulaunch.app.source_look import SourceLook
 from gpulaunch.jobfile.sources import ForeachSource
-from tests.helpers import cannot_be_listed, descriptors_left, wait_until
+from tests.helpers import cannot_be_listed, descriptors_left, open_files, wait_until
 
 
 class Scene:
@@ -296,23 +296,43 @@ def test_500_files_come_slowly_by_rename_and_go(scene: Scene) -> None:
 
 
 def test_the_loop_is_woken_when_what_counts_has_changed(tmp_path: Path) -> None:
-    held = _open_descriptors()
+    before = open_files()
     (tmp_path / "in").mkdir()
     watch = SourceWatch([ForeachSource("in/*.fa", str(tmp_path))], settle=0.2)
     try:
-        assert len(watch.take()) == 0
+        assert len(watch.take()[0]) == 0
         (tmp_path / "a.fa").write_text("x")
         os.rename(tmp_path / "a.fa", tmp_path / "in/a.fa")
         assert _readable(watch, 60)
-        assert watch.take().counts(f"{tmp_path}/in/a.fa")
+        assert watch.take()[0].counts(f"{tmp_path}/in/a.fa")
         assert not _readable(watch, 0)
         (tmp_path / "b").write_text("x")
         watch.follow([ForeachSource("b", str(tmp_path)), ForeachSource("in/*.fa", str(tmp_path))])
-        wait_until(lambda: watch.take().counts(f"{tmp_path}/b"))
+        wait_until(lambda: watch.take()[0].counts(f"{tmp_path}/b"))
         assert not watch.trouble
     finally:
         watch.close()
-    assert _open_descriptors() == held
+    assert not open_files() - before
+
+
+def test_what_counts_is_all_once_it_was_asked_for_and_nothing_is_half_written(
+    tmp_path: Path,
+) -> None:
+    source = ForeachSource("*.fa", str(tmp_path))
+    watch = SourceWatch([source], settle=600)
+    try:
+        assert watch.take()[1] is False
+        (tmp_path / "a.fa").write_text("x")
+        (tmp_path / "b").write_text("x")
+        os.rename(tmp_path / "b", tmp_path / "b.fa")
+        watch.finish()
+        wait_until(lambda: watch.take()[0].counts(f"{tmp_path}/b.fa"))
+        assert watch.take()[1] is False
+        (tmp_path / "a.fa").unlink()
+        wait_until(lambda: watch.take()[1])
+        assert [*watch.take()[0]] == [f"{tmp_path}/b.fa"]
+    finally:
+        watch.close()
 
 
 def test_a_watch_that_breaks_wakes_the_loop_and_says_why(
@@ -334,7 +354,3 @@ def _breaks(pattern: str, base: str) -> object:
 
 def _readable(watch: SourceWatch, seconds: float) -> bool:
     return bool(select.select([watch], [], [], seconds)[0])
-
-
-def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))

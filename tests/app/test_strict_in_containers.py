@@ -12,7 +12,7 @@ from gpulaunch.app.byhand import chosen
 from gpulaunch.app.checks import pool_for
 from gpulaunch.engines import strict
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.process import native
 from tests.containers.bench import install
 
@@ -39,11 +39,11 @@ def test_what_gpulaunch_cannot_hide_is_no_matter_to_it(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     heard = Hearing()
-    plan = load_text(f"jobs: [{CONTAINED}]".encode(), base=tmp_path, name="jobs", environ={})
+    plan = load_text(f"jobs: [{CONTAINED}]".encode(), Surroundings({}), base=tmp_path, name="jobs")
     pool_for(plan, plan.jobs, CARDS, "r", heard)
     assert heard.notes == []
     plan = load_text(
-        f"jobs: [{CONTAINED}, {BARE}]".encode(), base=tmp_path, name="jobs", environ={}
+        f"jobs: [{CONTAINED}, {BARE}]".encode(), Surroundings({}), base=tmp_path, name="jobs"
     )
     with pytest.raises(JobFileError, match=r"jobs\[1\]\.isolation: strict isolation is not"):
         pool_for(plan, plan.jobs, CARDS, "r", heard)

@@ -20,8 +20,8 @@ from tests.benchmarks import machine, shown
 
 RESULTS = Path(__file__).with_name("results.json")
 SECTIONS = (
-    "overhead", "cpu", "scale", "startup", "order", "shortcuts", "preload", "worker", "executor",
-    "igfold", "slurm",
+    "overhead", "cpu", "scale", "startup", "waiting", "order", "shortcuts", "preload", "worker",
+    "executor", "igfold", "slurm",
 )  # fmt: skip
 
 

@@ -202,11 +202,26 @@ def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, st
     return rows
 
 
+def _waiting(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    one, many, count = figures["one"], figures["many"], figures["launchers"]
+    yield (
+        "memory of an `exec` that waits for a card",
+        f"{one['private_mb']:.1f} MB",
+        f"each of {count}: {many['private_mb']:.1f} MB",
+    )
+    yield (
+        f"CPU of {count} that wait, all together",
+        f"{many['cpu_ms_a_minute']:.0f} ms a minute",
+        f"{many['wakeups_a_minute']} wake-ups; one alone: {one['wakeups_a_minute']}",
+    )
+
+
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "overhead": _overhead,
     "cpu": _cpu,
     "scale": _scale,
     "startup": _startup,
+    "waiting": _waiting,
     "order": _order,
     "shortcuts": _shortcuts,
     "preload": _other("preload"),

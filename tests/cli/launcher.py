@@ -144,7 +144,7 @@ class Launcher:
 
         return wait_until(enough, 60, f"{count} {kind} in {self.path}")
 
-    def looked_at(self, process: subprocess.Popen[str]) -> None:
+    def looked_at(self, process: subprocess.Popen[Any]) -> None:
         """Wait until a command that follows the run's journal has opened it."""
         journal = str(self.run / "events.jsonl")
         wait_until(lambda: journal in held_by(process.pid), 60, "the journal opened")

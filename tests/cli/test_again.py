@@ -193,3 +193,22 @@ def test_a_resume_names_the_images_that_a_killed_launcher_had_only_in_the_journa
     assert run.read_manifest().images == (NamedImage("img", "docker", "sha256:1", "sha256:a"),)
     (named,) = launcher.status()["run"]["images"]
     assert named["digest"] == "sha256:a"
+
+
+def test_more_samples_of_a_matrix_are_new_jobs_beside_those_that_are_done(
+    launcher: Launcher,
+) -> None:
+    text = """
+        jobs:
+          - {matrix: {lr: {log: [1e-5, 1e-2]}}, sample: 2, run: 'echo {{lr}} >> ran'}
+    """
+    launcher.file("jobs.yaml", text)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    before = ran(launcher)
+    launcher.file("jobs.yaml", text.replace("sample: 2", "sample: 5"))
+    result = launcher("resume")
+    assert result.status == 0, result.err
+    assert "2 done, 0 again, 3 new" in result.err
+    assert len(before) == 2
+    assert len(ran(launcher)) == 5
+    assert set(before) < set(ran(launcher))

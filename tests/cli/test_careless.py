@@ -56,6 +56,20 @@ def test_a_full_standard_output_is_one_line(launcher: Launcher, command: str) ->
     assert result.stderr.count("\n") == 1, result.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "status --all", "status a", "results", "ps"])
+def test_what_is_printed_for_people_says_when_it_could_not_be(
+    launcher: Launcher, command: str
+) -> None:
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}'}}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        result = shell(launcher, f"$G {command} > /dev/full")
+        launcher.file("go", "")
+        assert process.wait(60) == 0
+    assert result.returncode == 2
+    assert result.stderr.endswith("gpulaunch: standard output: No space left on device\n")
+
+
 def test_a_reader_that_goes_away_is_no_error(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: seq 100000}]")
     launcher("run", "jobs.yaml", "--simulate", "1")

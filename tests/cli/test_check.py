@@ -115,6 +115,7 @@ def test_a_warning_that_would_never_come_is_refused(launcher: Launcher) -> None:
     (line,) = [line for line in result.err.splitlines() if line.startswith("jobs.yaml:")]
     assert line.endswith(
         "jobs[0].warn: the job has no timeout to be warned of: give it timeout:, or spare: true"
+        " (job a)"
     )
     on_slurm = launcher("check", "jobs.yaml", "--engine", "slurm", "--json")
     assert on_slurm.status == 0, "a partition may have a limit"

@@ -17,7 +17,7 @@ from gpulaunch.config.model import Allowance
 from gpulaunch.contracts.documents import ConfigDocument
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.errors import NoCardsError
-from gpulaunch.jobfile import load
+from gpulaunch.jobfile import Surroundings, load
 from gpulaunch.journal.choices import Choices
 from tests.cli.launcher import COMMAND, Launcher
 from tests.gpus.fake import MIB, FakeDriver
@@ -88,6 +88,39 @@ def test_a_mistake_as_json_names_the_configuration(configured: Configured) -> No
     told = json.loads(configured("check", "jobs.yaml", "--json").out)
     assert told["error"] == "1 mistake in the configuration"
     assert told["mistakes"][0]["file"] == str(configured.config)
+
+
+# ── Slurm ───────────────────────────────────────────────────────────────────────────────────────
+
+ON_SLURM = """
+jobs:
+  - {name: a, run: echo, memory: 64GB, engine: {slurm: {partition: long}}}
+  - {name: b, run: echo, engine: {slurm: {partition: long}}}
+"""
+
+
+def test_what_a_job_s_memory_goes_before_is_said(configured: Configured) -> None:
+    configured.file("jobs.yaml", ON_SLURM)
+    configured.says("slurm:\n  extra: --mem=16G --exclusive\n")
+    told = configured("check", "jobs.yaml", "--engine", "slurm")
+    assert told.status == 0, told.err
+    assert (
+        f"memory: goes before --mem=16G, which {configured.config}:2 says of all jobs: 1 job of"
+        " this list has it\n"
+    ) in told.err
+    silent = (("--exclusive", ON_SLURM), ("--mem-bind=local", ON_SLURM), ("--mem=16G", ONE))
+    for text, list_ in silent:
+        configured.says(f"slurm: {{extra: {text}}}\n")
+        configured.file("jobs.yaml", list_)
+        assert "goes before" not in configured("check", "jobs.yaml", "--engine", "slurm").err
+
+
+def test_an_export_names_what_of_the_configuration_is_not_in_it(configured: Configured) -> None:
+    configured.file("jobs.yaml", ON_SLURM)
+    configured.says("slurm: {partition: gpu, account: lab}\n")
+    told = configured("export", "jobs.yaml", "--to", "slurm", "-o", "out")
+    assert f"slurm: account ({configured.config}:1) of the configuration: not in the" in told.err
+    assert "of the configuration" not in configured("export", "jobs.yaml", "--to", "hyperqueue").err
 
 
 # ── What is in force ────────────────────────────────────────────────────────────────────────────
@@ -289,6 +322,19 @@ def test_leases_are_held_in_files_where_the_configuration_says_so(on_cards: Conf
     assert len(os.listdir(locks)) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "status"), [(("run", "jobs.yaml"), 2), (("exec", "--", "true"), 125)], ids=str
+)
+def test_a_directory_of_leases_that_is_not_there_is_refused_for_pretend_cards_as_well(
+    launcher: Launcher, words: tuple[str, ...], status: int
+) -> None:
+    launcher.file("jobs.yaml", 'jobs: [{run: "true"}]')
+    launcher.environ["GPULAUNCH_LEASE_DIR"] = nowhere = str(launcher.path / "nowhere")
+    refused = launcher(words[0], "--simulate", "1", *words[1:])
+    assert refused.status == status
+    assert f"GPULAUNCH_LEASE_DIR={nowhere}: expected a directory" in refused.err
+
+
 def told_by_doctor(launcher: Configured) -> dict[str, str]:
     """What the doctor says, with the level of each."""
     found = json.loads(launcher("doctor", "--json").out)["findings"]
@@ -377,7 +423,7 @@ def test_a_limit_of_no_card_is_no_mistake_of_the_job_file(
     nothing = Allowance(0, "/etc/gpulaunch/config.yaml:3")
     monkeypatch.setattr("gpulaunch.engines.pool.allowance_here", lambda config, environ: nothing)
     (tmp_path / "jobs.yaml").write_text('jobs:\n  - {name: b, run: "true"}\n' + ONE[6:])
-    plan = load(tmp_path / "jobs.yaml", environ={})
+    plan = load(tmp_path / "jobs.yaml", Surroundings({}))
     needing, free = plan.jobs
     with pytest.raises(NoCardsError, match=re.escape(nothing.source)):
         pool_for(plan, (needing, free), RunOptions(Choices()), "r", Terminal())

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 
+from gpulaunch.cli import cli
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.contracts.documents import DOCUMENTS
+from gpulaunch.contracts.events import event_schema
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.core.model import Gpu
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.views.screen import Paths
 from tests.views.test_cluster import cluster
 
@@ -57,6 +61,23 @@ def test_a_schema_is_one_and_refuses_another_version_and_a_member_too_few(name: 
             jsonschema.validate(wrong, schema)
 
 
+def with_json(group: click.Group, before: str = "") -> Iterator[str]:
+    """The commands that take --json."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if any("--json" in one.opts for one in command.params):
+            yield f"{before}{name}"
+        if isinstance(command, click.Group):
+            yield from with_json(command, f"{before}{name} ")
+
+
+def test_every_command_with_json_has_a_document_or_prints_events() -> None:
+    events = {"run", "map", "each", "resume", "retry", "queue start"}
+    assert set(with_json(cli)) == {*DOCUMENTS, *events, "queue status"} - {"failure"}
+
+
 def test_the_status_of_a_run_keeps_to_its_schema(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", JOBS.replace("notify", "# notify"))
     assert launcher("run", "jobs.yaml", "--simulate", "2").status == 1
@@ -95,3 +116,44 @@ def test_cards_and_attempts_of_a_cluster_keep_to_the_schema() -> None:
     told = check("status", json.dumps(status_json(standing)))
     assert any("node" in card for card in told["gpus"])
     assert any("queue_id" in one for job in told["jobs"] for one in job["attempts"])
+
+
+def test_what_changes_a_list_keeps_to_its_schema(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}'}}, {{name: b, needs: [a], run: 'true'}}]"
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        launcher.wait_for("attempt_started")
+        added = check("add", launcher("add", "--json", "-g", "0", "--", "true").out)
+        assert (added["run"], added["names"]) == (str(launcher.run), ["true-1"])
+        launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}, {name: c, run: 'true'}]")
+        told = check("reload", launcher("reload", "--json", "--dry-run").out)
+        assert told["change"] == {
+            "changed": [],
+            "over": [],
+            "gone": [],
+            "new": ["c"],
+            "withdrawn": ["b"],
+            "running": ["a"],
+        }
+
+
+def test_every_event_of_a_run_keeps_to_the_schema(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", JOBS.replace("notify", "# notify"))
+    told = launcher("run", "jobs.yaml", "--simulate", "2", "--json").out.splitlines()
+    schema = event_schema()
+    schema["unevaluatedProperties"] = False
+    validator = jsonschema.Draft202012Validator(schema)
+    assert len(told) > 20
+    for line in told:
+        validator.validate(json.loads(line))
+    for wrong in ({"e": "no_event"}, json.loads(told[0]) | {"n": "1"}, {"e": "run_opened"}):
+        with pytest.raises(jsonschema.ValidationError):
+            validator.validate(wrong)
+
+
+def test_a_failure_keeps_to_its_schema(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{rum: 'true'}]")
+    told = check("failure", launcher("check", "jobs.yaml", "--json").out)
+    assert [one["line"] for one in told["mistakes"]]
+    assert check("failure", launcher("status", "--json").out)["mistakes"] == []

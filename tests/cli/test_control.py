@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+from gpulaunch.farside.proc import state_of
 from gpulaunch.journal.manifest import boot_id, hostname
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until
@@ -75,6 +76,51 @@ def test_a_live_run_of_another_machine_is_looked_at_and_left_alone(launcher: Lau
             assert refused.status == 2
             assert "is a run of login1" in refused.err
             assert "go on with it on login1" in refused.err
+
+
+def seen_from_another_machine(launcher: Launcher) -> list[bytes]:
+    """Make the finished run one of login1's, whose job still runs; return the journal's rest."""
+    manifest = launcher.run / "manifest.json"
+    told = manifest.read_text().replace(f'"host": "{hostname()}"', '"host": "login1"')
+    manifest.write_text(told.replace(boot_id(), "another"))
+    journal = launcher.run / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    (ended,) = (n for n, line in enumerate(lines) if b'"e":"attempt_ended"' in line)
+    journal.write_bytes(b"".join(lines[:ended]))
+    return lines[ended:]
+
+
+def go_on(launcher: Launcher, rest: list[bytes]) -> None:
+    with open(launcher.run / "events.jsonl", "ab") as file:
+        file.write(b"".join(rest))
+
+
+def test_the_end_of_another_machine_s_run_is_waited_for(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: echo first}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    rest = seen_from_another_machine(launcher)
+    with launcher.begun("wait") as waiting:
+        launcher.looked_at(waiting)
+        go_on(launcher, rest)
+        _, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, err
+    assert "it is login1's run: waits until its journal tells that it has ended" in err
+    assert err.endswith(": succeeded\n")
+
+
+def test_logs_of_another_machine_s_run_are_followed(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: echo first}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    rest = seen_from_another_machine(launcher)
+    with launcher.begun("logs", "-f", "a") as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "first\n"
+        wait_until(lambda: state_of(following.pid) in "SZ", what="asleep, or over")
+        with open(launcher.run / "logs" / "a.1.log", "a") as log:
+            log.write("second\n")
+        go_on(launcher, rest)
+        assert following.communicate(timeout=60)[0] == "second\n"
+    assert following.returncode == 0
 
 
 def test_drain_gives_cards_back_and_takes_them_again(launcher: Launcher) -> None:

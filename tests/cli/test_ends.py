@@ -190,3 +190,16 @@ def test_many_failures_fit_a_screen_with_what_shows_them(launcher: Launcher) -> 
         lines = [line for line in shown.splitlines() if not line[:1].isdigit()]
         assert len(lines) <= 24, "without what was said while it ran"
         assert any("ValueError: no chain in" in line for line in lines)
+
+
+def test_a_run_whose_environment_was_removed_ends_as_it_would_have(launcher: Launcher) -> None:
+    """Whatever draws its end is imported then, and not there any more."""
+    gone = "raise ModuleNotFoundError('No module named rich', name='rich')"
+    launcher.file("gone/rich/__init__.py", gone)
+    launcher.environ["PYTHONPATH"] = str(launcher.path / "gone")
+    launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: exit 1}]")
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 1
+    told = "gpulaunch: the end cannot be shown here: rich is not installed any more"
+    where = f"gpulaunch status gpulaunch-runs/{launcher.run.name}"
+    assert result.err.splitlines()[-1] == f"{told}: {where}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpulaunch.app import changing
 from tests.cli.launcher import UNTIL_GO, Launcher
+from tests.cli.test_live_list import SLOW
 from tests.helpers import wait_until
 
 LIST = """
@@ -34,8 +38,11 @@ def comes(folder: Path, name: str, text: str = "text\n") -> None:
 
 
 def settled(launcher: Launcher, *jobs: str, state: str = "succeeded") -> None:
-    states = lambda: launcher.states() if launcher.events() else {}  # noqa: E731
-    wait_until(lambda: all(states().get(job) == state for job in jobs), 60, f"{jobs} {state}")
+    def they_are() -> bool:
+        found = launcher.states() if launcher.events() else {}
+        return all(found.get(job) == state for job in jobs)
+
+    wait_until(they_are, 60, f"{jobs} {state}")
 
 
 def begun(launcher: Launcher) -> None:
@@ -160,6 +167,19 @@ def test_a_run_that_follows_goes_on_so_after_a_kill(launcher: Launcher, folder: 
     assert {len(job["attempts"]) for job in launcher.jobs().values()} == {1}
 
 
+def test_a_run_that_is_cancelled_follows_no_more(launcher: Launcher, folder: Path) -> None:
+    launcher.file("jobs.yaml", LIST)
+    words = ("run", "jobs.yaml", "--follow", "--settle", "0.1", "--simulate", "1")
+    with launcher.begun(*words) as process:
+        begun(launcher)
+        comes(folder, "a.fa")
+        settled(launcher, "f-a")
+        done = launcher("cancel", "--all")
+        assert done.status == 0, done.err
+        assert process.wait(60) == 0
+    assert launcher.events("run_closed")
+
+
 def test_what_cannot_be_followed_or_finished_is_told(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
     result = launcher("run", "jobs.yaml", "--follow", "--simulate", "1")
@@ -173,3 +193,57 @@ def test_what_cannot_be_followed_or_finished_is_told(launcher: Launcher) -> None
         assert "ends by itself once its jobs have" in result.err
         launcher.file("go", "")
         process.communicate(timeout=60)
+
+
+def test_what_is_read_for_the_inputs_comes_behind_no_newer_list(
+    launcher: Launcher, folder: Path
+) -> None:
+    launcher.environ["PYTHONPATH"] = str(launcher.path)
+    launcher.file("sitecustomize.py", SLOW)
+    (folder / "there.fa").write_text("there\n")
+    gate = f"{{name: gate, run: '{UNTIL_GO}', gpus: 0}}"
+    with following(launcher, f"{LIST}      - {gate}\n"):
+        wait_until((launcher.path / "read").exists)
+        newest = "{name: newest, needs: [gate], run: echo newest}"
+        launcher.file("jobs.yaml", f"{LIST}      - {gate}\n      - {newest}\n")
+        assert "1 job new: newest" in launcher("reload").err
+        launcher.file("take", "")
+        comes(folder, "later.fa")
+        settled(launcher, "f-later")
+        launcher.file("go", "")
+    ends = [event for event in launcher.events("job_settled") if event["job"] == "newest"]
+    assert [event["state"] for event in ends] == ["succeeded"]
+
+
+def test_what_came_just_before_the_finish_is_run(launcher: Launcher, folder: Path) -> None:
+    (folder / "there.fa").write_text("there\n")
+    launcher.file("jobs.yaml", LIST.partition("      - {name: all")[0])
+    words = ("run", "jobs.yaml", "--follow", "--settle", "0.1", "--simulate", "1")
+    with launcher.begun(*words) as process:
+        begun(launcher)
+        settled(launcher, "f-there")
+        comes(folder, "one.fa")
+        launcher.wait_for("job_settled", 2)
+        comes(folder, "two.fa")
+        changing.finish(launcher.run)  # here, as a command of its own may be too slow to show it
+        assert process.wait(60) == 0
+    assert launcher.states() == dict.fromkeys(("f-there", "f-one", "f-two"), "succeeded")
+
+
+def test_what_was_half_written_at_the_finish_and_goes_holds_nothing_up(
+    launcher: Launcher, folder: Path
+) -> None:
+    (folder / "there.fa").write_text("there\n")
+    os.utime(folder / "there.fa", (0, 0))
+    launcher.file("jobs.yaml", LIST)
+    words = ("run", "jobs.yaml", "--follow", "--settle", "600", "--simulate", "1")
+    with launcher.begun(*words) as process:
+        begun(launcher)
+        settled(launcher, "f-there")
+        (folder / "half.fa").write_text("ha")
+        assert launcher("finish").status == 0
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        (folder / "half.fa").unlink()
+        assert process.wait(60) == 0
+    assert launcher.states() == {"f-there": "succeeded", "all": "succeeded"}

@@ -15,7 +15,7 @@ def _names(text: str) -> frozenset[str]:
 
 HEAVY = _names(
     "apprise asyncio cloudpickle http.client jinja2 logging matplotlib numpy prometheus_client"
-    " psutil pydantic pynvml requests secrets statistics textual torch tree_sitter"
+    " psutil pyarrow pydantic pynvml requests secrets statistics textual torch tree_sitter"
     " tree_sitter_bash urllib.request _strptime"
 )
 """What none of these commands needs."""
@@ -58,6 +58,7 @@ NEEDLESS = {
     | PYTHON_LINT
     | (RUNNING - {"gpulaunch.engines.pool", "gpulaunch.notify"})
     | {"ctypes", "gpulaunch.views.standing"},
+    "results": (SHOWING - {"rich"}) | READING_JOBS | RUNNING | JSON | {"ctypes"},
     "report": SHOWING | READING_JOBS | (RUNNING - {"gpulaunch.report"}) | JSON | {"ctypes"},
     "run": JSON | PYTHON_LINT | SERVICES | {"concurrent", "gpulaunch.gpus.doctor"},
 }
@@ -72,6 +73,7 @@ ARGUMENTS = {
     "wait": ["made"],
     "report": ["made"],
     "status": ["made"],
+    "results": ["made"],
     "check": ["jobs.yaml", "--simulate", "1"],
     "run": ["jobs.yaml", "--simulate", "1", "--new"],
 }

@@ -103,6 +103,42 @@ def test_a_file_with_mistakes_changes_nothing_and_all_of_them_are_told(launcher:
         assert launcher.states().keys() == {"long", "a", "b", "c", "done"}
 
 
+SLOW = """
+    import os, sys, time
+    if "run" in sys.orig_argv:
+        from gpulaunch.app import rereading
+        load = rereading.load
+        def slowly(*given):
+            plan = load(*given)
+            if not os.path.exists("read"):
+                open("read", "w").close()
+                while not os.path.exists("take"):
+                    time.sleep(0.01)
+            return plan
+        rereading.load = slowly
+"""
+"""What the run reads first, it has only once the test writes the file `take`."""
+
+
+def test_what_was_read_before_the_file_was_edited_comes_behind_no_newer_list(
+    launcher: Launcher,
+) -> None:
+    launcher.environ["PYTHONPATH"] = str(launcher.path)
+    launcher.file("sitecustomize.py", SLOW)
+    with alive(launcher):
+        launcher.file("jobs.yaml", edited())
+        with launcher.begun("reload") as slow:
+            wait_until((launcher.path / "read").exists)
+            launcher.file("jobs.yaml", LIST + "      - {name: newest, run: echo newest}\n")
+            assert "1 job new: newest" in launcher("reload").err
+            launcher.file("take", "")
+            said = slow.communicate(timeout=60)[1]
+        assert (slow.returncode, said) == (0, "gpulaunch: nothing has changed\n")
+    states = launcher.states()
+    assert (states["newest"], states["c"]) == ("succeeded", "succeeded")
+    assert "new" not in states
+
+
 def test_what_was_withdrawn_comes_back_with_the_file(launcher: Launcher) -> None:
     with alive(launcher):
         launcher.file("jobs.yaml", LIST.replace("      - {name: c, run: echo three}\n", ""))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import COMMAND, Launcher
+
+UNPRIVILEGED = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+"""Before a command: root without the rights that files do not give it."""
 
 
 def test_a_command_or_two_files_where_run_takes_one_file_are_told_what_to_do(
@@ -262,3 +266,23 @@ def test_map_says_what_is_wrong_without_a_job_file_that_nobody_wrote(launcher: L
     result = launcher("map", "--simulate", "1", "--timeout", "soon", "true", ":::", "a")
     assert result.status == 2
     assert result.err.startswith("gpulaunch: --timeout: expected a duration")
+
+
+def test_a_run_that_may_be_read_and_not_written_is_told_of_in_a_line(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'exit 3'}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    run = launcher.run
+    colleague = Launcher(launcher.path, command=[*UNPRIVILEGED, *COMMAND])
+    os.chmod(run, 0o500)
+    try:
+        for command in ("retry", "resume"):
+            told = colleague(command)
+            assert told.status == 4, told.err
+            assert told.err.splitlines()[-1] == (
+                "gpulaunch: the run could not be recorded"
+                f" ({run}/jobs.2.yaml: Permission denied); no job was started"
+            )
+            assert "Traceback" not in told.err
+    finally:
+        os.chmod(run, 0o700)
+    assert launcher("retry").status == 1

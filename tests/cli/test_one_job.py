@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 
 
 @pytest.fixture
@@ -41,6 +41,62 @@ def test_status_of_a_job_as_json_has_that_job_alone(ended: Launcher) -> None:
     told = json.loads(ended("status", "bad", "--json").out)
     assert [job["name"] for job in told["jobs"]] == ["bad"]
     assert told["jobs"][0]["evidence"] == "ValueError: no chain B"
+
+
+DEMANDS = """
+    limits: {db: 1}
+    jobs:
+      - name: packed
+        run: "true"
+        share: true
+        gpu_memory: 8GiB
+        mps: true
+        memory: 1GiB
+        cpus: 2
+        affinity: none
+        card: "*A100*"
+        uses: [db]
+        timeout: 1h
+        gpu_idle: 30m
+        warn: {before: 3m}
+        spare: true
+        retries: 2
+        priority: 7
+      - {name: later, run: "true", after: [packed], isolation: strict}
+"""
+WORDS = (
+    "1 card · of the model *A100* · 1 GiB of memory · through MPS · 2 CPUs · affinity none"
+    " · priority 7 · uses db · timeout 1 h · gpu_idle 30 min · SIGUSR2 3 min before · spare"
+    " · 2 retries"
+)
+
+
+def test_what_a_job_asks_for_is_told_with_it(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", DEMANDS)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    told = launcher("status", "packed").out
+    assert f"asks for  {WORDS}\n" in told
+    assert "card  shares its card: 8 GiB promised; 10 fit on a card\n" in told
+    assert "1 card · strict isolation · after packed" in launcher("status", "later").out
+    (packed,) = json.loads(launcher("status", "packed", "--json").out)["jobs"]
+    plan = json.loads(launcher("check", "jobs.yaml", "--simulate", "1", "--json").out)
+    assert packed["definition"] == plan["jobs"][0] | {"expected_seconds": None}
+    everything = json.loads(launcher("status", "--json").out)["jobs"]
+    assert not any("definition" in job for job in everything)
+
+
+def test_what_a_person_set_counts_and_a_lost_file_leaves_what_is_recorded(
+    launcher: Launcher,
+) -> None:
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}'}}, {{name: b, run: echo}}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        assert launcher("set", "b", "memory=2GiB", "timeout=3h").status == 0
+        assert "asks for  1 card · 2 GiB of memory · timeout 3 h" in launcher("status", "b").out
+        (launcher.run / "jobs.yaml").unlink()
+        assert "cards  1\n" in launcher("status", "b").out
+        launcher.file("go", "")
+        assert process.wait(60) == 0
 
 
 def test_what_is_neither_a_run_nor_a_job_is_one_line(ended: Launcher) -> None:

@@ -46,6 +46,9 @@ def options(name: str) -> set[str]:
         ("run", "-n", "--dry-run"),
         ("run", "--force", "--new"),
         ("run", "--env-file", "env_file: is a field of a job"),
+        ("run", "--timeout", "--default timeout=2h"),
+        ("run", "--outputs", "or --default outputs=VALUE for all of them"),
+        ("run", "--arg-file", "gpulaunch run commands.txt"),
         ("map", "-j", "--per-gpu N"),
         ("map", "--resume", "gpulaunch resume goes on"),
         ("map", "--colsep", "csv"),
@@ -126,3 +129,10 @@ def test_a_wrong_option_of_map_never_becomes_its_command(launcher: Launcher) -> 
     result = launcher("map", "--retires", "3", "--simulate", "1", "true", ":::", "a")
     assert (result.status, "did you mean --retries?" in result.err) == (2, True)
     assert not (launcher.path / "gpulaunch-runs").exists()
+
+
+def test_no_command_at_all_is_a_mistake_that_shows_them(launcher: Launcher) -> None:
+    result = launcher()
+    assert (result.status, result.out) == (2, "")
+    assert "Usage: gpulaunch" in result.err
+    assert "  resume " in result.err

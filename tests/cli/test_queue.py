@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from gpulaunch.app.logout import ended_at_logout
 from gpulaunch.app.user_queue import unit_text
 from tests.cli.launcher import UNTIL_GO, Launcher
+from tests.cli.test_completion import found
 from tests.helpers import wait_until
 
 
@@ -72,6 +75,40 @@ def test_a_live_run_here_is_nearer_than_the_queue(queue: Queue) -> None:
         queue.file("go", "")
         process.communicate(timeout=60)
     assert "mine" not in queue.states()
+
+
+def test_the_name_queue_means_what_is_nearest_and_no_run_of_another_directory(
+    queue: Queue,
+) -> None:
+    elsewhere, third = (Launcher(queue.path / name, queue.environ) for name in ("other", "third"))
+    third.path.mkdir()
+    elsewhere.file("queue.yaml", f"jobs: [{{name: long, run: '{UNTIL_GO}', gpus: 0}}]")
+
+    def meant(launcher: Launcher) -> str:
+        return str(json.loads(launcher("status", "-r", "queue", "--json").out)["run"]["dir"])
+
+    def named() -> set[str]:
+        return set(third("cancel", "--all").err.strip().partition("with -r): ")[2].split(", "))
+
+    queue("add", "-g", "0", "--name", "added", "--", "true")
+    with elsewhere.begun("run", "queue.yaml", "--simulate", "1") as process:
+        elsewhere.wait_for("attempt_started")
+        assert meant(third) == str(queue.run)
+        assert meant(elsewhere) == str(elsewhere.run)
+        assert {"queue", str(elsewhere.run)} <= named()
+        (third.path / "queue").mkdir()
+        assert meant(third) == str(queue.run), "a directory without a run is none"
+        third.file("queue.yaml", "jobs: [{name: a, run: 'true', gpus: 0}]")
+        assert third("run", "queue.yaml", "--simulate", "1", "--quiet").status == 0
+        assert meant(third) == str(third.run)
+        assert named() >= {str(queue.run)}, "by what reaches it"
+        assert "queue" not in named()
+        elsewhere.file("go", "")
+        process.communicate(timeout=60)
+    settled(queue, "added")
+    (third.path / "queue").rmdir()
+    shutil.rmtree(third.path / "gpulaunch-runs")
+    assert found(third, "logs", "-r", "queue", "") == ["added"]
 
 
 def test_a_second_queue_is_refused(queue: Queue) -> None:

@@ -15,6 +15,7 @@ from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Retry
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from tests.cli.launcher import Launcher
 from tests.journal.made import STARTED, made
@@ -32,6 +33,18 @@ def test_what_is_over_still_says_who_it_is(tmp_path: Path) -> None:
         assert (mine.dir, mine.name, mine.state) == (run.path, "fold", "failed")
         with pytest.raises(NoAnswerError, match=r"is over .failed.: it only writes its report"):
             call(server.run, Retry(None))
+
+
+def test_what_is_over_and_still_answers_is_not_alive_elsewhere(launcher: Launcher) -> None:
+    run = made(launcher.path, facts=OVER)
+    with (
+        ControlServer(run.read_manifest().run) as server,
+        attended(server, run, replay(run.events)),
+    ):
+        refused = launcher("cancel", "--all")
+    assert refused.status == 2
+    assert f"no run of {launcher.path} is alive" in refused.err
+    assert str(run.path) not in refused.err
 
 
 def test_ps_names_a_run_that_does_not_answer_as_one(launcher: Launcher) -> None:
@@ -55,3 +68,18 @@ def test_a_run_is_waited_for_until_its_report_is_written(launcher: Launcher) -> 
             assert waiting.wait(60) == 1
     finally:
         server.close()
+
+
+def test_what_is_over_is_gone_on_with_once_its_report_is_written(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: test -e mended}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    run = RunDir(launcher.run)
+    launcher.file("mended", "")
+    with ControlServer(run.read_manifest().run) as server, launcher.begun("retry") as again:
+        with attended(server, run, replay(run.events)):
+            assert again.stderr
+            while "waits until the report of" not in (line := again.stderr.readline()):
+                assert line, "it did not wait"
+        server.close()
+        assert again.wait(60) == 0
+    assert launcher.states() == {"a": "succeeded"}

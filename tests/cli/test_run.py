@@ -381,6 +381,42 @@ def test_a_detached_run_does_not_mind_a_closed_terminal(launcher: Launcher) -> N
     assert launcher.log("a") == "done\n"
 
 
+def test_whoever_looks_after_detach_finds_every_job(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: gate, run: '{UNTIL_GO}'}}
+          - {{name: "a-{{{{i}}}}", matrix: {{i: {list(range(2000))}}}, needs: [gate], run: exit 3}}
+        """,
+    )
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--detach").status == 0
+    assert len(launcher.states()) == 2001
+    assert launcher("cancel", "a-*").status == 0
+    launcher.file("go", "")
+    assert launcher("wait").status == 1
+    assert launcher("retry", "a-*", "--detach").status == 0
+    assert len(launcher.events("job_requeued")) == 2000
+    launcher("wait")
+
+
+def test_a_detached_run_that_ends_before_it_has_its_jobs_says_why_here(launcher: Launcher) -> None:
+    launcher.environ["PYTHONPATH"] = str(launcher.path)
+    launcher.file(
+        "sitecustomize.py",
+        """
+        import gpulaunch.engines.local.setup as local
+        from gpulaunch.errors import UsageError
+        def refuse(*_): raise UsageError("no lease can be had")
+        local.make = refuse
+        """,
+    )
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
+    result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach")
+    assert result.status == 2
+    assert result.err.endswith("gpulaunch: no lease can be had\n")
+
+
 def test_detach_of_a_wrong_file_says_so_here(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a}]")
     result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach")

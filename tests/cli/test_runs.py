@@ -322,6 +322,8 @@ def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launch
         done = launcher("drain", "--gpus", "2")
         assert done.status == 0, done.err
         assert "2 of 3 simulated cards, any, simulated GPUs 1, 2, of " in done.err
+        done = launcher("drain", "--gpus", "0")
+        assert (done.status, done.err.count("card 0 is `0,`")) == (2, 1)
         assert launcher("drain", "--gpus", "2").status == 2, "one alone is left"
         assert "GPU 1" in launcher("drain", "--gpus", "1", "--off").err
         assert "GPU 2" in launcher("drain", "--gpus", "2,", "--off").err
@@ -343,8 +345,8 @@ def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launch
         ("gqueue", "gpulaunch status"),
         ("rerun", "gpulaunch retry"),
         ("pause", "gpulaunch drain"),
-        ("rm", "rm -r"),
-        ("prune", "rm -r"),
+        ("rm", "gpulaunch clean"),
+        ("prune", "gpulaunch clean --runs"),
         ("start", "gpulaunch run"),
         ("STOP", "gpulaunch cancel"),
         ("runn", "did you mean 'run'?"),

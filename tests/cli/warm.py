@@ -26,7 +26,15 @@ from tests.helpers import goes_along
 
 SETS_UP = ("PYTHON", "LC_", "LANG", "LD_", "TZ")
 """How variables begin that are read at a start alone: where one differs, the start is cold."""
-APART = ("torch", "process", "explain.inject", "views.top", "notify.sender", "report.render")
+APART = (
+    "torch",
+    "process",
+    "explain.inject",
+    "views.top",
+    "notify.sender",
+    "report.render",
+    "mcp.server",
+)
 """What the command does not import, or only where it has to."""
 
 

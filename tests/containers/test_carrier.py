@@ -323,8 +323,9 @@ def test_a_term_at_any_moment_leaves_nothing_not_even_the_record(bench: Bench) -
     chance = random.Random(SEED)
     for _ in range(KILLS // 2):
         job = bench.job("sh", "-c", FOREVER)
+        wait_until((job.folder / "pid").exists, PATIENCE, "it hears signals")
         with suppress(subprocess.TimeoutExpired):
-            job.process.wait(chance.uniform(0.1, 1.2))
+            job.process.wait(chance.uniform(0, 1.1))
         job.kill(signal.SIGTERM)
         assert (job.wait(), job.lines()) == (-signal.SIGTERM, [])
         assert job.cleared()

@@ -12,8 +12,9 @@ import shutil
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -355,6 +356,24 @@ def test_exec_becomes_a_command_in_a_container(kit: Kit) -> None:
     )  # fmt: skip
     assert done.status == 5, done.err
     assert done.out.splitlines() == ["[0]", str(kit.launcher.path), "more"]
+
+
+def test_an_image_is_looked_for_before_the_line_and_not_again_in_it(path: Path) -> None:
+    kit = pretend("apptainer", ".sif", path)
+    kit.launcher.environ["GPULAUNCH_SIM_POOL"] = uuid.uuid4().hex[:12]
+    words = ("exec", "--simulate", "1", "--container", kit.image, "--", "sh", "-c")
+    holds = "touch has; until [ -e go ]; do sleep 0.02; done"
+    begun = []
+    with ExitStack() as stack:
+        for said in ("in the container", "waits for a card", "waits its turn", "2 launchers"):
+            begun.append(stack.enter_context(kit.launcher.begun(*words, holds)))
+            assert begun[-1].stderr is not None
+            next(line for line in begun[-1].stderr if said in line)
+            wait_until((path / "has").exists, PATIENCE, "the first has the card")
+        kit.launcher.file("go", "")
+        ends = [process.communicate(timeout=PATIENCE)[1] for process in begun]
+    assert [process.returncode for process in begun] == [0] * 4, ends
+    assert not any("in the container" in end for end in ends)
 
 
 def test_exec_job_runs_in_the_jobs_container(kit: Kit) -> None:

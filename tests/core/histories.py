@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Demand, DueTime, Job, RetryPolicy, Service
+from gpulaunch.core.model import Demand, DueTime, Gpu, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
 from tests.core.ladders import LADDER
 from tests.core.pulls import in_containers
@@ -65,6 +65,18 @@ def some_of_a_kind(jobs: Sequence[Job], rng: random.Random) -> tuple[Job, ...]:
     return tuple(
         replace(job, demand=replace(job.demand, **rng.choice(kinds)))
         if job.demand.gpus and not job.demand.worker and rng.random() < 0.5
+        else job
+        for job in jobs
+    )
+
+
+def some_on_one_card(
+    jobs: Sequence[Job], gpus: Sequence[Gpu], rng: random.Random, share: float
+) -> tuple[Job, ...]:
+    """The same jobs, some of them for one card alone."""
+    return tuple(
+        replace(job, demand=replace(job.demand, own_gpu=rng.choice(gpus).uuid))
+        if job.demand.gpus == 1 and not job.demand.worker and rng.random() < share
         else job
         for job in jobs
     )
@@ -164,7 +176,8 @@ def play(
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
     containers; `shares`: in some, jobs share cards by memory. `limited`: the sides are one user's,
-    who may have so many cards at once. In some, cards are linked, and jobs are for one model.
+    who may have so many cards at once. In some, cards are linked, and jobs are for one model, or
+    for one card.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
@@ -178,10 +191,13 @@ def play(
     share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
     sharers = random.Random(f"sharing {seed}")
     part = sharers.choice([0.0, 0.0, 0.4, 0.9, 1.0]) if shares else 0.0
+    pinning = random.Random(f"one card {seed}")
+    pinned = pinning.choice([0.0, 0.0, 0.4, 1.0])
     for number in range(sides):
         jobs = in_containers(random_jobs(rng, cards), aside, share)
         jobs = sharing(jobs, sharers, part)
         jobs = some_of_a_kind(jobs, machine) if mixed else jobs
+        jobs = some_on_one_card(jobs, gpus, pinning, pinned)
         options = random_options(rng, cards)
         if allowance is not None:
             options["limit"] = min(options.get("limit") or cards, allowance)

@@ -1,4 +1,4 @@
-"""Which model of card a job takes."""
+"""Which cards a job takes: of a model, or one card alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.card_kind import is_kind
+from gpulaunch.core.events import Cancel
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.retry import RetryContext, choose_placement
 from gpulaunch.wording import job_reason
@@ -112,3 +113,63 @@ def test_out_of_memory_goes_to_a_larger_card_of_the_kind_alone() -> None:
     assert there.demand.gpu_memory > L40S.memory
     assert choose_placement("gpu_oom", Demand(card="*L40S*"), ground) == "no_larger"
     assert choose_placement("wrong_arch", Demand(card="*L40S*"), ground) == "no_other_kind"
+
+
+def test_a_service_waits_for_a_card_of_the_kind_that_its_job_takes() -> None:
+    table = Table(gpus=ALL)
+    first = job("first", card="*H100*")
+    table.submit(
+        service("serve", card="*L40S*"), job("ask", card="*H100*", needs=("serve",)), first
+    )
+    table.occupied(2)
+    table.asked(Cancel(("first",)))
+    assert table.granted(1) == ["release 1"], "it would serve nobody"
+    assert table.timer("gpu/2", 2.0) == ["acquire 2"], "which nothing of its own kind asks for"
+    assert table.granted(2) == ["acquire 1", "release 2"]
+    assert table.granted(1) == ["launch serve.1 on 1"]
+
+
+# ── One card alone ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_for_one_card_runs_there_alone_and_waits_for_it() -> None:
+    table = Table(gpus=ALL)
+    asked = table.submit(
+        job("a", own_gpu="GPU-1"), job("b", own_gpu="GPU-1"), job("c", own_gpu="GPU-2")
+    )
+    assert sorted(asked) == ["acquire 1", "acquire 2"]
+    assert table.granted(2, 1) == ["launch c.1 on 2", "launch a.1 on 1"]
+    assert job_reason(table.run.why_waiting("b")) == (
+        "waits for its own card: GPU 1 is busy with a (0:00)"
+    )
+    table.started("a.1")
+    assert table.ended("a.1") == ["drain 1"]
+    assert table.drained(1) == ["launch b.1 on 1"]
+
+
+def test_a_job_whose_own_card_is_set_aside_ends_and_says_so() -> None:
+    table = Table(gpus=ALL)
+    table.submit(job("a", own_gpu="GPU-1"), job("b", own_gpu="GPU-2"))
+    table.sick(1)
+    assert table.state("a") == (
+        "failed: never started: needs its own card, GPU-1, which was set aside: fell off the bus"
+    )
+    assert table.granted(2) == ["launch b.1 on 2"]
+
+
+def test_a_simulated_card_is_no_other_than_it_is() -> None:
+    pretend = Gpu("SIM-0", 0, "sim", "simulated", GIB, simulated=True)
+    assert is_kind(pretend, Demand(own_gpu="SIM-0"))
+    assert not is_kind(pretend, Demand(own_gpu="SIM-1"))
+
+
+def test_out_of_memory_of_a_job_for_one_card_is_no_reason_to_go_elsewhere() -> None:
+    ground = RetryContext(used=(L40S,), others=(A100, L40S, H100))
+    assert choose_placement("gpu_oom", Demand(own_gpu="GPU-1"), ground) == "no_larger"
+
+
+def test_a_service_and_a_job_for_one_card_find_room_however_they_are_ordered() -> None:
+    table = Table(gpus=(L40S, A100))
+    share = {"share": True, "per_gpu": 2}
+    table.submit(service("serve", own_gpu="GPU-1", **share), job("ask", needs=("serve",), **share))
+    assert table.granted(1) == ["launch serve.1 on 1"]

@@ -64,3 +64,54 @@ def test_retry_takes_failures_and_what_was_skipped_because_of_them() -> None:
     result = resume_plan.resume(before, filed, resume_plan.retried(before, filed))
     assert result.requeue == {"bad", "b", "c"}
     assert result.left == {"off", "d", "e"}
+
+
+def test_another_input_is_named_and_runs_again_only_on_request() -> None:
+    before = ledger(a="succeeded", b="succeeded", c="succeeded")
+    filed = [*jobs("a", "b"), replace(jobs("c")[0], digest="v2")]
+    seen = resume_plan.resume(before, filed, other_inputs={"a", "c"})
+    assert seen.nothing
+    assert str(seen) == "3 done, 0 again, 2 done but changed (1 redefined, 1 with a changed input)"
+    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a", "c"})
+    assert done.requeue == {"a", "c"}
+    assert str(done) == "1 done, 2 again (of these 1 redefined, 1 with a changed input)"
+
+
+def test_what_needs_a_changed_job_runs_again_and_nothing_else_does() -> None:
+    before = ledger(
+        a="succeeded", b="succeeded", c="succeeded", d="succeeded", bad="failed", other="succeeded"
+    )
+    filed = [*jobs("a", "other", b="a", c="b", bad="a"), *jobs(d="bad")]
+    assert resume_plan.resume(before, filed, other_inputs={"a"}).requeue == {"bad"}
+    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a"})
+    assert done.requeue == {"a", "b", "c", "d", "bad"}
+    assert done.over == {"other"}
+    assert str(done) == "1 done, 5 again (of these 1 with a changed input, 3 that need those)"
+
+
+def test_what_was_redefined_takes_along_what_needs_it() -> None:
+    before = ledger(a="succeeded", b="succeeded")
+    filed = [replace(jobs("a")[0], digest="v2"), *jobs(b="a")]
+    assert resume_plan.resume(before, filed, changed_too=True).requeue == {"a", "b"}
+    among = resume_plan.resume(before, filed, among={"a"}, changed_too=True)
+    assert among.requeue == {"a"}, "--only says which jobs may run"
+    assert among.over == {"b"}
+
+
+def test_an_input_of_a_job_that_runs_anyway_is_no_change() -> None:
+    before = ledger(a="failed", b="waiting")
+    result = resume_plan.resume(before, jobs("a", "b", "new"), None, True, {"a", "b", "new"})
+    assert str(result) == "0 done, 2 again, 1 new"
+
+
+def test_what_only_came_after_a_changed_job_is_named_and_left() -> None:
+    before = ledger(a="succeeded", b="succeeded", sum="succeeded", late="failed")
+    filed = [
+        *jobs("a", "b"),
+        replace(jobs("sum")[0], after=("a", "b")),
+        replace(jobs("late")[0], after=("a",)),
+    ]
+    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a"})
+    assert done.requeue == {"a", "late"}
+    assert done.changed.after == ("sum",)
+    assert resume_plan.resume(before, filed, other_inputs={"a"}).changed.after == ()

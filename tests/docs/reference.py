@@ -1,6 +1,6 @@
 """The pages of docs/reference that the code itself holds, as Markdown.
 
-python -m tests.docs.reference        writes them anew; `test_reference` compares
+python -m tests.docs.reference        writes them anew, and docs/man; `test_reference` compares
 
 Each page is a function that reads the code's own data: the click commands, the fields and the
 schema of the job file, the facts of the journal, the failure classes, the rules of the lint, what
@@ -28,8 +28,10 @@ from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.config.keys import KEYS
 from gpulaunch.contracts.documents import DOCUMENTS
+from gpulaunch.contracts.events import event_schema
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.contracts.schema import members as members_of
+from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
@@ -41,8 +43,10 @@ from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.schema import OF_FILE, explained
+from gpulaunch.mcp.tools import TOOLS
 from gpulaunch.prometheus.families import families, names
 from gpulaunch.shapes import shape_of, snake_case
+from tests.docs import man
 from tests.prometheus.support import tallied
 from tests.prometheus.test_families import busy
 
@@ -54,6 +58,7 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).parent.mkdir(exist_ok=True)
         (FOLDER / name).write_text(text)
+    man.write()
 
 
 def pages() -> dict[str, str]:
@@ -68,11 +73,18 @@ def pages() -> dict[str, str]:
         "exit-status.md": page("gpulaunch.errors", exit_statuses()),
         "metrics.md": page("gpulaunch.prometheus.families", metric_families()),
         "status-json.md": page("gpulaunch.contracts", documents()),
+        "mcp-tools.md": page("gpulaunch.mcp.tools", mcp_tools()),
         **{
             f"schemas/{name}.json": json.dumps(json_schema(document), indent=2) + "\n"
-            for name, document in DOCUMENTS.items()
+            for name, document in _schemas().items()
         },
+        "schemas/event.json": json.dumps(event_schema(), indent=2) + "\n",
     }
+
+
+def _schemas() -> dict[str, type]:
+    """Every document that has a schema file, by the file's name."""
+    return {**DOCUMENTS, **{f"mcp-{name}": of for name, of in TOOL_DOCUMENTS.items()}}
 
 
 def page(source: str, parts: Iterable[str]) -> str:
@@ -230,7 +242,8 @@ def events() -> Iterator[str]:
         prints them. Every line has `n`, its number from 1 without a gap; `t`, when, in UTC; `m`,
         the same on the machine's monotonic clock in seconds; `e`, the event; the event's own
         members; and `c`, a CRC-32 of the line without this member. [The
-        journal](../design/journal.md) says how it is written and read.
+        journal](../design/journal.md) says how it is written and read; a line has a [JSON
+        Schema](schemas/event.json).
     """)
     yield flow("""
         Times within events are objects of `mono` and `utc`, in seconds; sizes are bytes; cards are
@@ -415,6 +428,7 @@ SUSPECTS = {
     "spread": wording.auto_map("auto"),
     "fixed-port": wording.port("MASTER_PORT=29500"),
     "whole-memory": wording.whole_memory("vllm", "gpu_memory_utilization"),
+    "single-brace": wording.single_brace("path"),
     "all-gpus": wording.all_cards("--gpus all", "boltz"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""
@@ -447,21 +461,25 @@ def documents() -> Iterator[str]:
     yield flow(said[-1])
     yield flow("""
         `run` and `map` print [events](events.md) with `--json`, a line each. A command that failed
-        prints one line instead, with `error` (in words), `status` (its [exit
-        status](exit-status.md)) and `mistakes` (of a job file: `file`, `line`, `column`, `field`,
-        `message`).
+        prints one line instead, a [failure](#failuredocument), with its [exit
+        status](exit-status.md).
     """)
     told: set[type] = set()
     for name, document in DOCUMENTS.items():
         yield f"## {document.__name__}"
         yield f"{inspect.getdoc(document)} Its [JSON Schema](schemas/{name}.json)."
         yield members_table(document)
-        for inner in within(document):
-            if inner not in told:
-                told.add(inner)
-                yield f"### {inner.__name__}"
-                yield inspect.getdoc(inner) or ""
-                yield members_table(inner)
+        yield from inner_objects(document, told)
+
+
+def inner_objects(document: type, told: set[type]) -> Iterator[str]:
+    """The objects inside a document that were not told before."""
+    for inner in within(document):
+        if inner not in told:
+            told.add(inner)
+            yield f"### {inner.__name__}"
+            yield inspect.getdoc(inner) or ""
+            yield members_table(inner)
 
 
 def within(hint: Any) -> Iterator[type]:
@@ -485,6 +503,54 @@ def members_table(document: Any) -> str:
             for name, (kind, told) in members_of(document).items()
         ),
     )
+
+
+def mcp_tools() -> Iterator[str]:
+    yield "# Tools of gpulaunch mcp"
+    yield flow("""
+        What programs that speak the Model Context Protocol can call; [the
+        guide](../guide/agents.md) says how. An answer has the text of its JSON too; a refused call
+        has `isError` and says in words what to do.
+    """)
+    told = {inner for document in DOCUMENTS.values() for inner in within(document)}
+    there = sorted(inner.__name__.lower() for inner in told)
+    for tool in TOOLS:
+        document = TOOL_DOCUMENTS[tool.name]
+        yield f"## {tool.name}"
+        yield plain(tool.description)
+        yield "Only looks." if tool.reads else "Starts or ends jobs: marked as what may destroy."
+        schema = tool.input_schema
+        if schema["properties"]:
+            yield table(
+                ("argument", "type", "what it says"),
+                (
+                    (
+                        code(name) + (", required" if name in schema["required"] else ""),
+                        argument_type(one),
+                        plain(one["description"]),
+                    )
+                    for name, one in schema["properties"].items()
+                ),
+            )
+        yield f"It answers, by its [JSON Schema](schemas/mcp-{tool.name}.json):"
+        for part in (members_table(document), *inner_objects(document, told)):
+            yield re.sub(rf"\(#({'|'.join(there)})\)", r"(status-json.md#\1)", part)
+
+
+def argument_type(schema: dict[str, Any]) -> str:
+    """The type of a tool's argument in a word or two, from its JSON Schema."""
+    kinds = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    return " or ".join(_kind_of(one) for one in kinds)
+
+
+def _kind_of(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(code(str(value)) for value in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_kind_of(schema['items'])}"
+    least, most = schema.get("minimum"), schema.get("maximum")
+    between = "" if most is None else f", {least or 0:g} to {most:g}"
+    return f"{schema['type']}{between}"
 
 
 # ── Metrics ─────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch import __version__
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Exited, Job
 from gpulaunch.engines.context import RunContext
@@ -25,8 +26,9 @@ from gpulaunch.engines.environment import (
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.engines.slurm.script import text
 from gpulaunch.farside.launch import Ticket
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.loop import Loop
 from gpulaunch.process.archive import archived
 from gpulaunch.process.nodeside import withdraw, write_stop
@@ -50,7 +52,7 @@ class Bench:
 
     def job(self, text: str) -> Job:
         jobs = f"jobs: [{{name: job, {text}}}]"
-        return load_text(jobs.encode(), name="j.yaml", base=self.folder, environ={}).jobs[0]
+        return load_text(jobs.encode(), Surroundings({}), name="j.yaml", base=self.folder).jobs[0]
 
     def write(self, job: Job, number: int = 1) -> AttemptId:
         attempt = AttemptId(job.name, number)
@@ -211,3 +213,14 @@ def test_the_program_is_laid_out_once_and_renewed_when_it_differs(tmp_path: Path
     launch_files.lay_out(run)
     assert run.node_program.read_bytes() == archived(run.node_program.read_bytes())
     assert run.slurm.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_program_of_another_version_stays_for_what_it_handed_to_slurm(tmp_path: Path) -> None:
+    run = SlurmDir(tmp_path)
+    run.slurm.mkdir()
+    other = run.node_program.with_name("farside-0.0.9.zip")
+    other.write_text("of another version")
+    launch_files.lay_out(run)
+    assert other.read_text() == "of another version"
+    assert run.node_program.name == f"farside-{__version__}.zip"
+    assert f"/slurm/farside-{__version__}\n" in text(str(tmp_path), ["python3"])

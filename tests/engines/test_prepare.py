@@ -11,14 +11,14 @@ import pytest
 from gpulaunch.core.model import FastaRecord, Job
 from gpulaunch.core.template import render
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, materialise
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import unescaped
 
 
 def jobs_of(text: str, base: Path) -> tuple[Job, ...]:
-    return load_text(text.encode(), name="j.yaml", base=base, environ={"HOME": "/h[1]"}).jobs
+    return load_text(text.encode(), Surroundings({"HOME": "/h[1]"}), name="j.yaml", base=base).jobs
 
 
 def test_a_job_gets_its_record_as_it_was_when_the_file_was_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 stage/inputs/*.fasta ...   what the examples read
 stage/bin/                 gpulaunch on pretend cards; chai-lab, torchrun: they write a file
+stage/modules/             a module program that loads whatever it is told
 stage/torch.py             as much of torch as the Python examples use
 """
 
@@ -52,6 +53,7 @@ FILES = {
     "tell.sh": "#!/bin/sh\n",
     "torch.py": TORCH,
     "boltz.sif": "",
+    "modules/init/bash": "module() { :; }\n",
     "models/weights.bin": "",
     "run_all.sh": "CUDA_VISIBLE_DEVICES=0 python predict.py inputs/a.fasta &\nwait\n",
 }
@@ -79,6 +81,7 @@ def environ_of(stage: Path) -> Mapping[str, str]:
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
         "PATH": f"{stage / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+        "MODULESHOME": str(stage / "modules"),
         "NTFY_URL": "json://localhost",
         "XDG_STATE_HOME": str(stage / "state"),
         "XDG_CONFIG_HOME": str(stage / "config"),

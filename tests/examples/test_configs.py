@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile import load
+from gpulaunch.jobfile import Surroundings, load
 from tests.examples.helpers import CONFIGS, gpulaunch
 
 RECIPES = sorted(CONFIGS.glob("*.yaml"))
@@ -40,7 +40,8 @@ def copied(recipe: Path, to: Path) -> Path:
 def test_there_is_a_recipe_for_each_system() -> None:
     assert {path.stem for path in RECIPES} == {
         *("alphafold3", "boltz", "chai-1", "colabfold", "embeddings", "evo2", "minicpm-v"),
-        *("petals", "privategpt", "slurm", "training-sweep", "vllm"),
+        *("petals", "privategpt", "random-search", "slurm", "training-sweep", "vllm"),
+        "wandb-agents",
     }
 
 
@@ -76,7 +77,7 @@ def test_a_recipe_passes_check_with_its_container_taken_in(
     recipe = copied(CONFIGS / f"{system}.yaml", beside_inputs)
     text = recipe.read_text().replace("# container: ", "container: ")
     recipe.write_text(text.replace("/tmp/boltz-cache", f"{beside_inputs}/cache"))
-    plan = load(recipe, environ={})
+    plan = load(recipe, Surroundings({}))
     assert {job.container.image for job in plan.jobs if job.container} == {
         f"{beside_inputs}/{system}.sif"
     }
@@ -85,20 +86,20 @@ def test_a_recipe_passes_check_with_its_container_taken_in(
 
 def test_alphafold3_and_vllm_run_in_their_own_images(beside_inputs: Path) -> None:
     for system, image in (("alphafold3", "alphafold3"), ("vllm", "vllm/vllm-openai:latest")):
-        plan = load(copied(CONFIGS / f"{system}.yaml", beside_inputs), environ={})
+        plan = load(copied(CONFIGS / f"{system}.yaml", beside_inputs), Surroundings({}))
         images = [job.container and job.container.image for job in plan.jobs]
         assert images == [image, image if system == "alphafold3" else None]
 
 
 def test_evo2_takes_one_card_for_7b_and_two_for_40b(beside_inputs: Path) -> None:
-    plan = load(copied(CONFIGS / "evo2.yaml", beside_inputs), environ={})
+    plan = load(copied(CONFIGS / "evo2.yaml", beside_inputs), Surroundings({}))
     cards = {job.name: job.demand.gpus for job in plan.jobs}
     assert cards == {"evo2-7b-a": 1, "evo2-40b-a": 2}
 
 
 def test_servers_are_services_and_jobs_that_never_fill_a_card_twice(beside_inputs: Path) -> None:
-    plan = load(copied(CONFIGS / "privategpt.yaml", beside_inputs), environ={})
+    plan = load(copied(CONFIGS / "privategpt.yaml", beside_inputs), Surroundings({}))
     assert [job.service is not None for job in plan.jobs] == [True, True, False]
-    petals = load(copied(CONFIGS / "petals.yaml", beside_inputs), environ={})
+    petals = load(copied(CONFIGS / "petals.yaml", beside_inputs), Surroundings({}))
     assert {job.demand.gpus for job in petals.jobs} == {1}
     assert len(petals.jobs) == 4

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job
 from gpulaunch.engines.strict import why_no_isolation
-from gpulaunch.jobfile import load
+from gpulaunch.jobfile import Surroundings, load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 FOLDER = EXAMPLES / "device-errors"
@@ -85,7 +85,7 @@ EXPLAINED = {
 
 
 def jobs() -> dict[str, Job]:
-    return {job.name: job for job in load(FOLDER / "jobs.yaml", environ=os.environ).jobs}
+    return {job.name: job for job in load(FOLDER / "jobs.yaml", Surroundings(os.environ)).jobs}
 
 
 # ── Without torch ───────────────────────────────────────────────────────────────────────────────

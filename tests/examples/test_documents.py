@@ -21,7 +21,8 @@ from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.config.reading import read_file
 from gpulaunch.core.model import address_variable
 from gpulaunch.diagnose.lint.absent import looking
-from gpulaunch.jobfile import load_text
+from gpulaunch.gpus.simulated import simulated
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.jobfile.commands import commands_in
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED
@@ -39,9 +40,11 @@ NOT_RUN = {
     ".venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto": (
         "these tests themselves"
     ),
+    "for s in inputs/*.fasta; do": "translated: test_a_script_becomes_the_job_file_beside_it",
     "gpulaunch run jobs.yaml --engine slurm": "wants a cluster: tests/slurm has some",
     "gpulaunch run examples/device-errors/jobs.yaml": "installs torch: tests/examples/test_real.py",
     "python3 -m venv .venv && .venv/bin/pip install -e '.[test]'": "installs from a package index",
+    "pip install . ./plugins/hydra-gpulaunch-launcher": "wants Hydra: tests/beside/test_hydra.py",
     "pytest -n auto                            # what a change needs: four minutes on two cores": (
         "these tests themselves, and benchmarks"
     ),
@@ -50,10 +53,14 @@ NOT_RUN = {
     "GPULAUNCH_TEST_WRAPPED=60 GPULAUNCH_TEST_SEED=1 pytest tests/slurm/test_wrapped.py": (
         "twenty minutes on a cluster of their own"
     ),
+    "snakemake -j 40": "tests/beside/test_snakemake.py",
+    "nextflow run main.nf": "tests/beside/test_nextflow.py",
     "python -m gpulaunch.journal.replay trace": "tests/cli/test_trace.py",
     "gpulaunch add -- python train.py --lr 3e-4": "wants a live run: tests/cli/test_live_list.py",
     "gpulaunch set 'fold-x*' priority=10": "wants jobs that wait: tests/cli/test_live_list.py",
     "gpulaunch run jobs.yaml --follow": "stays until told to finish: tests/cli/test_follow.py",
+    "gpulaunch run commands.txt": "lists of commands are run in tests/cli/test_command_list.py",
+    "gpulaunch completion bash > ~/.local/share": "writes below HOME: tests/cli/test_completion.py",
     "gpulaunch queue start --detach": "stays until it is stopped: tests/cli/test_queue.py",
     "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
     " terminal": "stays until it is ended",
@@ -95,6 +102,10 @@ def of_kind(*kinds: str) -> list[Block]:
 
 def place(block: Block) -> str:
     return block.where
+
+
+REGISTERS = '"mcpServers"'
+"""What is in a block of JSON that clients of the Model Context Protocol read."""
 
 
 def all_text() -> str:
@@ -150,8 +161,12 @@ def test_a_job_file_loads_with_all_that_it_runs(block: Block, stage: Path) -> No
     (stage / "fold.py").write_text(python_blocks())
     environ = environ_of(stage)
     text = whole(block.text).encode()
+    cards = simulated(2, "documents")
     plan = load_text(
-        text, name=block.where, base=stage, environ=environ, look=looking(environ, False)
+        text,
+        Surroundings(environ, look=looking(environ, False), cards=lambda _: cards),
+        name=block.where,
+        base=stage,
     )
     assert plan.jobs
 
@@ -173,8 +188,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
     "words",
     [
         "every combination, less what its key `exclude` names",
-        "`{{gpu}}` is the first card as the job sees it, always 0; `{{gpu_index}}` is its number on"
-        " the machine",
+        "the first card as the job sees it: always 0",
         "`shell: zsh`, or `[zsh, -c]`",
         "`.tsv` files go under `csv:` as well",
         "is past the import after 0.01 s",
@@ -183,7 +197,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
         "`gpulaunch init` reads `submit.sh` back, under the same names",
         "again, at most so often: a number",
         "non-empty and younger than the attempt (a directory: non-empty)",
-        "to YAML 1.1 it is true. gpulaunch takes it either way",
+        "`on` without quotes is true; gpulaunch takes it either way",
     ],
 )
 def test_what_is_easily_misread_is_said(words: str) -> None:
@@ -204,6 +218,8 @@ def typed_in(text: str) -> Iterator[list[str]]:
 def parse(words: list[str]) -> None:
     """As the command line would read it; nothing is called. Raises click's errors."""
     root = click.Context(cli, info_name="gpulaunch")
+    if words == ["--version"]:  # an option of no command
+        return
     name, command, rest = cli.resolve_command(root, words)
     assert command is not None
     command.make_context(name, rest, parent=root)
@@ -261,6 +277,14 @@ def run_there(text: str, stage: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_script_becomes_the_job_file_beside_it(tmp_path: Path) -> None:
+    script, made = (one for one in BLOCKS if one.where.startswith("docs/guide/from-a-script.md"))
+    at = laid(tmp_path)
+    (at / "run_all.sh").write_text(script.text)
+    run_there("gpulaunch init run_all.sh -o made.yaml", at)
+    assert yaml.safe_load((at / "made.yaml").read_text()) == yaml.safe_load(made.text)
+
+
 def test_programs_and_files_that_commands_name_are_there() -> None:
     """Of what is not ours in a command: tests, modules and scripts of this repository."""
     for block in of_kind("shell"):
@@ -304,7 +328,11 @@ def test_the_readme_is_read_in_five_minutes() -> None:
 # ── The journal ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("block", of_kind("json"), ids=place)
+JOURNAL = [block for block in of_kind("json") if REGISTERS not in block.text]
+"""The other ones are tried in tests/mcp."""
+
+
+@pytest.mark.parametrize("block", JOURNAL, ids=place)
 def test_a_line_of_a_journal_is_one(block: Block) -> None:
     line = codec.decode(block.text.strip().encode())
     assert codec.encode(line.number, line.fact, line.at) == block.text.encode()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile import load
+from gpulaunch.gpus.simulated import simulated
+from gpulaunch.jobfile import Surroundings, load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 JOB_FILES = sorted(EXAMPLES.glob("*/*.yaml"))
@@ -16,12 +17,12 @@ JOB_FILES = sorted(EXAMPLES.glob("*/*.yaml"))
 
 @pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_an_example_loads_without_its_environment(path: Path) -> None:
-    plan = load(path, environ=os.environ)
+    plan = load(path, Surroundings(os.environ, cards=lambda _: simulated(2, "examples")))
     assert plan.jobs
 
 
 def test_antibodies_are_designed_and_relaxed_item_by_item() -> None:
-    plan = load(EXAMPLES / "antibodies/jobs.yaml", environ=os.environ)
+    plan = load(EXAMPLES / "antibodies/jobs.yaml", Surroundings(os.environ))
     jobs = {job.name: job for job in plan.jobs}
     names = {path.stem for path in (EXAMPLES / "antibodies/inputs").glob("*.fasta")}
     assert len(names) >= 3

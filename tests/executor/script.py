@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.helpers import goes_along
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,6 +36,7 @@ def started(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=goes_along(),
     )
 
 

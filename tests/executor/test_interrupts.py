@@ -27,7 +27,7 @@ import pytest
 
 from tests.executor import aim, futures_interrupted, interrupted, script
 from tests.executor.test_main import starts_threads_at_exit
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 
 NUMBER = int(os.environ.get("GPULAUNCH_TEST_INTERRUPTS", "48"))
 BYTECODES = 1500
@@ -107,6 +107,7 @@ def shot(shape: str, library: Path | None, number: int, delay: float = 0) -> End
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=goes_along(),
     )
     with process:
         assert process.stdout
@@ -154,6 +155,7 @@ def test_an_interrupt_at_any_bytecode_is_noticed_and_leaves_no_lock(
         text=True,
         check=False,
         timeout=300,
+        preexec_fn=goes_along(),
     )
     assert (done.stdout.splitlines()[-1:], done.returncode) == (["fine"], 0), (
         done.stdout + done.stderr
@@ -280,7 +282,7 @@ from concurrent import futures
 from gpulaunch import GpuExecutor
 from tests.executor import work
 from tests.executor.aim import Aim
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 aim, directory = Aim(sys.argv[1]), sys.argv[2]

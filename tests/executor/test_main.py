@@ -337,3 +337,21 @@ def test_multiprocessing_beside_it_is_left_alone(tmp_path: Path) -> None:
     child.join()
     """
     assert script.run(tmp_path / "script.py", text)[:2] == ("8 10\n", "")
+
+
+def test_a_traceback_of_a_script_s_function_names_its_file_and_shows_its_line(
+    tmp_path: Path,
+) -> None:
+    text = """
+    from gpulaunch import GpuExecutor
+    def fail():
+        def inner():
+            raise ValueError("why")
+        inner()
+    with GpuExecutor(simulate=1) as executor:
+        executor.submit(fail).result(60)
+    """
+    _, err, status = script.run(tmp_path / "script.py", text)
+    assert status == 1
+    assert err.count(f'File "{tmp_path / "script.py"}", line 5, in inner') == 1, err
+    assert 'raise ValueError("why")' in err

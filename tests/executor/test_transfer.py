@@ -152,3 +152,10 @@ def test_unchanged_data_has_the_same_digest() -> None:
 def test_code_has_no_digest_and_neither_has_what_cannot_be_told() -> None:
     for value in (work.double, Big, importlib, len, threading.Lock()):
         assert transfer.digest(value) is None
+
+
+def test_what_is_kept_in_a_file_has_its_large_buffers_with_it() -> None:
+    data = bytearray(b"x" * LARGE)
+    kept = transfer.packed([Big(data), 7], to_worker=False)
+    big, number = transfer.unpacked(kept)
+    assert (bytes(big.data), number) == (bytes(data), 7)

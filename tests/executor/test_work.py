@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from typing import TypeAlias
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import pytest
 
-from gpulaunch.executor.channel import PACKET, ChannelMessage, ItemLine
+from gpulaunch.executor.channel import (
+    ITEM,
+    PACKET,
+    ChannelMessage,
+    ItemLine,
+    ItemReceiver,
+    WorkerChannel,
+)
 from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.errors import BrokenGpuExecutorError
 from gpulaunch.executor.future import GpuFuture
@@ -128,7 +138,22 @@ def test_what_cannot_be_done_fails_and_so_does_what_comes(work: Work) -> None:
 # ── Ahead ───────────────────────────────────────────────────────────────────────────────────────
 
 
-Lined: TypeAlias = tuple[Work, Callable[[], Claim]]
+@dataclass(eq=False, slots=True)
+class Busy(Claim):
+    """The claim of a worker that runs an item."""
+
+    runs: WorkItem | None = None
+
+    def answers(self, work: Work, read: WorkItem | None = None) -> WorkItem | None:
+        """The worker answers an item, the one that it is taken to run; what it runs then."""
+        assert self.runs
+        item = read or self.runs
+        done, self.runs = work.answered(self, self.runs, item.number)
+        assert done is item
+        return self.runs
+
+
+Lined: TypeAlias = tuple[Work, Callable[[], Busy]]
 
 
 class Time:
@@ -149,14 +174,14 @@ def clock() -> Time:
 def lined(clock: Time) -> Iterator[Lined]:
     """A line of items, and what enters a worker that runs one, with nobody behind its socket."""
     work = Work(3, lambda: None, clock)
-    claims: list[Claim] = []
+    claims: list[Busy] = []
 
-    def running() -> Claim:
-        claim = Claim(ItemLine(), work.readmit)
+    def running() -> Busy:
+        claim = Busy(ItemLine(), work.readmit)
         claims.append(claim)
         work.enter(claim)
         work.put(item())
-        assert work.take(claim)
+        claim.runs = work.take(claim)
         return claim
 
     yield work, running
@@ -172,7 +197,7 @@ def sent(work: Work, claim: Claim, count: int) -> list[WorkItem]:
         work.put(item())
         one = work.take_ahead(claim)
         assert one is not None
-        assert claim.send(one, ChannelMessage(b"C", b"%d" % n))
+        assert claim.send(one, ChannelMessage(ITEM, b"%d" % n, number=one.number))
         found.append(one)
     return found
 
@@ -191,7 +216,7 @@ def test_an_item_goes_ahead_where_no_worker_is_free(lined: Lined) -> None:
     assert [one.future.running() for one in items] == [False] * AHEAD
     work.put(item())
     assert work.take_ahead(claim) is None, "it has as many as it may have"
-    assert work.next(claim) is items[0]
+    assert claim.answers(work) is items[0]
     assert items[0].future.running()
     assert work.take_ahead(claim) is not None
 
@@ -230,7 +255,7 @@ def test_as_many_workers_are_asked_for_as_items_wait_ahead_as_well(lined: Lined)
     items = sent(work, claim, 2)
     assert work.balance(0) == 2
     for _ in items:
-        work.next(claim)
+        claim.answers(work)
     assert work.balance(2) == -2
 
 
@@ -255,7 +280,7 @@ def test_a_worker_without_an_item_gets_one_that_is_ahead(lined: Lined, unsent: b
     assert work.take(free) is second
     if third:
         assert work.take(free) is third
-        assert claim.send(third, ChannelMessage(b"C")), "and nothing is sent"
+        assert claim.send(third, ChannelMessage(ITEM)), "and nothing is sent"
     with pytest.raises(BlockingIOError):
         read(claim)
     assert work.take(free) is None
@@ -272,6 +297,80 @@ def test_what_its_worker_has_read_is_not_to_be_had(lined: Lined) -> None:
     assert read(claim) == b"2", "the others stay, in their order"
     assert not claim.take_back(third)
     assert not claim.take_back(second)
+
+
+class OpenLine:
+    """The worker's end of a line; the worker reads on while the executor looks through it.
+
+    `reads`: whether it does so after each packet that the executor has taken.
+    """
+
+    def __init__(self, end: socket.socket, reads: Iterator[bool]) -> None:
+        self._end = end
+        self._reads = reads
+        self.numbers: list[int] = []
+        self._receiver = ItemReceiver(end, WorkerChannel(end))
+
+    def recv(self, size: int, flags: int) -> bytes:
+        try:
+            return self._end.recv(size, flags)
+        finally:
+            if next(self._reads, False):
+                self.read_on()
+
+    def read_on(self) -> None:
+        """Let the worker read the next item, if there is one now."""
+        with suppress(BlockingIOError):
+            self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            message = self._receiver.receive()
+            assert message
+            self.numbers.append(message.number)
+
+    def close(self) -> None:
+        self._end.close()
+
+
+@pytest.mark.parametrize("reads", [*itertools.product([False, True], repeat=3)])
+@pytest.mark.parametrize("wanted", range(3))
+def test_each_item_is_run_once_and_answered_as_itself_whatever_its_worker_reads_meanwhile(
+    lined: Lined, wanted: int, reads: tuple[bool, ...]
+) -> None:
+    work, running = lined
+    claim = running()
+    assert claim.line
+    assert claim.runs
+    items = sent(work, claim, 3)
+    line = OpenLine(claim.line.theirs, iter(reads))
+    claim.line.theirs = cast(socket.socket, line)
+    taken = claim.take_back(items[wanted])
+    for _ in items:
+        line.read_on()
+    left = [one for one in items if not (taken and one is items[wanted])]
+    assert sorted(line.numbers) == [one.number for one in left]
+    claim.answers(work)
+    for number in line.numbers:
+        (item,) = (one for one in left if one.number == number)
+        claim.answers(work, item)
+        assert item.future.place is None
+    assert claim.runs is None
+    if taken:
+        work.readmit(items[wanted])
+    work.close()
+    assert work.done is not taken
+
+
+def test_a_second_answer_to_the_same_item_is_nobodys(lined: Lined) -> None:
+    work, running = lined
+    claim = running()
+    (one,) = sent(work, claim, 1)
+    first = claim.runs
+    assert first
+    assert claim.answers(work) is one
+    assert work.answered(claim, one, first.number) == (None, one)
+    work.close()
+    assert not work.done
+    assert claim.answers(work) is None
+    assert work.done
 
 
 def test_what_comes_later_does_not_keep_what_is_ahead_waiting_for_long(
@@ -301,7 +400,7 @@ def test_what_is_ahead_can_be_cancelled(lined: Lined, unsent: bool) -> None:
     assert first.future.cancelled()
     assert first.future.cancel(), "again"
     assert read(claim) == b"1"
-    assert work.next(claim) is second
+    assert claim.answers(work) is second
     assert not second.future.cancel()
     work.close()
     assert work.take(claim) is None
@@ -316,8 +415,8 @@ def test_what_is_ahead_is_cancelled_with_all_that_waits(lined: Lined) -> None:
     work.close(cancel=True)
     work.drop()
     assert (second.future.cancelled(), third.future.cancelled()) == (True, True)
-    assert work.next(claim) is first
-    assert work.next(claim) is None
+    assert claim.answers(work) is first
+    assert claim.answers(work) is None
     assert work.done
 
 
@@ -331,7 +430,7 @@ def test_what_is_put_back_from_ahead_fails_and_is_cancelled_with_the_others(line
     work.drop()
     assert second.future.cancelled()
     assert first.future.cancelled()
-    assert work.next(claim) is None
+    assert claim.answers(work) is None
     assert work.done
 
 
@@ -353,12 +452,12 @@ def test_a_large_item_does_not_go_ahead(lined: Lined) -> None:
     work.put(large)
     work.put(small)
     assert work.take_ahead(claim) is large
-    message = ChannelMessage(b"C", bytes(PACKET))
+    message = ChannelMessage(ITEM, bytes(PACKET))
     assert not claim.send(large, message)
     large.message = message
     work.readmit(large)
     assert work.take_ahead(claim) is None, "nothing overtakes it"
-    assert work.next(claim) is None
+    assert claim.answers(work) is None
     assert work.take(claim) is large
 
 
@@ -369,5 +468,5 @@ def test_what_is_lost_on_the_way_back_into_a_line_that_is_shut_was_not_read(line
     assert claim.line
     claim.line.shut()
     assert claim.take_back(second)
-    assert claim.take_back(first)
-    assert not claim.line.unread()
+    assert not claim.line.unread(first.number + 100)
+    assert claim.line.unread(first.number)

@@ -19,7 +19,7 @@ import pytest
 from gpulaunch import GpuExecutor
 from gpulaunch.executor import BrokenGpuExecutorError, GpuFuture, RemoteError, WorkerDiedError
 from tests.executor import work
-from tests.helpers import descriptors_left, wait_until
+from tests.helpers import descriptors_left, open_files, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -448,12 +448,9 @@ def test_a_ctrl_c_in_a_with_block_ends_its_workers(tmp_path: Path) -> None:
 
 
 def test_an_executor_gives_all_its_descriptors_and_threads_back() -> None:
-    def fds() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     with GpuExecutor(simulate=1) as executor:
         executor.submit(work.leave, 1).exception(60)
-    threads, before = threading.active_count(), fds()
+    threads, before = threading.active_count(), open_files()
     for _ in range(3):
         with GpuExecutor(simulate=2) as executor:
             list(executor.map(work.double, range(4)))
@@ -461,7 +458,7 @@ def test_an_executor_gives_all_its_descriptors_and_threads_back() -> None:
             assert executor.submit(work.double, 1).result(60) == 2
     gc.collect()
     wait_until(lambda: threading.active_count() <= threads, 60)
-    wait_until(lambda: fds() <= before, 60)
+    wait_until(lambda: not open_files() - before, 60)
 
 
 def test_scarce_descriptors_delay_workers_and_fail_nothing(tmp_path: Path) -> None:

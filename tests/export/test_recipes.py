@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.export import Target, choose, to_hyperqueue, to_slurm
-from gpulaunch.jobfile import load, load_text
+from gpulaunch.jobfile import Surroundings, load, load_text
 from tests.examples.test_configs import RECIPES, beside_inputs, copied
 
 __all__ = ["beside_inputs"]  # a fixture
@@ -22,6 +22,10 @@ NOT_EXPORTED = {
 }
 
 
+ON_EVERY_CARD = "wandb-agents"
+"""The recipe whose jobs are as many as the machine has cards."""
+
+
 def reads(text: str) -> None:
     subprocess.run(["bash", "-n"], input=text.encode(), check=True, timeout=60)
 
@@ -29,7 +33,11 @@ def reads(text: str) -> None:
 @pytest.mark.parametrize("target", ["hyperqueue", "slurm"])
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_can_be_exported(recipe: Path, target: Target, beside_inputs: Path) -> None:
-    plan = load(copied(recipe, beside_inputs), environ={})
+    if recipe.stem == ON_EVERY_CARD:
+        with pytest.raises(JobFileError, match="known only on the machine that runs the list"):
+            load(copied(recipe, beside_inputs), Surroundings({}))
+        return
+    plan = load(copied(recipe, beside_inputs), Surroundings({}))
     if recipe.stem in NOT_EXPORTED:
         with pytest.raises(UsageError, match=f"left out: {NOT_EXPORTED[recipe.stem]}"):
             choose(plan, target, "/there")
@@ -58,7 +66,7 @@ jobs:
     needs: ["a{{{{item}}}}"]
     run: "do {{{{run_dir}}}}/results/a{{{{item}}}}"
 """
-    plan = load_text(text.encode(), name="long", base=tmp_path, environ={})
+    plan = load_text(text.encode(), Surroundings({}), name="long", base=tmp_path)
     files, notes = to_slurm(choose(plan, "slurm", "/there"))
     assert set(files) == {"a.sh", "a.tasks", "b.sh", "b.tasks", "submit.sh"}
     assert files["b.tasks"].count("\n") == 5_000

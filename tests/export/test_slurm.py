@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,41 @@ def test_fields_are_sbatch_options(launcher: Launcher) -> None:
     ]
     assert "export CUDA_VISIBLE_DEVICES= " in (directory / "table.sh").read_text()
     assert "CUDA_VISIBLE_DEVICES=" not in (directory / "fold.sh").read_text()
+
+
+def test_what_the_job_file_tells_slurm_is_told(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        engine: {slurm: {partition: gpu, qos: high}}
+        jobs:
+          - name: fold
+            gpus: 2
+            engine: {slurm: {gres: a100, qos: null, extra: ["--comment=a b", --mem=8G]}}
+            run: "true"
+          - {name: table, gpus: 0, memory: 1GiB, run: "true"}
+        """,
+    )
+    directory = export(launcher)
+    lines = (directory / "fold.sh").read_text().splitlines()
+    told = [shlex.split(line)[1] for line in lines if line.startswith("#SBATCH ")]
+    assert "--gpus-per-node=a100:2" in told
+    assert [word for word in told if "=gpu" in word or word[:5] in ("--com", "--mem")] == [
+        "--partition=gpu",
+        "--comment=a b",
+        "--mem=8G",
+    ]
+    assert not any("qos" in word for word in told)
+    assert {"partition=gpu", "qos=high", "mem=1024M"} <= {*options(directory / "table.sh")}
+
+
+def test_memory_that_is_asked_for_twice_is_refused_as_in_a_run(launcher: Launcher) -> None:
+    asked = "memory: 8GB, engine: {slurm: {extra: [--mem=4G]}}"
+    launcher.file("jobs.yaml", f"jobs: [{{run: x, {asked}}}]")
+    told = launcher("export", "jobs.yaml", "--to", "slurm", "-o", "out")
+    assert told.status == 2
+    assert "jobs[0].memory: --mem=4G in extra: asks Slurm for memory as well" in told.err
+    assert launcher("export", "jobs.yaml", "--to", "hyperqueue").status == 0
 
 
 def test_a_ladder_stands_at_its_first_step(launcher: Launcher) -> None:

@@ -22,19 +22,22 @@ KILLED = """
 import os, signal, sys
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.cli import main
-from gpulaunch.core.events import Relisted
+from gpulaunch.core.events import Relisted, Submitted
 
 def die(*given):
     os.kill(os.getpid(), signal.SIGKILL)
 
 take, post = Supervisor.take, Supervisor.post
 at = sys.argv.pop(1)
+def first(event):
+    return isinstance(event, Submitted)  # the run's own jobs, at its start
+
 if at == "before it is recorded":
-    Supervisor.take = die
+    Supervisor.take = lambda self, e, *rest: take(self, e, *rest) if first(e) else die()
 elif at == "once it is recorded":
     Supervisor.post = lambda self, e: die() if isinstance(e, Relisted) else post(self, e)
 elif at == "before it is answered":
-    Supervisor.take = lambda self, event, facts, recorded: take(self, event, facts, die)
+    Supervisor.take = lambda self, e, facts, told: take(self, e, facts, told if first(e) else die)
 sys.exit(main())
 """
 LIST = "jobs: [{name: long, run: 'until [ -e go ]; do sleep 0.05; done', gpus: 0}]"

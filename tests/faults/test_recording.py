@@ -45,6 +45,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", mount], check=True)
 
 
+def test_a_run_that_cannot_be_described_starts_nothing(tmp_path: Path) -> None:
+    script = """
+import resource
+from gpulaunch.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # as if the disk had so much room
+raise SystemExit(main())
+"""
+    launcher = Launcher(tmp_path, command=[sys.executable, "-c", script])
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: touch begun}]\n" + "# long\n" * 1000)
+    result = launcher("run", "jobs.yaml", "--simulate", "1", "--run-dir", "kept")
+    assert result.status == 4, result.err
+    assert "Traceback" not in result.err
+    copy = tmp_path / "kept/jobs.yaml"
+    assert result.err.splitlines()[-1] == (
+        f"gpulaunch: the run could not be recorded ({copy}: File too large); no job was started"
+    )
+    assert not (tmp_path / "begun").exists()
+
+
 def test_a_disk_that_stays_full_stops_the_run_with_status_4(
     launcher: Launcher, small_disk: Path
 ) -> None:
@@ -158,3 +177,37 @@ def test_a_run_directory_that_is_deleted_stops_the_run(launcher: Launcher) -> No
         launcher.file("go", "")
         assert process.wait(60) == 4
     assert not alive(run_id)
+
+
+def test_a_run_that_ends_on_a_disk_that_is_nearly_full_says_so(
+    launcher: Launcher, small_disk: Path
+) -> None:
+    script = """
+import sys
+import gpulaunch.app.disk_room
+gpulaunch.app.disk_room.LARGE = 100_000
+from gpulaunch.cli import main
+raise SystemExit(main())
+"""
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - name: a
+            retries: 1
+            run: |
+              head -c 300000 /dev/zero > {{{{out}}}}/x
+              test {{{{attempt}}}} = 2
+              # What is left is enough for the end of the run, and less than a tenth.
+              avail=$(df -B1 --output=avail {small_disk} | tail -1)
+              head -c $((avail - 150000)) /dev/zero > {small_disk}/filled
+        """,
+    )
+    one = Launcher(launcher.path, command=[sys.executable, "-c", script])
+    run = small_disk / "run"
+    done = one("run", "jobs.yaml", "--simulate", "1", "-q", "--run-dir", run)
+    assert done.status == 0, done.err
+    (line,) = [text for text in done.err.splitlines() if "nearly full" in text]
+    assert "gpulaunch clean disk/run would free " in line
+    assert launcher("clean", run).status == 0, "a full disk is no reason not to make room"
+    assert not (run / "out" / "a.1").exists()

@@ -195,6 +195,9 @@ int nvmlDeviceGetMigMode(dev d, u32 *current, u32 *pending) {
     *pending = *current;
     return code;
 }
+int nvmlDeviceGetDriverModel(dev d, u32 *current, u32 *pending) { /* of older bindings */
+    return nvmlDeviceGetDriverModel_v2(d, current, pending);
+}
 
 int nvmlDeviceGetMaxMigDeviceCount(dev d, u32 *out) {
     char line[WIDTH];

@@ -21,7 +21,7 @@ from gpulaunch.gpus.allowance import (
     leases_of,
 )
 from gpulaunch.gpus.lease import Lease, Wish, take
-from gpulaunch.gpus.names import NameHeldError, bind_name
+from gpulaunch.gpus.names import NameHeldError, bind_name, listening_socket
 from gpulaunch.gpus.waiter import Waiter
 from tests.helpers import goes_along, own_network, wait_until
 
@@ -235,6 +235,22 @@ def test_another_user_s_lease_is_given_back_where_it_would_be_one_too_many() -> 
         assert leases_of(0) == ["gpu/mine"]
         take("a").close()
         waiter.close()
+
+
+def test_a_lease_that_was_this_user_s_when_the_waiter_came_counts_if_another_gives_it() -> None:
+    lease = take("a")
+    waiter = Waiter.connect("gpu/a", Wish.PRESSING, allowed=allowed(1))  # nobody accepts it yet
+    assert waiter is not None
+    os.seteuid(OTHER)
+    try:
+        theirs = Lease("gpu/a", listening_socket(os.dup(lease.filenos()[0]), "gpu/a"), None)
+    finally:
+        os.seteuid(0)
+    lease.close()
+    with take("mine"):
+        assert handed(theirs, waiter) == "gone"
+        assert leases_of(0) == ["gpu/mine"]
+    waiter.close()
 
 
 def test_a_lease_of_the_same_user_may_always_be_handed_over() -> None:

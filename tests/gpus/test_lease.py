@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.gpus import lease as leases
+from gpulaunch.gpus import names
 from gpulaunch.gpus import waiter as waiting
 from gpulaunch.gpus.lease import (
     Lease,
@@ -38,7 +39,7 @@ from gpulaunch.gpus.names import (
     listening,
 )
 from gpulaunch.gpus.waiter import Waiter
-from tests.helpers import wait_until
+from tests.helpers import open_files, wait_until
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,16 @@ def test_a_connection_to_a_name_does_not_hold_it() -> None:
         with accepted:
             assert not is_bound(name)
             bind_name(name).close()
+
+
+def test_a_name_that_one_reading_of_the_kernel_s_table_leaves_out_is_listed(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = [[], [(f"run/{key}", True), (f"run/{key}-bound", False)]]
+    for first, second in (readings, readings[::-1]):
+        read = iter((first, second))
+        monkeypatch.setattr(names, "_bound", lambda read=read: next(read))
+        assert listening("run/") == (f"run/{key}",)
 
 
 def test_the_right_to_gather_is_one_for_all(key: str) -> None:
@@ -441,9 +452,9 @@ sys.stdin.read()
 def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> None:
     with take(key) as lease:
         crowd = [waiter_for(key) for _ in range(leases.VISITORS + 20)]
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         lease.on_readable()
-        assert len(os.listdir("/proc/self/fd")) == before + leases.VISITORS
+        assert len(open_files() - before) == leases.VISITORS
         watched = lease.fileno()
         # Strangers on this machine may look as well; those that are kept out wake nobody for ever.
         wait_until(lambda: lease.on_readable() or not readable(watched, within=0))

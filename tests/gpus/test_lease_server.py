@@ -12,7 +12,7 @@ import sys
 import uuid
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -24,7 +24,7 @@ from gpulaunch.gpus.lease_server import LeaseServer
 from gpulaunch.gpus.names import NameHeldError
 from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.loop import Loop
-from tests.helpers import goes_along, wait_until
+from tests.helpers import freezer, goes_along, wait_until
 
 # Has two leases kept, one of which a process of its own holds as well, as keepers do.
 OWNER = """
@@ -272,7 +272,19 @@ def test_who_waited_before_there_was_a_server_comes_to_it(
         launcher.until(lambda: launcher.news == [Wish.NONE, Wish.PRESSING])
 
 
-def test_a_lease_is_handed_to_none_who_is_stopped(keys: tuple[str, str]) -> None:
+def stop(pid: int, stack: ExitStack) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def freeze(pid: int, stack: ExitStack) -> None:
+    stack.enter_context(freezer(2)).freeze(pid)
+
+
+@pytest.mark.parametrize("suspend", [stop, freeze])
+def test_a_lease_is_handed_to_none_who_is_suspended(
+    keys: tuple[str, str], suspend: Callable[[int, ExitStack], None]
+) -> None:
     script = (
         "import sys; from gpulaunch.gpus.waiter import Waiter; import time\n"
         "w = Waiter.connect('gpu/' + sys.argv[1], want=2); print(flush=True); time.sleep(600)"
@@ -287,10 +299,10 @@ def test_a_lease_is_handed_to_none_who_is_stopped(keys: tuple[str, str]) -> None
     try:
         assert process.stdout
         process.stdout.readline()
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert not lease.hand_over()
-        assert is_free(keys[0])
+        with ExitStack() as stack:
+            suspend(process.pid, stack)
+            assert not lease.hand_over()
+            assert is_free(keys[0])
     finally:
         process.kill()
         process.communicate()

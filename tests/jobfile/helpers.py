@@ -11,7 +11,7 @@ import pytest
 
 from gpulaunch.core.model import Job
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Plan, load_text
+from gpulaunch.jobfile import Plan, Surroundings, load_text
 
 GOOD = Path(__file__).parent / "good"
 
@@ -20,7 +20,7 @@ def plan_of(
     text: str, base: Path = GOOD, environ: Mapping[str, str] | None = None, name: str = "jobs.yaml"
 ) -> Plan:
     environ = {"HOME": "/nonexistent", "PATH": os.defpath} if environ is None else environ
-    return load_text(textwrap.dedent(text).encode(), name=name, base=base, environ=environ)
+    return load_text(textwrap.dedent(text).encode(), Surroundings(environ), name=name, base=base)
 
 
 def jobs_of(text: str, base: Path = GOOD, environ: Mapping[str, str] | None = None) -> list[Job]:

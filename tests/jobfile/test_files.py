@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import load
+from gpulaunch.jobfile import Surroundings, load
 
 HERE = Path(__file__).parent
 GOOD = sorted((HERE / "good").glob("*.yaml"))
@@ -21,7 +21,7 @@ ENVIRON = {"HOME": "/nonexistent", "PATH": os.defpath}
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_a_good_file_gives_jobs_with_unique_names(path: Path) -> None:
-    plan = load(path, environ=ENVIRON)
+    plan = load(path, Surroundings(ENVIRON))
     names = [job.name for job in plan.jobs]
     assert names
     assert len(set(names)) == len(names)
@@ -31,7 +31,7 @@ def test_a_good_file_gives_jobs_with_unique_names(path: Path) -> None:
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_a_bad_file_gives_all_its_mistakes_at_once(path: Path) -> None:
     with pytest.raises(JobFileError) as caught:
-        load(path, environ=ENVIRON)
+        load(path, Surroundings(ENVIRON))
     said = str(caught.value).replace(str(path), path.name).replace(str(path.parent), "HERE") + "\n"
     golden = path.with_suffix(".txt")
     if os.environ.get("GPULAUNCH_GOLDEN") == "write":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Plan, load_text
+from gpulaunch.jobfile import Plan, Surroundings, load_text
 from gpulaunch.jobfile.sources import Following, ForeachSource, NothingYet
 from tests.helpers import cannot_be_listed
 
@@ -33,7 +33,7 @@ def followed(text: str, base: Path, *left: str, more: bool = True) -> Plan:
     following = Following(AllBut(*(base / name for name in left)), more)
     data = textwrap.dedent(text).encode()
     environ = {"HOME": "/nonexistent", "PATH": os.defpath}
-    return load_text(data, name="jobs.yaml", base=base, environ=environ, following=following)
+    return load_text(data, Surroundings(environ, following=following), name="jobs.yaml", base=base)
 
 
 def names(plan: Plan) -> list[str]:
@@ -92,7 +92,10 @@ def test_the_plan_tells_what_it_rests_on(base: Path) -> None:
 def test_a_first_look_learns_the_sources_alone(base: Path) -> None:
     following = Following(NothingYet())
     plan = load_text(
-        (FOLD + "]").encode(), name="j", base=base, environ={"HOME": "/x"}, following=following
+        (FOLD + "]").encode(),
+        Surroundings({"HOME": "/x"}, following=following),
+        name="j",
+        base=base,
     )
     assert plan.sources
     assert not plan.jobs

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import load, load_text
+from gpulaunch.jobfile import Surroundings, load, load_text
 
 JOBS = "jobs: [{run: x}]\n"
 
@@ -82,7 +82,7 @@ def test_a_hostile_file_is_one_mistake_and_quick(kind: str) -> None:
     data = text if isinstance(text, bytes) else text.encode()
     start = time.process_time()
     with pytest.raises(JobFileError) as caught:
-        load_text(data, name="jobs.yaml", base=Path("/"), environ={})
+        load_text(data, Surroundings({}), name="jobs.yaml", base=Path("/"))
     assert time.process_time() - start < 40
     assert len(caught.value.mistakes) == 1
     first, *shown = caught.value.mistakes[0].split("\n")
@@ -94,7 +94,7 @@ def test_a_hostile_file_is_one_mistake_and_quick(kind: str) -> None:
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_mistake() -> None:
     data = b"\xef\xbb\xbfjobs:\r\n  - run: x\r\n"
-    assert load_text(data, name="j", base=Path("/"), environ={}).jobs[0].run == "x"
+    assert load_text(data, Surroundings({}), name="j", base=Path("/")).jobs[0].run == "x"
 
 
 def test_endless_files_are_refused_without_reading_them(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_endless_files_are_refused_without_reading_them(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     for path in (huge, Path("/dev/zero"), Path("/dev/stdin"), Path("/proc/self/mem")):
         with pytest.raises(UsageError) as caught:
-            load(path, environ={})
+            load(path, Surroundings({}))
         assert "\n" not in str(caught.value)
 
 
@@ -128,14 +128,14 @@ def test_data_files_that_hurt_are_mistakes_too(tmp_path: Path) -> None:
     for form, message in said.items():
         text = f"jobs: [{{run: x, foreach: {{{form}}}}}]".encode()
         with pytest.raises(JobFileError, match=message):
-            load_text(text, name="j.yaml", base=tmp_path, environ={})
+            load_text(text, Surroundings({}), name="j.yaml", base=tmp_path)
 
 
 @settings(max_examples=150)
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_loader(data: bytes) -> None:
     with pytest.raises(JobFileError):
-        load_text(data, name="j", base=Path("/nonexistent"), environ={})
+        load_text(data, Surroundings({}), name="j.yaml", base=Path("/nonexistent"))
 
 
 @settings(max_examples=150)
@@ -150,7 +150,7 @@ def test_no_mangled_file_crashes_the_loader(seed: int) -> None:
     base = Path(__file__).parent / "good"
     said = ""
     try:
-        load_text(good.encode(), name="j", base=base, environ={})
+        load_text(good.encode(), Surroundings({}), name="j", base=base)
     except JobFileError as error:
         said = str(error)
     assert all(line.startswith(("j:", "    ")) for line in said.splitlines())
@@ -161,9 +161,9 @@ def test_no_mangled_file_crashes_the_loader(seed: int) -> None:
 MEASURE = """
 import re, sys, time
 from pathlib import Path
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 start = time.process_time()
-plan = load_text(sys.stdin.buffer.read(), name="j", base=Path("/"), environ={})
+plan = load_text(sys.stdin.buffer.read(), Surroundings({}), name="j", base=Path("/"))
 # Not ru_maxrss, which a process inherits from the one that forked it.
 peak = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
 print(len(plan.jobs), time.process_time() - start, peak)
@@ -213,15 +213,17 @@ def test_one_mistake_among_many_jobs_that_share_an_alias_is_said_in_seconds(valu
     text += "".join(f"- {{name: j{i}, run: echo {i}, env: *e}}\n" for i in range(20_000))
     start = time.process_time()
     with pytest.raises(JobFileError, match="unknown key; did you mean gpus"):
-        load_text((text + "- {run: x, gpuss: 1}\n").encode(), name="j", base=Path("/"), environ={})
+        load_text(
+            (text + "- {run: x, gpuss: 1}\n").encode(), Surroundings({}), name="j", base=Path("/")
+        )
     assert time.process_time() - start < 30
 
 
 def test_a_long_chain_of_needs_is_followed() -> None:
     chain = "".join(f"- {{name: j{i}, run: x, needs: [j{i - 1}]}}\n" for i in range(1, 3000))
     text = "jobs:\n- {name: j0, run: x}\n" + chain
-    plan = load_text(text.encode(), name="j", base=Path("/"), environ={})
+    plan = load_text(text.encode(), Surroundings({}), name="j", base=Path("/"))
     assert plan.jobs[-1].needs == ("j2998",)
     ring = text.replace("{name: j0, run: x}", "{name: j0, run: x, needs: [j2999]}")
     with pytest.raises(JobFileError, match=r"a cycle: j0 -> j2999 -> .*more.* -> j1 -> j0"):
-        load_text(ring.encode(), name="j", base=Path("/"), environ={})
+        load_text(ring.encode(), Surroundings({}), name="j", base=Path("/"))

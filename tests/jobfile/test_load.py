@@ -12,7 +12,7 @@ from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.core.template import Slot, Template, render
 from gpulaunch.errors import UsageError
-from gpulaunch.jobfile import load
+from gpulaunch.jobfile import Surroundings, load
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.jobfile.settings import with_settings
 from tests.jobfile.helpers import GOOD, job_of, jobs_of, mistakes_of, plan_of
@@ -20,12 +20,12 @@ from tests.jobfile.helpers import GOOD, job_of, jobs_of, mistakes_of, plan_of
 
 @pytest.fixture(scope="module")
 def everything() -> dict[str, Job]:
-    plan = load(GOOD / "everything.yaml", environ={"HOME": "/", "PATH": os.defpath})
+    plan = load(GOOD / "everything.yaml", Surroundings({"HOME": "/", "PATH": os.defpath}))
     return {job.name: job for job in plan.jobs}
 
 
 def test_the_contracts_own_example() -> None:
-    plan = load(GOOD / "contract.yaml", environ={})
+    plan = load(GOOD / "contract.yaml", Surroundings({}))
     names = [job.name for job in plan.jobs]
     assert names == ["fold-n1", "fold-n2", "fold-n10", "evo2-40b", "summary"]
     fold, evo, summary = plan.jobs[0], plan.jobs[3], plan.jobs[4]
@@ -324,7 +324,7 @@ def test_relative_paths_start_at_the_files_directory(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "jobs.yaml").write_text("jobs: [{run: x, cwd: .}]")
     monkeypatch.chdir(tmp_path)
-    plan = load(Path("sub/jobs.yaml"), environ={})
+    plan = load(Path("sub/jobs.yaml"), Surroundings({}))
     assert plan.jobs[0].cwd == str(tmp_path / "sub")
     assert (plan.base, plan.path, plan.name) == (tmp_path / "sub", Path("sub/jobs.yaml"), "jobs")
 
@@ -365,7 +365,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
         (Path("nul\0"), "a NUL character"),
     ]:
         with pytest.raises(UsageError) as caught:
-            load(path, environ={})
+            load(path, Surroundings({}))
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.status == 2
@@ -378,9 +378,9 @@ def test_a_file_that_is_not_there_is_told_the_one_that_may_be_meant(
     (tmp_path / "jobs.yaml").write_text("jobs: []")
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UsageError, match=r"; did you mean jobs.yaml\?$"):
-        load(tmp_path / typed, environ={})
-    with pytest.raises(UsageError, match=r"\(YAML text\)$"):
-        load(tmp_path / "sweep.yaml", environ={})
+        load(tmp_path / typed, Surroundings({}))
+    with pytest.raises(UsageError, match=r"or a list of commands$"):
+        load(tmp_path / "sweep.yaml", Surroundings({}))
 
 
 def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path) -> None:
         os.seteuid(65534)  # root may read everything
     try:
         with pytest.raises(UsageError, match="permission denied"):
-            load(path, environ={})
+            load(path, Surroundings({}))
     finally:
         os.seteuid(was)
 

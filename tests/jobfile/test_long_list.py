@@ -8,7 +8,7 @@ from pathlib import Path
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.model import Gpu, Instant
 from gpulaunch.core.run import Run
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 
 GPU = Gpu("GPU-0", 0, "sim/0", "a card", 80 << 30)
 TEXT = "jobs: [{{name: 'j-{{{{index}}}}', run: 'true', foreach: {{values: [{}]}}}}]"
@@ -20,7 +20,7 @@ BYTES = 1_350
 def test_a_job_of_a_long_list_takes_little_memory(tmp_path: Path) -> None:
     def plan(jobs: int) -> Submitted:
         text = TEXT.format(", ".join(map(str, range(jobs)))).encode()
-        return Submitted(load_text(text, name="jobs.yaml", base=tmp_path, environ={}).jobs)
+        return Submitted(load_text(text, Surroundings({}), name="jobs.yaml", base=tmp_path).jobs)
 
     Run([GPU]).handle([plan(1)], Instant(1.0, 1.0))  # what is imported once is not counted
     tracemalloc.start(1)

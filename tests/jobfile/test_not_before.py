@@ -7,13 +7,13 @@ import os
 import pytest
 
 from gpulaunch.core.model import DueTime
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from tests.jobfile.helpers import GOOD, mistakes_of
 
 
 def dues(text: str, now: float = 0.0) -> dict[str, DueTime | None]:
     environ = {"HOME": "/nonexistent", "PATH": os.defpath}
-    plan = load_text(text.encode(), name="jobs.yaml", base=GOOD, environ=environ, now=now)
+    plan = load_text(text.encode(), Surroundings(environ, now=now), name="jobs.yaml", base=GOOD)
     return {job.name: job.not_before for job in plan.jobs}
 
 
@@ -65,7 +65,7 @@ def test_when_a_job_starts_is_no_part_of_what_it_is() -> None:
 
     def digest(more: str) -> str:
         text = f"jobs: [{{name: a, run: x{more}}}]".encode()
-        return load_text(text, name="jobs.yaml", base=GOOD, environ=environ).jobs[0].digest
+        return load_text(text, Surroundings(environ), name="jobs.yaml", base=GOOD).jobs[0].digest
 
     assert digest("") == digest(", not_before: 19:00")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile import find_conda, read_env_file
 from gpulaunch.jobfile.mistakes import FieldError
-from tests.jobfile.helpers import job_of
+from tests.jobfile.helpers import job_of, mistakes_of
 
 
 def conda_at(prefix: Path) -> Path:
@@ -125,3 +127,29 @@ def test_env_files_that_are_none(tmp_path: Path) -> None:
     for name in ("latin", "none", "."):
         with pytest.raises(UsageError):
             read_env_file(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be somebody else for a while")
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        ("cwd", "shut/sub"),
+        ("venv", "shut"),
+        ("python", "shut/bin/python"),
+        ("conda", "./shut"),
+        ("env_file", "shut/x.env"),
+        ("foreach", "shut/*.txt"),
+    ],
+)
+def test_what_this_user_may_not_enter_is_not_said_to_be_missing(field: str, typed: str) -> None:
+    with TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        shut = Path(made) / "shut"
+        (shut / "conda-meta").mkdir(parents=True)
+        shut.chmod(0o700)
+        os.seteuid(65534)
+        try:
+            (told,) = mistakes_of(f"jobs: [{{run: x, {field}: {typed}}}]", Path(made))
+        finally:
+            os.seteuid(0)
+    assert re.search(rf"may not (enter|read) {shut}|permission denied", told)

@@ -42,6 +42,21 @@ def test_each_entry_and_reason_is_said_once() -> None:
     assert len(never(text, cards(16))) == 1
 
 
+def test_what_the_defaults_ask_for_is_told_there_once_with_a_job_that_has_it() -> None:
+    text = (
+        "defaults: {gpus: 3, gpu_memory: 20GB}\n"
+        "jobs: [{name: a, run: x, gpus: 1}, {name: b, run: x, gpu_memory: 1GB},"
+        " {name: c, run: x}, {name: d, run: x, gpus: null, gpu_memory: 30GB}]"
+    )
+    assert never(text, cards(16, 16)) == [
+        "1:18: defaults.gpus: needs 3 cards, the run has 2 (job b)",
+        "1:33: defaults.gpu_memory: needs 1 card with 18.6 GiB each; 0 of 2 have that much, the"
+        " largest has 14.9 GiB (job a)",
+        "2:133: jobs[3].gpu_memory: needs 1 card with 27.9 GiB each; 0 of 2 have that much, the"
+        " largest has 14.9 GiB (job d)",
+    ]
+
+
 def test_more_memory_than_any_card_has() -> None:
     assert never("jobs: [{run: x, gpu_memory: 40GB}]", cards(16, 24)) == [
         "1:29: jobs[0].gpu_memory: needs 1 card with 37.3 GiB each; 0 of 2 have that much, the"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import load_text, schema
+from gpulaunch.jobfile import Surroundings, load_text, schema
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.schema import OF_FILE, OF_JOB, explained
 
@@ -154,7 +154,7 @@ def test_loader_and_schema_agree(fields: str) -> None:
     text = f"jobs: [{{run: x, {fields}}}]"
     expected = BOTH[fields]
     try:
-        load_text(text.encode(), name="j", base=Path("/tmp"), environ={})
+        load_text(text.encode(), Surroundings({}), name="j", base=Path("/tmp"))
         loads = True
     except JobFileError:
         loads = False
@@ -183,7 +183,7 @@ WORKERS = {
 def test_loader_and_schema_agree_on_workers(fields: str) -> None:
     text = f"jobs: [{{{fields}}}]"
     try:
-        load_text(text.encode(), name="j", base=Path("/"), environ={})
+        load_text(text.encode(), Surroundings({}), name="j", base=Path("/"))
         loads = True
     except JobFileError:
         loads = False
@@ -203,7 +203,7 @@ def test_on_read_by_a_yaml_1_1_loader_is_still_on() -> None:
     assert VALIDATOR.is_valid(read)
     assert VALIDATOR.is_valid(json.loads(json.dumps(read)))
     for again in (yaml.safe_dump(read), json.dumps(read)):
-        plan = load_text(again.encode(), name="j", base=Path("/"), environ={})
+        plan = load_text(again.encode(), Surroundings({}), name="j", base=Path("/"))
         assert plan.jobs[0].retry.on == {"exit"}
         assert plan.notify[0].on == {"finish"}
 

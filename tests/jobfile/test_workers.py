@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.core.model import Worker
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile.load import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.jobfile.plan import Plan
 
 
@@ -23,7 +23,7 @@ def read(folder: Path, entry: str) -> Plan:
     name = "" if "name:" in entry else "name: 'f-{{stem}}', "
     items = "" if "foreach:" in entry else "foreach: '*.fasta', "
     text = f"jobs:\n  - {{{name}{items}{entry}}}"
-    return load_text(text.encode(), name="j.yaml", base=folder, environ={})
+    return load_text(text.encode(), Surroundings({}), name="j.yaml", base=folder)
 
 
 def mistakes(folder: Path, entry: str) -> str:
@@ -137,5 +137,5 @@ def test_a_file_that_a_need_makes_may_come_later(folder: Path) -> None:
       - {name: make, run: "true"}
       - {name: use, needs: [make], worker: "made/fold.py:predict"}
     """
-    jobs = load_text(text.encode(), name="j.yaml", base=folder, environ={}).jobs
+    jobs = load_text(text.encode(), Surroundings({}), name="j.yaml", base=folder).jobs
     assert jobs[1].worker == Worker(f"{folder}/made/fold.py:predict")

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from gpulaunch.core.facts import Fact, Noted
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
-from gpulaunch.journal import codec
+from gpulaunch.journal import append, codec
 from gpulaunch.journal.append import BusyJournalError, Journal
 from gpulaunch.journal.lines import Damage, Fault
 from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
+from tests.helpers import open_files
 from tests.journal.facts import opened
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,23 @@ def test_a_directory_that_holds_a_run_is_not_made_another_s(rundir: RunDir) -> N
         journal.append([(opened(), codec.now())])
         with pytest.raises(UsageError, match="already holds a run"):
             Journal.create(rundir)
+
+
+def test_a_run_that_another_began_and_ended_meanwhile_is_not_written_on(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, waits = append.lock, [rundir]
+
+    def locked(fd: int) -> bool:
+        while waits:
+            with Journal.create(waits.pop()) as quicker:
+                quicker.append(notes(2))
+        return lock(fd)
+
+    monkeypatch.setattr(append, "lock", locked)
+    with pytest.raises(UsageError, match="already holds a run"):
+        Journal.create(rundir)
+    assert texts(rundir.events) == ["note 0", "note 1"]
 
 
 def test_a_second_writer_is_refused_as_long_as_the_first_lives(rundir: RunDir) -> None:
@@ -271,6 +289,7 @@ import resource, signal, sys
 from pathlib import Path
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RunDir
+from tests.helpers import open_files
 from tests.journal.facts import opened
 from tests.journal.test_append import notes
 journal = Journal.create(RunDir(Path(sys.argv[1])))
@@ -414,11 +433,11 @@ def test_a_directory_that_comes_back_gets_what_was_pending(rundir: RunDir) -> No
 
 
 def test_a_journal_that_is_closed_twice_is_closed(rundir: RunDir) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     journal = Journal.create(rundir)
     journal.close()
     journal.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 def test_no_descriptor_reaches_the_processes_that_are_started(rundir: RunDir) -> None:

@@ -4,11 +4,13 @@ import json
 from typing import get_args
 from zlib import crc32
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from gpulaunch.contracts.events import event_schema
 from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
@@ -25,6 +27,7 @@ from gpulaunch.journal import codec
 from gpulaunch.shapes import UnknownKindError, coder_of, shape_of
 from tests.journal.facts import FACTS, INSTANTS, opened, values
 
+EVENT = jsonschema.Draft202012Validator(event_schema())
 AT = Instant(4242.000001, 1795160535.123456)
 
 
@@ -39,6 +42,11 @@ def test_every_fact_comes_back_as_it_was_written(cls: type) -> None:
         assert codec.check(line[:-1]) == number
 
     check()
+
+
+@given(FACTS, INSTANTS)
+def test_a_line_keeps_to_its_published_schema(fact: Fact, at: Instant) -> None:
+    EVENT.validate(json.loads(codec.encode(1, fact, at)))
 
 
 def test_a_line_reads_as_documented() -> None:

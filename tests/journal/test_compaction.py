@@ -14,6 +14,7 @@ from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
     AttemptStarted,
+    CodeChanged,
     Fact,
     GpuChanged,
     GpuReported,
@@ -166,6 +167,17 @@ def test_the_journal_does_not_grow_with_the_jobs_that_it_has_seen(
         write(journal, [RunClosed("stopped"), opened(epoch=round + 2, standing="queue")])
         sizes.append(rundir.events.stat().st_size)
     assert sizes[-1] < sizes[6] + 1000, sizes
+
+
+def test_the_last_change_of_each_script_is_kept(rundir: RunDir, journal: Journal) -> None:
+    write(journal, [CodeChanged("a.py", 1.0, 1, 2), CodeChanged("b.py", 2.0, 1, 2), *job("x")])
+    write(journal, [CodeChanged("a.py", 3.0, 2, 2), *job("y")])
+    before = replay(rundir.events).code_changes
+    put(journal, rundir, ["x"])
+    after = replay(rundir.events)
+    assert after.code_changes == before
+    assert list(after.code_changes) == ["b.py", "a.py"]
+    assert "x" not in after.jobs
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.errors import UsageError
-from gpulaunch.journal import codec, manifest
+from gpulaunch.journal import codec, liveness, manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.liveness import (
     control_name,
@@ -54,6 +54,21 @@ def test_a_run_runs_as_long_as_its_supervisor_lives(rundir: RunDir) -> None:
     with bound():
         assert state_of(rundir) == "running"
     assert state_of(rundir) == "interrupted"
+
+
+def test_a_run_that_ends_while_it_is_looked_at_was_not_interrupted(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(rundir, *OPEN)
+    look = liveness.supervised
+
+    def looked(run: str, owner: int) -> bool:
+        with Journal.reopen(rundir) as journal:
+            journal.append([(RunClosed("succeeded"), codec.now())])
+        return look(run, owner)
+
+    monkeypatch.setattr(liveness, "supervised", looked)
+    assert state_of(rundir) == "succeeded"
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])

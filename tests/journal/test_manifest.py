@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch import __version__
+from gpulaunch.commit import commit
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest
@@ -57,6 +58,7 @@ def test_it_says_who_where_and_what(tmp_path: Path) -> None:
     assert (made.driver, made.simulated) == ("570.86", False)
     assert made.latest is not None
     assert (made.latest.epoch, made.latest.pid) == (1, os.getpid())
+    assert made.latest.commit == commit()
 
 
 def test_each_resume_adds_its_turn(tmp_path: Path) -> None:
@@ -79,9 +81,10 @@ def test_it_says_which_engine_runs_and_an_older_one_means_this_machine(tmp_path:
     read = manifest.read(path)
     assert (read.engine, read.slurm) == ("slurm", ("--partition=gpu",))
     older = json.loads(path.read_text())
-    del older["engine"], older["slurm"]
+    del older["engine"], older["slurm"], older["epochs"][0]["commit"]
     path.write_text(json.dumps(older))
-    assert manifest.read(path) == first
+    unknown = replace(first.epochs[0], commit="")
+    assert manifest.read(path) == replace(first, epochs=(unknown,))
 
 
 def test_values_of_the_environment_are_not_in_it(

@@ -32,7 +32,7 @@ from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, Follower, OtherFormatError, read, replay
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
-from tests.helpers import wait_until
+from tests.helpers import open_files, wait_until
 from tests.journal.facts import added, opened
 from tests.journal.test_append import ROOT, notes
 
@@ -299,7 +299,7 @@ def test_where_inotify_is_not_to_be_had_waiting_still_ends(rundir: RunDir) -> No
 def test_reading_leaves_no_descriptor_behind(rundir: RunDir) -> None:
     with Journal.create(rundir) as journal:
         journal.append(notes(2))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     first = read(rundir.events)
     next(first)
     first.close()  # type: ignore[attr-defined]
@@ -308,4 +308,4 @@ def test_reading_leaves_no_descriptor_behind(rundir: RunDir) -> None:
     replay_nothing = read(rundir.path / "nothing")
     with pytest.raises(UsageError):
         next(replay_nothing)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 
 ENVIRON = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 
@@ -51,7 +52,7 @@ def told(here: Path, fields: str, more: str = "", cluster: bool = False) -> list
     text = f"jobs: [{{{fields}}}]\n{more}".encode()
     look = looking(ENVIRON, cluster)
     try:
-        load_text(text, name="jobs.yaml", base=here, environ=ENVIRON, look=look)
+        load_text(text, Surroundings(ENVIRON, look=look), name="jobs.yaml", base=here)
     except JobFileError as error:
         return [one.message.replace(f"{here}/", "") for one in error.found]
     return []
@@ -100,6 +101,20 @@ ABSENT = {
 def test_what_is_certain_to_be_missing_is_a_mistake(here: Path, fields: str) -> None:
     (message,) = told(here, fields)
     assert message.startswith(ABSENT[fields])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be somebody else for a while")
+def test_a_program_that_this_user_may_not_reach_is_told_as_that() -> None:
+    with TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        (Path(made) / "shut").mkdir(mode=0o700)
+        os.seteuid(65534)
+        try:
+            assert told(Path(made), "run: [./shut/tool]") == [
+                "shut/tool: this user may not enter shut"
+            ]
+        finally:
+            os.seteuid(0)
 
 
 THERE = [
@@ -167,7 +182,7 @@ THERE = [
 @pytest.mark.parametrize("fields", THERE)
 def test_what_may_be_there_is_believed(here: Path, fields: str) -> None:
     text = f"jobs: [{{{fields}}}, {{name: b, run: x}}]".encode()
-    load_text(text, name="j", base=here, environ=ENVIRON, look=looking(ENVIRON, False))
+    load_text(text, Surroundings(ENVIRON, look=looking(ENVIRON, False)), name="j", base=here)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +223,7 @@ def test_a_directory_that_may_not_be_read_may_hold_it(here: Path) -> None:
 def test_the_word_is_pointed_at(here: Path) -> None:
     text = b"jobs:\n  - run: |\n      cd sub\n      python x.py\n"
     with pytest.raises(JobFileError) as caught:
-        load_text(text, name="j", base=here, environ=ENVIRON, look=looking(ENVIRON, False))
+        load_text(text, Surroundings(ENVIRON, look=looking(ENVIRON, False)), name="j", base=here)
     assert caught.value.mistakes[0].startswith(f"j:4:14: jobs[0].run: {here}/sub/x.py does not")
 
 
@@ -228,7 +243,9 @@ jobs:
 
 def test_everything_that_is_wrong_is_told_at_once(here: Path) -> None:
     with pytest.raises(JobFileError) as caught:
-        load_text(ALL.encode(), name="j", base=here, environ=ENVIRON, look=looking(ENVIRON, False))
+        load_text(
+            ALL.encode(), Surroundings(ENVIRON, look=looking(ENVIRON, False)), name="j", base=here
+        )
     found = {(one.field, one.message.partition(";")[0]) for one in caught.value.found}
     assert ("defaults.walltime", "unknown key") in found
     fields = {field for field, _ in found}
@@ -239,6 +256,39 @@ def test_everything_that_is_wrong_is_told_at_once(here: Path) -> None:
         *("jobs[3].timeout", "jobs[5].worker", "jobs[5].retries", "jobs[6].cwd"),
         *("jobs[6].matrix.a", "jobs[7].name", "jobs[7].cpus"),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "place"),
+    [
+        ("jobs: [{run: echo, modules: gone, gpuss: 1}]", [], "jobs[0].modules: "),
+        ("jobs: [{run: echo, modules: gone, foreach: '*.none'}]", [], "jobs[0].modules: "),
+        ("{defaults: {modules: gone}, jobs: [{run: echo}]}", [], "defaults.modules: "),
+        ("jobs: [{run: echo}]", ["modules=gone"], "--default modules=gone: "),
+        ("jobs: [{run: echo, modules: here}]", ["modules=gone"], ""),
+        ("jobs: [{run: echo, modules: null}]", ["modules=gone"], ""),
+        ("defaults: {modules: x} # gpulaunch: ok\njobs: [{run: echo}]", [], ""),
+        (
+            "defaults: {modules: x} # gpulaunch: ok\njobs: [{run: echo}]",
+            ["modules=gone"],
+            "--default modules=gone: ",
+        ),
+    ],
+)
+def test_modules_that_are_not_there_are_told_beside_the_others_wherever_they_stand(
+    here: Path, text: str, typed: list[str], place: str
+) -> None:
+    (here / "init").mkdir()
+    (here / "init/bash").write_text("module() { [[ $2 == here ]]; }")
+    environ = {**ENVIRON, "MODULESHOME": str(here)}
+    around = Surroundings(environ, defaults=typed, look=looking(environ, False))
+    told: list[str] = []
+    try:
+        load_text(text.encode(), around, name="j", base=here)
+    except JobFileError as error:
+        told = [one.text for one in error.found if "module load gone" in one.text]
+    assert bool(told) is bool(place)
+    assert all(f"{place}module load gone: there is none on " in one for one in told)
 
 
 def test_a_thousand_items_cost_a_few_looks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

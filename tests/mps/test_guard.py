@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -241,3 +242,17 @@ def test_a_long_tmpdir_is_passed_over(mps: PretendMps) -> None:
     assert os.path.dirname(directory) == "/tmp"
     mps_dirs.clear({"TMPDIR": str(long)})
     assert not os.path.exists(directory)
+
+
+def test_where_no_directory_can_be_locked_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr(mps_dirs, "_places", lambda environ: [str(tmp_path)])
+    monkeypatch.setattr(mps_dirs, "MAX_PIPES_BYTES", 1000)  # the test's own path is long
+    with pytest.raises(mps_dirs.NoRoomError, match="written and locked in"):
+        mps_dirs.make({})
+    assert not [*tmp_path.iterdir()]

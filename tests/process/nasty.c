@@ -37,6 +37,13 @@ static void daemonise(int times, const char *mode) {
   exec_as(mode);
 }
 
+static int leave_daemons(int count) { /* and nothing else: what forks them comes here, and is over */
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  for (int i = 0; i < count; i++) daemonise(3, "forever");
+  for (int i = 0; i < 3 * count; i++) waitpid(-1, NULL, 0);
+  return 0;
+}
+
 static void hop(useconds_t pause_us) { /* each generation lives as long as it takes to fork */
   ignore();
   for (;;) {
@@ -55,7 +62,7 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "root")) { (void)!setuid(0); for_ever(); } /* with a setuid bit, wholly another's */
   if (!strcmp(mode, "ok")) return 0;
   if (!strcmp(mode, "daemons")) { for (int i = 0; i < 3; i++) daemonise(3, "forever"); for_ever(); }
-  if (!strcmp(mode, "daemons-exit")) { for (int i = 0; i < 3; i++) daemonise(3, "forever"); usleep(20000); return 0; }
+  if (!strcmp(mode, "daemons-exit")) return leave_daemons(3);
   if (!strcmp(mode, "ignore-term")) { ignore(); fork(); for_ever(); }
   if (!strcmp(mode, "tree")) { for (int i = 0; i < 4; i++) if (fork()) fork(); for_ever(); }
   if (!strcmp(mode, "stopped")) {

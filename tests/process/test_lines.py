@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +151,20 @@ def test_a_shell_loop_is_enough(bench: Bench) -> None:
     assert bench.do("one").kept
     assert bench.do("two").kept
     assert bench.text(2) == 'got {"what": "two"}\n'
+
+
+LAST_WORDS = """
+import os
+from gpulaunch.farside.serve.lines import Lines
+lines = Lines(None, ["sh", "-c", "echo nonsense >&3"])
+lines.item = 1
+lines.start()
+os.waitid(os.P_PID, lines.pid, os.WEXITED | os.WNOWAIT)
+lines.last_words(lines.ended())
+"""
+
+
+def test_what_is_no_answer_counts_alike_where_its_program_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", LAST_WORDS], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert done.stdout.startswith(b"worker: found the answer nonsense; expected an exit code")

@@ -70,6 +70,10 @@ class Bench(WorkerSlot):
         unset = ("PYTHONUNBUFFERED",)
         self.launch(*argv, env_set=env, env_unset=unset, task=task, **more)
 
+    def says(self, word: str, number: int) -> None:
+        """Wait until that item has printed the word in a line of its own; its code is there too."""
+        wait_until(lambda: self.log.exists() and word in self.text(number).splitlines())
+
     def do(self, what: str = "pass", **more: Any) -> AttemptOver:
         self.item(what, **more)
         return self.expect(AttemptOver)
@@ -319,7 +323,7 @@ def test_loading_has_a_time_of_its_own(bench: Bench) -> None:
 def test_a_stop_ends_the_worker_with_its_item(bench: Bench, reason: Any, kind: type) -> None:
     bench.do()
     bench.item("print('there', flush=True); time.sleep(600)")
-    wait_until(lambda: "there" in bench.text(2) if bench.log.exists() else False)
+    bench.says("there", 2)
     bench.pair.stop(reason, by="a person")
     ended = bench.expect(AttemptOver)
     assert isinstance(ended.end.outcome, kind)
@@ -333,7 +337,7 @@ def test_an_item_that_finishes_in_its_grace_ends_its_worker_all_the_same(bench: 
         "signal.sigtimedwait([signal.SIGTERM], 600) if False else signal.pause()",
         grace=30.0,
     )
-    wait_until(lambda: "there" in bench.text(1) if bench.log.exists() else False)
+    bench.says("there", 1)
     bench.pair.stop("cancelled")
     ended = bench.expect(AttemptOver)
     assert ended.end.outcome == Cancelled(Exited(0))

@@ -23,7 +23,7 @@ from gpulaunch.prometheus import serve as serving
 from gpulaunch.prometheus import source as sources
 from gpulaunch.prometheus.serve import CONNECTIONS, serve
 from gpulaunch.prometheus.source import RunCollector
-from tests.helpers import wait_until
+from tests.helpers import open_files, wait_until
 from tests.prometheus.support import OPENMETRICS, asked, record, scrape
 from tests.views.history import History
 
@@ -335,14 +335,14 @@ def test_clients_that_hang_up_leave_nothing_behind(tmp_path: Path) -> None:
     with served(tmp_path) as run:
         scrape(run.address)
         wait_until(lambda: connections() == 0)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         for number in range(200):
             with run.connect() as client:
                 client.sendall(b"GET / HTTP/1.0\r\n\r\n"[: number % 19])
             if number % 10 == 0:
                 scrape(run.address)
         wait_until(lambda: connections() == 0)
-        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+        wait_until(lambda: not open_files() - before)
 
 
 def test_an_idle_server_does_not_wake_up() -> None:

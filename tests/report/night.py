@@ -249,7 +249,9 @@ def log_of(attempt: AttemptId, evidence: str) -> str:
 def _manifest(run: History) -> manifests.Manifest:
     opened = next(fact for fact, _ in run.facts if isinstance(fact, f.RunOpened))
     command = ("gpulaunch", "run", "jobs.yaml")
-    turn = manifests.Epoch(1, iso(START), "0.1.0", "gpubox", "boot", 7, "maria", command)
+    turn = manifests.Epoch(
+        1, iso(START), "0.1.0", "gpubox", "boot", 7, "maria", command, commit="9f8e7d6c" * 5
+    )
     return manifests.Manifest(
         run=opened.run,
         name=opened.name,

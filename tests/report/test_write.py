@@ -118,6 +118,7 @@ def test_the_night_is_told_in_full(page: str) -> None:
         "would fit",
         "Xid 79: the card has fallen off the bus",
         "Git commit 3b5d9f1c6f0e4c5f9a0a4b6a1f7f6d2c8e9b0a1d",
+        "gpulaunch 0.1.0 (9f8e7d6)",
         "NVIDIA driver 570.86",
     ):
         assert part in said, part

@@ -120,3 +120,21 @@ def test_needs_tokens_cards_and_limits_are_kept_and_what_cannot_run_is_cancelled
     assert found["two :: x"] == b"0,1 0,1\n"
     assert found["none :: x"] == b"<>\n"
     assert {found[f"one-{i} :: x"] for i in range(1, 5)} <= {b"0\n", b"1\n"}
+
+
+def test_options_of_the_job_file_come_to_slurm_as_they_are(
+    slurm: Launcher, cluster: Cluster
+) -> None:
+    slurm.file(
+        "jobs.yaml",
+        r"""
+        jobs:
+          - name: told-of
+            gpus: 0
+            engine: {slurm: {account: "lab x", extra: ['--comment=it''s a "b" \ c, # d', --nice=7]}}
+            run: "true"
+        """,
+    )
+    assert set(submitted(slurm, cluster, export(slurm)).values()) == {"COMPLETED"}
+    listed = cluster.command("squeue", "-h", "-t", "all", "-n", "told-of", "-o", "%a|%k")
+    assert listed.splitlines() == [r"""lab x|it's a "b" \ c, # d"""]

@@ -276,6 +276,19 @@ def test_what_runs_goes_on_without_its_launcher_and_is_taken_up(history: History
     assert outcomes(history) == {"j": Exited(3)}
 
 
+def test_what_another_version_handed_over_is_taken_up_and_judged_by_what_is_known(
+    history: History,
+) -> None:
+    history.add("j", Plan(50.0, 3))
+    history.until(begun(history, 1))
+    history.run.ticket(attempt("j")).write_text("of another version")
+    history.restart()
+    history.finish()
+    assert outcomes(history) == {"j": Exited(3)}
+    (warned,) = history.warned
+    assert warned.startswith("j: handed to Slurm by another version of gpulaunch, whose tickets")
+
+
 def test_what_was_taken_up_can_be_stopped(history: History) -> None:
     history.add("j", Plan(ENDLESS))
     history.until(begun(history, 1))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -80,6 +81,17 @@ def test_a_job_finds_modules_where_a_plain_script_does(
         assert in_a_job(launcher) == (0, expected), way
 
 
+def test_modules_of_a_job_are_loaded_on_its_node(on_slurm: Launcher) -> None:
+    """By the module program that is there; the mask that Slurm has set is not theirs to change."""
+    init = on_slurm.file("site files/init/bash", STARTUP)
+    init.write_text(init.read_text() + "export CUDA_VISIBLE_DEVICES=7\n")
+    on_slurm.environ["MODULESHOME"] = str(init.parents[1])
+    run = 'echo "$LOADEDMODULES [$CUDA_VISIBLE_DEVICES]"'
+    on_slurm.file("jobs.yaml", f"jobs: [{{name: a, gpus: 0, modules: cuda/12.4, run: '{run}'}}]")
+    assert on_slurm("run", "jobs.yaml", "--engine", "slurm", "--quiet").status == 0
+    assert on_slurm.log("a") == "read cuda/12.4 []\n"
+
+
 # ── In a job of this machine, and in the batch script alone ─────────────────────────────────────
 
 
@@ -95,7 +107,7 @@ def test_where_the_login_shell_alone_has_modules_a_start_up_file_helps(launcher:
 def test_the_script_is_one_for_any_shell(tmp_path: Path, shell: str) -> None:
     """Where there is no bash to hand variables on, or `sh` is one."""
     (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm/farside.zip").write_text("import os; print('FOO' in os.environ)")
+    SlurmDir(tmp_path).node_program.write_text("import os; print('FOO' in os.environ)")
     sh = tmp_path / "sh"
     sh.symlink_to(f"/bin/{shell}")
     path = tmp_path / "batch.sh"

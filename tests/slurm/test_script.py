@@ -16,7 +16,7 @@ from gpulaunch.core.model import Demand, Job, WarnPolicy
 from gpulaunch.engines.slurm import launch_files, script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
-from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.engines.slurm.rundir import PROGRAM, SlurmDir
 from gpulaunch.process.native import choose_keeper
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -105,6 +105,16 @@ def test_what_the_configuration_tells_slurm_holds_where_the_job_file_is_silent()
     assert {"--partition=gpu", "--mem=64G"} <= set(silent)
 
 
+def test_a_job_s_memory_goes_before_what_the_configuration_says_of_all() -> None:
+    said = {"extra": ("--mem=64G", "--exclusive", "--mem-per-cpu=2G")}
+    job = Job("a", "true", demand=Demand(memory=1 << 30))
+    asked = script.options(job, SlurmDir(Path("/run")), (), said)
+    assert [word for word in asked if word.startswith("--mem")] == ["--mem=1024M"]
+    assert "--exclusive" in asked
+    last = script.options(job, SlurmDir(Path("/run")), ("--mem=8G",), said)
+    assert last[-1] == "--mem=8G"
+
+
 def test_jobs_that_want_the_same_come_to_the_same_options() -> None:
     one, other = Job("a", "true", cwd="/x", group=1), Job("b", "false", priority=3)
     assert options(one) == options(other)
@@ -142,7 +152,7 @@ def laid(tmp_path: Path) -> Path:
     """A run directory of an awkward name, with a program that tells how it was called."""
     at = tmp_path / AWKWARD
     (at / "slurm").mkdir(parents=True)
-    (at / "slurm/farside.zip").write_text(NODE)
+    SlurmDir(at).node_program.write_text(NODE)
     return at
 
 
@@ -165,7 +175,7 @@ def test_where_the_compiled_program_works_no_python_is_looked_for(laid: Path) ->
 
 @pytest.mark.parametrize("why", ["its test fails", "no permission", "another machine's", "text"])
 def test_where_the_compiled_program_does_not_work_python_does(laid: Path, why: str) -> None:
-    name = "farside-vax" if why == "another machine's" else SlurmDir(laid).compiled.name
+    name = f"{PROGRAM}-vax" if why == "another machine's" else SlurmDir(laid).compiled.name
     compiled = laid / "slurm" / name
     compiled.write_text("\x7fELF no program" if why == "text" else COMPILED % 64 * (why[0] != "a"))
     compiled.chmod(0o600 if why == "no permission" else 0o700)
@@ -219,8 +229,8 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> N
     done = run(at, [sys.executable])
     assert done.returncode == 78
     assert re.fullmatch(
-        rf"gpulaunch: {at}/slurm/farside\.zip cannot be read on \S+: the run directory must be on a"
-        r" file system that the nodes share\n",
+        rf"gpulaunch: {re.escape(str(SlurmDir(at).node_program))} cannot be read on \S+:"
+        r" the run directory must be on a file system that the nodes share\n",
         done.stderr,
     )
 

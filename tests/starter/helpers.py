@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text, render
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.starter import StarterRemark, translate
 
 
@@ -35,6 +35,6 @@ def load(script: str, base: Path) -> Loaded:
     translation = translate(script, "run.sh")
     data, jobs = translation.yaml_text.encode(), {}
     if data:
-        plan = load_text(data, name="jobs.yaml", base=base, environ={})
+        plan = load_text(data, Surroundings({}), name="jobs.yaml", base=base)
         jobs = {job.name: job for job in plan.jobs}
     return Loaded(jobs, translation.untranslated, translation.yaml_text)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.diagnose.lint import report
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.starter import translate
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
@@ -101,7 +101,7 @@ def test_check_finds_nothing_in_what_comes_of_a_script(
 ) -> None:
     monkeypatch.chdir(laid_out(tmp_path))
     text, _ = translated(script)
-    plan = load_text(text.encode(), name="jobs.yaml", base=tmp_path, environ={})
+    plan = load_text(text.encode(), Surroundings({}), name="jobs.yaml", base=tmp_path)
     assert [str(finding) for finding in report(plan).findings] == []
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.template import render
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.starter.emit import Unwritable, escaped, job_file, scalar
 from gpulaunch.starter.entry import ForeachLoop, StarterEntry, StarterRemark
 
@@ -72,7 +72,7 @@ def test_a_command_with_braces_reaches_the_shell_as_it_is(text: str) -> None:
     except Unwritable:
         return
     data = job_file("x.sh", [entry], []).encode()
-    (job,) = load_text(data, name="jobs.yaml", base=Path("/"), environ={}).jobs
+    (job,) = load_text(data, Surroundings({}), name="jobs.yaml", base=Path("/")).jobs
     assert not isinstance(job.run, tuple)
     assert render(job.run, {}) == run
 
@@ -90,7 +90,7 @@ def test_any_loop_values_reach_the_jobs(values: list[str]) -> None:
         "a-{{index}}", "echo {{item}}", loops=(ForeachLoop("x", "values", tuple(values)),)
     )
     data = job_file("x.sh", [entry], []).encode()
-    jobs = load_text(data, name="jobs.yaml", base=Path("/"), environ={}).jobs
+    jobs = load_text(data, Surroundings({}), name="jobs.yaml", base=Path("/")).jobs
     assert [job.params["item"] for job in jobs] == values
 
 
@@ -99,5 +99,5 @@ def test_remarks_and_comments_never_break_the_file(why: str, text: str) -> None:
     data = job_file(
         why, [StarterEntry("a", "true", comments=(text,))], [StarterRemark(3, text, why)]
     ).encode()
-    (job,) = load_text(data, name="jobs.yaml", base=Path("/"), environ={}).jobs
+    (job,) = load_text(data, Surroundings({}), name="jobs.yaml", base=Path("/")).jobs
     assert job.run == "true"

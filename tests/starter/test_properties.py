@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Job
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.starter import translate
 
 MASKS = ["CUDA_VISIBLE_DEVICES=0 ", "CUDA_VISIBLE_DEVICES=0,1 ", "CUDA_VISIBLE_DEVICES= ", ""]
@@ -88,7 +88,7 @@ def jobs_in(text: str) -> list[dict[str, str]]:
 def loaded(text: str, base: Path) -> dict[str, Job]:
     if not text:
         return {}
-    plan = load_text(text.encode(), name="jobs.yaml", base=base, environ={})
+    plan = load_text(text.encode(), Surroundings({}), name="jobs.yaml", base=base)
     return {job.name: job for job in plan.jobs}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.starter import starter
 
 
 def test_the_starter_file_loads_in_an_empty_directory(tmp_path: Path) -> None:
-    plan = load_text(starter().encode(), name="jobs.yaml", base=tmp_path, environ={})
+    plan = load_text(starter().encode(), Surroundings({}), name="jobs.yaml", base=tmp_path)
     names = [job.name for job in plan.jobs]
     assert names[:3] == ["predict-a", "predict-b", "predict-c"]
     assert names[-1] == "summary"

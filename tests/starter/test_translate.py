@@ -474,7 +474,10 @@ def test_a_literal_ordinal_in_the_command_is_pointed_at(base: Path) -> None:
         ("while true; do python a.py; done", "until something becomes true"),
         ("for f in $(find . -name x); do python a.py $f; done", "only the shell can know"),
         ('for f in "$@"; do python a.py $f; done', "only the shell can know"),
-        ("module load cuda", "environment modules"),
+        ("module swap gcc cuda", "only loads them"),
+        ("module load $X", "only loads them"),
+        ("ml -cuda", "only loads them"),
+        ("module", "only loads them"),
         ("if true; then export CUDA_VISIBLE_DEVICES=1; fi", "under a condition"),
         ("ssh host 'python a.py'", "another machine"),
         ("while [ $(jobs -r | wc -l) -ge 4 ]; do sleep 1; done", "only waits"),
@@ -487,6 +490,24 @@ def test_what_has_no_counterpart_is_told_with_its_line(base: Path, line: str, wh
     assert why in remark.why
     assert remark.line == 3
     assert loaded.text == ""
+
+
+def test_modules_are_loaded_for_the_jobs_that_come_after_them(base: Path) -> None:
+    loaded = load(
+        "V=12.4\nmodule load gcc/13 cuda/$V\npython a.py\nml python\n(ml load x; python b.py)\n"
+        "python c.py\nmodule purge\npython d.py\n{ module load y; python e.py; } &\n",
+        base,
+    )
+    both = ("gcc/13", "cuda/12.4")
+    found = {name: job.modules for name, job in loaded.jobs.items()}
+    assert found == {
+        "a": both,
+        "b": (*both, "python", "x"),
+        "c": (*both, "python"),
+        "d": (),
+        "e": ("y",),
+    }
+    assert loaded.remarks == ()
 
 
 def test_a_line_that_bash_could_not_read_is_told_whole(base: Path) -> None:

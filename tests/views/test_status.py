@@ -50,6 +50,7 @@ def test_json_has_the_documented_shape() -> None:
         "vanished": 1,
         "archived": 0,
         "images": [],
+        "code_changes": [],
         "energy": None,
         "seconds_left": None,
         "next_command": None,

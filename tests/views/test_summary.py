@@ -72,6 +72,18 @@ def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> Non
     assert "failed  a  the program crashed on the card (went wrong), GPU 0" in shown
 
 
+def test_scripts_that_changed_are_told_the_last_ones_first_of_all() -> None:
+    run = History(1).open().jobs("a").start("a", 0)
+    for number in range(5):
+        run.pass_(60).add(f.CodeChanged(f"s{number}.py", run.now.utc, 1, 2))
+    run.pass_(60).succeed("a").add(f.RunClosed("succeeded"))
+    shown = rendered(lambda console: print_summary(console, summary_of(run)))
+    first = next(line for line in shown.splitlines() if ".py" in line)
+    assert first.startswith("      code  s2.py")
+    assert "s4.py changed at " in shown
+    assert "and 2 more files of the jobs' code" in shown
+
+
 def test_a_run_where_all_is_well_is_short() -> None:
     run = History(1).open().jobs("a").start("a", 0).pass_(90).succeed("a")
     run.add(f.RunClosed("succeeded"))

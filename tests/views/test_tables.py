@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from gpulaunch.contracts.documents import MachineCard
 from gpulaunch.core.model import Demand, Gpu, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
-from gpulaunch.digest.plan import command, plan_json
+from gpulaunch.digest.definition import command
+from gpulaunch.digest.plan import plan_json
 from gpulaunch.digest.runs import RunRow, runs_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulaunch.core.facts import CodeChanged
 from gpulaunch.core.model import Gpu
 from gpulaunch.digest import words
 from tests import zones
@@ -79,3 +81,13 @@ def test_jobs_that_are_not_due_are_counted_with_the_first_moment() -> None:
     assert one == "1,200 not before 12:46:40 (in 2 h)"
     several = words.not_due({now + 7200.0: 2, now + 9000.0: 3}, now, berlin)
     assert several == "5 not due, the first at 12:46:40 (in 2 h)"
+
+
+def test_a_changed_script_is_told_with_its_minute_and_the_jobs_before_it() -> None:
+    change = CodeChanged("train.py", START + 43, 12, 40)
+    said = words.code_changed(change, START + 900, timezone.utc)
+    assert said == "train.py changed at 07:42, after 12 of 40 jobs had started"
+    alone = CodeChanged("a\x1b.py", START, 1, 1)
+    said = words.code_changed(alone, None, timezone.utc)
+    assert said.endswith("2026-11-20 07:42, after all of its 1 job had started")
+    assert "\x1b" not in said

@@ -14,13 +14,15 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping
 
+from gpulaunch.own_files import here
+
 HOME = os.path.dirname(os.path.abspath(__file__))
 """What a container has to show for its programs to report: what is injected, and the reports."""
 INJECT = os.path.join(HOME, "inject")
 
 
 def environment(
-    base: Mapping[str, str], own: Mapping[str, str | None], folder: str = INJECT
+    base: Mapping[str, str], own: Mapping[str, str | None], folder: str | None = None
 ) -> dict[str, str]:
     """Return the variables to set, so that Python programs of a job explain their device errors.
 
@@ -28,6 +30,7 @@ def environment(
     would have had, in its order, after one entry of ours. Empty where the path of that entry cannot
     be spelt in PYTHONPATH.
     """
+    folder = here(INJECT) if folder is None else folder
     if os.pathsep in folder:
         return {}
     theirs = own["PYTHONPATH"] if "PYTHONPATH" in own else base.get("PYTHONPATH")

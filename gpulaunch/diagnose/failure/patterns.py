@@ -425,6 +425,16 @@ STATUSES: tuple[tuple[frozenset[int], Text], ...] = (
     ),
     (frozenset({127}), _line("not_started", r"gpulaunch: [^\n]{1,300} is not in the image ")),
     (frozenset({126}), _line("not_started", r"gpulaunch: [^\n]{1,600} \(in the image ")),
+    # load_modules.sh, in a job's place: what the module program itself says stands above it.
+    (
+        frozenset({126}),
+        _line(
+            "not_started",
+            r"gpulaunch: (?:module load [^\n]{1,600}"
+            r"(?:: there is none on |failed on |leaves no PATH)"
+            r"|modules: (?:neither Lmod nor |[^\n]{1,600} defines no module command))",
+        ),
+    ),
     (frozenset({6, 7, 28, 35, 52, 56}), _line("network", r"curl: \(\d{1,2}\) ")),
     (frozenset({22}), _line("rate_limit", r"curl: \(22\) The requested URL returned error: 429")),
     (frozenset({22}), _line("access", r"curl: \(22\) The requested URL returned error: 40[13]")),

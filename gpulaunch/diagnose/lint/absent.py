@@ -19,14 +19,16 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from gpulaunch import environment_modules
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import shown
+from gpulaunch.core.template import Template, shown
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
 from gpulaunch.diagnose.lint.finding import silenced
 from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
-from gpulaunch.jobfile.commands import Word
+from gpulaunch.files import may, out_of_reach
+from gpulaunch.jobfile.commands import Word, first_program
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.shell import outline
 from gpulaunch.jobfile.suggest import did_you_mean
@@ -56,6 +58,9 @@ _TESTING = frozenset({"[", "[[", "test", "for", "case", "select"})
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _NO_PYTHON = re.compile(r"--?no[-_]python")
 
+MODULE_LOOKS = 10
+"""Different lists of modules of a file that are loaded to see whether they can be."""
+
 Looks = Callable[[Mistakes, Sequence[Job]], None]
 
 
@@ -74,12 +79,16 @@ class _Absences:
         self.environ = environ
         self.cluster = cluster
         self.files = Files(str(mistakes.source.base), ReadBudget())
+        self.own_shell = "shell" not in mistakes.typed
+        self.looks: dict[tuple[object, ...], str | None] = {}
 
     def all(self, jobs: Sequence[Job]) -> None:
         groups: dict[int, list[Job]] = {}
         for job in jobs:
             groups.setdefault(job.group, []).append(job)
         for group, members in islice(groups.items(), ENTRIES):
+            if not self.cluster:
+                self._modules(group, members)
             field = "worker" if members[0].worker else "run"
             node = node_at(self.mistakes.root, ("jobs", group, field))
             if node is not None and not self._silenced(node.key_at):
@@ -93,8 +102,38 @@ class _Absences:
             self._list(job, node, [shown(text) for text in job.run])
         else:
             self._shell(job)
-            if kind := dialect(job.shell):
-                self._script(job, node, shown(job.run), kind)
+            script = shown(job.run)
+            if self.mistakes.source.is_list and (why := self._no_command(job, script)):
+                self.mistakes.add(("jobs", job.group, "run"), why)
+            elif kind := dialect(job.shell):
+                self._script(job, node, script, kind)
+
+    # ── modules ─────────────────────────────────────────────────────────────────────────────────
+
+    def _modules(self, group: int, members: Sequence[Job]) -> None:
+        """Add a mistake for modules that cannot be loaded in the environment that the job gives."""
+        where: Steps = ("jobs", group, "modules")
+        node = node_at(self.mistakes.root, where)
+        if node is None:
+            where = ("defaults", "modules")  # of the file, or typed beside it
+            if "modules" not in self.mistakes.typed:
+                node = node_at(self.mistakes.root, where)
+        for job in () if node and self._silenced(node.key_at) else members:
+            if job.modules and (why := self._lacks_modules(job)):
+                self.mistakes.add(where, why)
+
+    def _lacks_modules(self, job: Job) -> str:
+        if job.env_file or job.container:
+            return ""
+        own = {name: text for name, text in job.env.items() if not isinstance(text, Template)}
+        key = (job.modules, tuple(own.items()))
+        if key not in self.looks:
+            if len(self.looks) >= MODULE_LOOKS or None in self.looks.values():
+                return ""  # once no answer came, nobody is kept waiting for another
+            both = {**self.environ, **own}
+            environ = {name: text for name, text in both.items() if text is not None}
+            self.looks[key] = environment_modules.why_not(job.modules, environ)
+        return self.looks[key] or ""
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -126,6 +165,16 @@ class _Absences:
         if which and why:
             self.mistakes.add((*where, which), why)
 
+    def _no_command(self, job: Job, line: str) -> str:
+        """Why a line of a list of commands can be none: its program is nowhere.
+
+        So it is where a text of any other kind was taken for such a list.
+        """
+        if not self.own_shell:
+            return ""
+        program = first_program(line, self.environ)
+        return self._lacks_program(job, program) if program and "/" not in program else ""
+
     def _lacks_program(self, job: Job, name: str) -> str:
         """Why a program of a list cannot be executed; empty where it can, or who knows."""
         if "/" in name:
@@ -134,7 +183,7 @@ class _Absences:
         elsewhere = self.cluster or job.container is not None
         if elsewhere or job.env_file or not isinstance(path, str):
             return ""
-        if job.python and name.startswith("python"):
+        if job.modules or (job.python and name.startswith("python")):
             return ""
         own = [f"{prefix}/bin" for prefix in (job.venv, job.conda) if prefix]
         if shutil.which(name, path=os.pathsep.join([*own, path])):
@@ -230,7 +279,10 @@ class _Absences:
             return self._not_there(path, typed)
         if os.path.isdir(path):
             return f"{_plain(path)} is a directory"
-        return "" if os.access(path, os.X_OK) else f"{_plain(path)} is not executable (chmod +x)"
+        if may(path, os.X_OK):
+            return ""
+        why = out_of_reach(path)
+        return f"{_plain(path)}: {why}" if why else f"{_plain(path)} is not executable (chmod +x)"
 
     def _not_there(self, path: str, typed: str) -> str:
         if typed.startswith("~"):

@@ -32,6 +32,7 @@ RULES = {
     "fixed-port": "always takes the same port",
     "whole-memory": "takes most of its card's memory, which the job is to share",
     "all-gpus": "gives a container every card of the machine",
+    "single-brace": "has one pair of braces around a name that is filled in between two",
     "not-there": "runs a program or a script that is not there",
     "daemon": "has a daemon start what then is no descendant of the job",
 }

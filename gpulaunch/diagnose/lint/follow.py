@@ -64,6 +64,22 @@ class Follow:
         found = self._file(start)
         return self.look(*found).indices if found else frozenset()
 
+    def files_of(self, start: CommandStart) -> dict[str, None]:
+        """Return the files that a command runs, with all that these import and run, in order."""
+        found: dict[str, None] = {}
+        todo, seen = [(start, 0)], {start}
+        while todo and self.files.budget.left():
+            start, depth = todo.pop()
+            for path, kind in self._reached(start):
+                found[path] = None
+                for run in self.look(path, kind).runs if depth < _DEEPEST else ():
+                    plain = replace(run, options=NO_OPTIONS, number=0)
+                    inner = CommandStart(plain, _directory(start.cwd, run.cwd, path), start.extra)
+                    if inner not in seen:
+                        seen.add(inner)
+                        todo.append((inner, depth + 1))
+        return found
+
     def _findings(
         self, start: CommandStart, given: Given, seen: set[CommandStart], depth: int
     ) -> Iterator[Finding]:

@@ -38,13 +38,19 @@ _WORTH = re.compile(
     r"|vllm|sglang|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
     re.IGNORECASE,
 )
-_SCRIPTS = re.compile(r"\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")
+# From a word's start alone: to try each of its letters takes 20 s for a word of 100,000.
+_SCRIPTS = re.compile(r"(?<!\S)\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")
 
 
 def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
     """Return an entry's jobs whose commands are looked at. `typed`: the text in the job file."""
     if len(jobs) == 1 or not re.search(_MATTERS, typed()):
         return jobs[:1]
+    return some_of(jobs)
+
+
+def some_of(jobs: Sequence[Job]) -> Sequence[Job]:
+    """Return as many of an entry's jobs as are looked at each by itself, from all over it."""
     step = max(1, len(jobs) // MAX_JOBS_PER_ENTRY)
     return jobs[::step][:MAX_JOBS_PER_ENTRY]
 
@@ -161,6 +167,12 @@ def start_of(run: ProgramRun, job: Job) -> CommandStart:
     cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"
     absolute = [part for part in parts if part[:1] == "/" and is_here(job, part)]
     return CommandStart(run, posixpath.normpath(cwd), tuple(absolute[:10]))
+
+
+def starts_of(job: Job, scan: shell.ShellScan) -> list[CommandStart]:
+    """Return what a job's command runs of this machine's files, and from where."""
+    starts = [start_of(run, job) for run in scan.runs]
+    return [one for one in starts if is_here(job, posixpath.join(one.cwd, one.run.what))]
 
 
 def is_here(job: Job, path: str) -> bool:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 from msgspec import Struct
 
 from gpulaunch.core.model import Job
+from gpulaunch.core.template import shown
+from gpulaunch.diagnose.lint import braces, wording
 from gpulaunch.diagnose.lint import jobs as of_jobs
-from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
 from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, heard, judged, silenced
 from gpulaunch.diagnose.lint.follow import Follow
 from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
+from gpulaunch.jobfile.values import dialect
 
 
 class LintReport(Struct, frozen=True):
@@ -73,8 +74,9 @@ class _PlanScan:
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
         quiet = self.plan.source.line(tree.place(run().key_at)[0]) if self.comments else ""
-        for found in self._environment(jobs[0], kinds):
-            yield found, True
+        for found in (*self._environment(jobs[0], kinds), *self._braces(jobs[0], kinds)):
+            if not silenced(quiet, found.rule):
+                yield found, True
         for job in of_jobs.variants(jobs, lambda: _text(run())):
             key = (of_jobs.alike(job), quiet, *kinds)
             if key in self.seen:
@@ -88,11 +90,7 @@ class _PlanScan:
         self, job: Job, kinds: Sequence[Given], run: Callable[[], YamlNode]
     ) -> Iterator[tuple[Finding, bool]]:
         scan = of_jobs.looked_at(job)
-        starts = [
-            start
-            for start in (of_jobs.start_of(one, job) for one in scan.runs)
-            if of_jobs.is_here(job, posixpath.join(start.cwd, start.run.what))
-        ]
+        starts = of_jobs.starts_of(job, scan)
         indices = frozenset[str]().union(*map(self.follow.indices, starts))
         if indices:
             scan = of_jobs.looked_at(job, indices)
@@ -121,6 +119,31 @@ class _PlanScan:
         at = self.plan.root.find(("jobs", job.group, "env", wording.PORT))
         yield from self._at(at, wording.port(f"{wording.PORT}: {port}"), kinds)
 
+    def _braces(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
+        """Yield a finding for each `{path}` in an entry's command that is meant as `{{path}}`."""
+        filled = job.run if isinstance(job.run, tuple) else (job.run,)
+        if not any(braces.SINGLE.search(shown(text)) for text in filled):
+            return
+        run = self._run_node(job.group)
+        parts = run.value if isinstance(run.value, list) else [run]
+        texts = [node.value if isinstance(node.value, str) else "" for node in parts]
+        names = braces.names_of(job, self._foreach(job.group))
+        script, shell = of_jobs.script_in(texts) if parts is run.value else (0, dialect(job.shell))
+        for number, (node, text) in enumerate(zip(parts, texts, strict=True)):
+            kind = (shell or "") if number == script else ""
+            for which, name in braces.single_in(text, kind, names):
+                at = self._mistakes.inside(node.at, braces.SINGLE, which)
+                yield from self._at(at, wording.single_brace(name), kinds)
+
+    def _foreach(self, group: int) -> str | None:
+        """Return which kind of `foreach:` an entry has, empty for one of paths; None for none."""
+        node = tree.node_at(self.plan.root, ("jobs", group, "foreach"))
+        if node is None:
+            return None
+        if isinstance(node.value, dict):
+            return next(iter(node.value), "")
+        return "cards" if node.value == "cards" else ""
+
     def _at(self, at: int, suspect: Suspect, kinds: Sequence[Given]) -> Iterator[Finding]:
         line, column = tree.place(at)
         lines = self.plan.source.lines
@@ -129,7 +152,7 @@ class _PlanScan:
 
     @cached_property
     def _mistakes(self) -> Mistakes:
-        return Mistakes(self.plan.source, self.plan.root)
+        return self.plan.no_mistakes()
 
     def _run_node(self, group: int) -> YamlNode:
         """Return the entry's `run:`, or what its worker runs."""

@@ -204,6 +204,15 @@ def data_parallel() -> Suspect:
     )
 
 
+def single_brace(name: str) -> Suspect:
+    """For `{path}` in a command of a job that has `{{path}}`."""
+    return Suspect(
+        "single-brace",
+        f"{{{name}}} is text, which the program gets as it stands",
+        f"write {{{{{name}}}}} for what the job has of that name",
+    )
+
+
 def no_cards(why: str) -> Suspect:
     """For what goes wrong where device_count() is 0."""
     mend = "write gpus: 1, or max(1, torch.cuda.device_count())"

@@ -36,9 +36,9 @@ from gpulaunch.engines.environment import MpsPlace
 from gpulaunch.engines.local import mps_dirs
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import command as farside
 from gpulaunch.gpus.mps import LOGS, PIPES, PROGRAM, find_program
 from gpulaunch.gpus.visible import visible
+from gpulaunch.own_files import farside_command
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
 from gpulaunch.process.command import Command
@@ -253,7 +253,7 @@ class MpsServices:
         times = START_TIMEOUT, QUIT_TIMEOUT, grace
         return Command(
             attempt=f"MPS on GPU {gpu.index}",
-            argv=(*farside(sys.executable, "mps"), directory, program, *map(str, times)),
+            argv=(*farside_command(sys.executable, "mps"), directory, program, *map(str, times)),
             log=os.path.join(place.logs, "daemon.log"),
             end=os.path.join(place.logs, "end"),
             env_set={

@@ -22,10 +22,11 @@ PREFIX = "gpulaunch-mps-"
 MARK = "GPULAUNCH_MPS"
 """The variable by which a daemon and its servers are found; its value is the directory."""
 _RANDOM_BYTES = 8  # characters that mkdtemp adds
+_TRIES = 3  # as one that has no lock yet may be cleared away
 
 
 class NoRoomError(GpulaunchError):
-    """No directory with a name that is short enough can be made."""
+    """No directory can be made that has a short name and a lock."""
 
 
 def make(environ: Mapping[str, str]) -> tuple[str, int]:
@@ -37,14 +38,16 @@ def make(environ: Mapping[str, str]) -> tuple[str, int]:
     for place in _places(environ):
         length = len(os.fsencode(os.path.join(place, PREFIX, "pipe"))) + _RANDOM_BYTES
         if length <= MAX_PIPES_BYTES and os.access(place, os.W_OK | os.X_OK):
-            while True:
+            for _ in range(_TRIES):
                 path = tempfile.mkdtemp(prefix=PREFIX, dir=place)
                 if (lock := _locked(path, fcntl.LOCK_SH)) is not None:
                     os.mkdir(os.path.join(path, "pipe"), 0o700)
                     return path, lock
+                with suppress(OSError):
+                    os.rmdir(path)
     raise NoRoomError(
         "the sockets of MPS need a directory whose path is short: expected one that can be written"
-        f" in {' or '.join(_places(environ))}; set TMPDIR to such a directory"
+        f" and locked in {' or '.join(_places(environ))}; set TMPDIR to such a directory"
     )
 
 

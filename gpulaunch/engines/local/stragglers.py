@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import RunContext
+from gpulaunch.gpus.names import listening
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for the end of a killed process."""
@@ -29,6 +30,14 @@ def end_stragglers(context: RunContext, attempt: AttemptId) -> None:
     }
     if count := kill_marked(markers):
         context.warn(attempt.job, f"{count} processes had outlived their keepers: killed")
+
+
+def alive_without(run: str) -> bool:
+    """Tell whether processes of the run's jobs live on, or keepers, after their supervisor's end.
+
+    Its keepers end a job by themselves, which takes its grace.
+    """
+    return bool(listening(f"keeper/{run}/") or _find({f"GPULAUNCH_RUN_ID={run}".encode()}))
 
 
 def kill_marked(markers: set[bytes]) -> int:

@@ -18,7 +18,7 @@ from functools import partial
 
 from gpulaunch.config.files import current
 from gpulaunch.core.events import HoldQueue, Instruction, Launch, PullImage, StopAttempt
-from gpulaunch.core.model import AttemptId, ImageSource
+from gpulaunch.core.model import AttemptId, ImageSource, Job
 from gpulaunch.engines.context import SCARCE, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.images import Images
@@ -30,6 +30,12 @@ from gpulaunch.engines.slurm.rundir import SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.text import listing
+
+_UNREAD = (
+    "{}: handed to Slurm by another version of gpulaunch, whose tickets this one cannot read; on"
+    " the nodes their limits hold as ever, but no status counts as a success here except 0"
+)
 
 
 class SlurmEngine:
@@ -91,7 +97,10 @@ class SlurmEngine:
         """Follow an earlier launcher's attempts; post the end of those that Slurm never got."""
         left = batches.read_all(self._run)
         known = {attempt for batch in left for attempt in batch.attempts} & set(attempts)
-        jobs = {attempt: launch_files.job_of(attempt, self._run) for attempt in known}
+        read = {attempt: launch_files.job_of(attempt, self._run) for attempt in known}
+        if unread := sorted(attempt.job for attempt, job in read.items() if job is None):
+            self._context.warn(None, _UNREAD.format(listing(unread)))
+        jobs = {attempt: job or Job(attempt.job, ()) for attempt, job in read.items()}
         ended = frozenset(filter(self._records.left_word, known))
         self._tell(a.Adopted(tuple(attempts), tuple(left), jobs, ended))
 

@@ -85,12 +85,17 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
     write_ticket(run.ticket(attempt), command, slots, list(map(str, launch.after)))
 
 
-def job_of(attempt: AttemptId, run: SlurmDir) -> Job:
-    """Return the job as an earlier launcher's ticket has it: limits and codes of success alone."""
+def job_of(attempt: AttemptId, run: SlurmDir) -> Job | None:
+    """Return the job as an earlier launcher's ticket has it: limits and codes of success alone.
+
+    None: the ticket cannot be read, as one of another version of gpulaunch.
+    """
     try:
         told = Ticket(read_bytes(run.ticket(attempt))).order
     except FileNotFoundError:  # the attempt ended, but its launcher died before it recorded that
         return Job(attempt.job, ())
+    except ValueError:
+        return None
     return Job(
         attempt.job,
         (),

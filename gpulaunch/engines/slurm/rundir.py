@@ -1,7 +1,8 @@
 """The paths by which the launcher and a cluster's nodes talk; see `process/nodeside.py`.
 
-slurm/farside.zip   slurm/batch.sh    `farside/node` and keepers; what Slurm runs
-slurm/farside-x86_64                  the same, compiled, for nodes like this machine
+slurm/farside-0.1.0.zip               `farside/node` and keepers, of the gpulaunch that submits
+slurm/farside-0.1.0-x86_64            the same, compiled, for nodes like this machine
+slurm/batch.sh                        what Slurm runs: one of the two
 slurm/batches/1-2.json, 1-2.id        a batch's attempts by place; Slurm's number of it
 slurm/tickets/JOB.1                   what to run
 slurm/starts/JOB.1  slurm/stops/JOB.1 who has claimed it; that it is to end
@@ -15,16 +16,21 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from gpulaunch import __version__
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal.rundir import Below, RunDir
+
+PROGRAM = f"farside-{__version__}"
+"""How the nodes' programs are called. What is in Slurm's queue when another version goes on with
+the run still starts as its own: the tickets of one version are not for the programs of another."""
 
 
 class SlurmDir(RunDir, frozen=True):
     """The paths of a run on a cluster."""
 
     slurm = Below("slurm")
-    node_program = Below("slurm", "farside.zip")
-    compiled = Below("slurm", f"farside-{os.uname().machine}")
+    node_program = Below("slurm", f"{PROGRAM}.zip")
+    compiled = Below("slurm", f"{PROGRAM}-{os.uname().machine}")
     batch_script = Below("slurm", "batch.sh")
     batch_lists = Below("slurm", "batches")
     tickets = Below("slurm", "tickets")

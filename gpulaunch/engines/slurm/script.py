@@ -18,11 +18,11 @@ from types import MappingProxyType
 
 from gpulaunch.core.model import Job
 from gpulaunch.diagnose.failure.edge import tail
-from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.engines.slurm.rundir import PROGRAM, SlurmDir
 from gpulaunch.farside.wire import PROTOCOL
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
-from gpulaunch.text import megabytes
+from gpulaunch.text import asking_for_memory, megabytes
 
 WARNING = 60
 """Seconds before Slurm's time limit at which Slurm sends the script SIGTERM."""
@@ -77,7 +77,7 @@ TEXT = """\
 # compiled one where it works, else that of a Python.
 run={run}
 batch=$1
-program=$run/slurm/farside
+program=$run/slurm/{program}
 
 # A shared file system may show late what was written elsewhere; looking makes it look.
 looks=0
@@ -126,9 +126,14 @@ def options(
     """Return the options of sbatch for this job, without name and array, which are a batch's.
 
     Jobs with equal options can share an array. The job file's own options come last but for
-    `words`, those of the whole run. `defaults`: settings where the job file has none.
+    `words`, those of the whole run. `defaults`: settings where the job file has none; what these
+    ask of memory does not count for a job that says itself what it needs.
     """
     told = {**defaults, **job.engine.get("slurm", {})}
+    if job.demand.memory:
+        extra = told.get("extra", ())
+        asked = asking_for_memory(extra)
+        told["extra"] = [word for word in extra if word not in asked]
     settings = (f"--{name}={word}" for name in SETTINGS for word in told.get(name, ()))
     return (
         *FIXED,
@@ -223,4 +228,5 @@ def text(run: str, pythons: Sequence[str], patience: int = RUN_DIR_TIMEOUT) -> s
         brief=min(patience, PROBE_PATIENCE),
         probe=PROBE,
         protocol=PROTOCOL,
+        program=PROGRAM,
     )

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from ..wire import own_environment
+from ..proc import own_environment
 from .children import Child, adopt_orphans, inherited, spawn
 from .log import LOG, say
 from .record import INSIDE, Record

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 
-from ..wire import PROTOCOL, UNKNOWN_PROTOCOL, KeeperChannel, own_environment, receive
+from ..proc import own_environment
+from ..wire import PROTOCOL, UNKNOWN_PROTOCOL, KeeperChannel, receive
 from . import kernel
 from .host import opened, run_keeper
 from .monitor import Monitor

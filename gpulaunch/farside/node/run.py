@@ -10,8 +10,9 @@ import subprocess
 import sys
 
 from ..client import PairLink, command, new_pair, spawn
+from ..proc import own_environment
 from ..shared import claim, look_anew
-from ..wire import NO_SPACE, Any, own_environment, shown
+from ..wire import NO_SPACE, Any, shown
 from .attempt import (
     NodeAttempt,
     awaited,

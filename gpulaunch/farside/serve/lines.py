@@ -184,12 +184,16 @@ class Lines:
         shown = line[:200].decode("utf-8", "backslashreplace")
         why = why or 'expected an exit code or {"exit": 0}'
         self.say(f"worker: found the answer {shown}; {why}")
-        os.kill(self.pid, signal.SIGKILL)
+        if self.pid:  # else it has ended by itself, and its number may be another's
+            os.kill(self.pid, signal.SIGKILL)
         os._exit(1)
 
     def ended(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return status if pid else None
+        if not pid:
+            return None
+        self.pid = 0
+        return status
 
     def last_words(self, status: int) -> int:
         """Die by the program's signal, or return its status, but 1 for 0 without an answer."""

@@ -10,7 +10,7 @@ const SIGN = { succeeded: "✓", failed: "✕", cancelled: "⊘", interrupted: "
 const SAID = { unknown: "cut off" };
 const services = new Set(D.service);
 const plots = [];
-let palette = {};
+let palette = {}, came; /* what is drawn of the results, if there are any */
 let view = [D.start, D.start + Math.max(D.length, 1)];
 const WHOLE = [...view];
 
@@ -393,8 +393,9 @@ function fit() {
     const width = plot.root.parentElement.clientWidth;
     if (width > 0 && Math.abs(width - plot.width) > .5) plot.setSize({ width, height: plot.height });
   }
+  came?.fit();
 }
-function repaint() { readPalette(); for (const plot of plots) plot.redraw(false); }
+function repaint() { readPalette(); for (const plot of plots) plot.redraw(false); came?.repaint(); }
 
 /* ── The list ──────────────────────────────────────────────────────────────────────────────── */
 
@@ -431,7 +432,7 @@ function fill() {
   const many = list.rows.length.toLocaleString("en");
   $("found").textContent = list.rows.length === COUNT ? `${many} attempt${COUNT === 1 ? "" : "s"}` : `${many} of ${COUNT.toLocaleString("en")} attempts`;
   $("where").textContent = list.rows.length > PAGE ? `${from + 1} to ${from + some.length} of ${many}` : "";
-  document.querySelector(".pager").hidden = list.rows.length <= PAGE;
+  $("pager").hidden = list.rows.length <= PAGE;
   const [back, on] = document.querySelectorAll("[data-page]");
   back.disabled = list.page === 0; on.disabled = from + PAGE >= list.rows.length;
   for (const button of document.querySelectorAll("[data-by]")) {
@@ -457,6 +458,7 @@ readPalette();
 legend();
 addAxis($("lanes"));
 for (const lane of D.lanes) addLane(lane, $("lanes"));
+if (D.results) came = drawResults(D, { element, tip, hideTip, open, duration, size, energy, order, palette: () => palette });
 fit();
 begin();
 new ResizeObserver(fit).observe($("lanes"));

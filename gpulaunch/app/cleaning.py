@@ -1,0 +1,315 @@
+"""Finds what runs have left and nobody needs: superseded `out/` directories, or whole runs.
+
+    runs ─▶ look: what of each may go, and what that takes ─▶ CleanPlan ─▶ `removing`
+
+Changes nothing. What may go of a run is judged by its journal and its directory; `removing` has it
+judged anew under the run's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpulaunch.app.archived import older_ledgers
+from gpulaunch.app.led_to import LedTo
+from gpulaunch.app.lookup import directory
+from gpulaunch.app.observer import Observer
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.core.superseded import superseded
+from gpulaunch.engines.local.stragglers import alive_without
+from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.journal import finding
+from gpulaunch.journal.finding import typed, working_directory
+from gpulaunch.journal.lines import Damage, Fault
+from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
+from gpulaunch.journal.manifest import user_name
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.removal import leftovers, weigh
+from gpulaunch.journal.rundir import RUNS, RunDir, home_of_runs
+from gpulaunch.journal.users import unused
+from gpulaunch.text import listing
+
+LeftFor: TypeAlias = Literal["", "resumable", "young"]
+
+
+class CleanOptions(Struct, frozen=True):
+    """What may go. `whole`: runs, and not what attempts left. `older`: in seconds since their end;
+    `newest`: so many are left as they are.
+    """
+
+    whole: bool = False
+    older: float | None = None
+    newest: int = 0
+
+
+class Removable(Struct, frozen=True):
+    """A directory that may go: an attempt's `{{out}}`, a whole run (`attempt` None), or a leftover.
+
+    `bytes` is what it takes. `obstacle`: why it cannot be removed, so that nothing of it is.
+    """
+
+    path: Path
+    bytes: int
+    attempt: AttemptId | None = None
+    obstacle: str = ""
+
+
+class RunLook(Struct, frozen=True):
+    """A run that was looked at, and what of it may go. `left`: why nothing may, if so.
+
+    `kind`: of a reason that names would change, or time: `resumable`, as it can be gone on with and
+    was not named; `young`, as it ended not long enough ago. Of a whole run that may go, `others`
+    are the files that are not its own and go with it, `links` those behind which something stays.
+    """
+
+    run: RunDir
+    id: str = ""
+    name: str = ""
+    state: RunState = "interrupted"
+    attempts: int = 0
+    keeps: int = 0
+    others: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    targets: tuple[Removable, ...] = ()
+    left: str = ""
+    named: bool = False
+    kind: LeftFor = ""
+
+
+class CleanPlan(Struct, frozen=True):
+    """What may go: `runs`, and what an earlier removal that was cut short has left.
+
+    `homes`: the directories whose `latest` points to one of their runs.
+    """
+
+    options: CleanOptions
+    runs: tuple[RunLook, ...]
+    leftovers: tuple[Removable, ...]
+    homes: tuple[Path, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What all of it takes, without what is known to stay."""
+        every = (*self.leftovers, *(one for run in self.runs for one in run.targets))
+        return sum(one.bytes for one in every if not one.obstacle)
+
+
+def look(names: Sequence[str], options: CleanOptions, observer: Observer) -> CleanPlan:
+    """Return what of these runs may go, without names of all that were begun in this directory.
+
+    `names`: as for `lookup.directory`. Changes nothing. Raises UsageError for a name of no run.
+    """
+    runs = _runs(names, options, observer)
+    kept = _newest(runs, options.newest)
+    looks = tuple(_look(run, options, bool(names)) for run in runs if run not in kept)
+    homes = _homes(runs)
+    beside = (
+        *homes,
+        *(run.path.parent for run in runs),
+        *(() if names else (working_directory(),)),
+    )
+    places = {os.path.realpath(place): place for place in beside}
+    found = [path for place in places.values() for path in leftovers(place)]
+    found += [path for one in looks if not one.left for path in leftovers(one.run.outs)]
+    left = tuple(_weighed(Removable(path, 0)) for path in found)
+    return CleanPlan(options, looks, left, homes)
+
+
+# ── Which runs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _runs(names: Sequence[str], options: CleanOptions, observer: Observer) -> list[RunDir]:
+    """Return the runs, newest first, each once."""
+    if names:
+        found = [_meant(name, observer) for name in names]
+    else:
+        cwd = working_directory()
+        found = finding.runs(cwd)
+        if not options.whole and (inside := RunDir(cwd)).holds_run:
+            found.append(inside)
+    each = {os.path.realpath(run.path): run for run in found}
+    return sorted(each.values(), key=finding.age, reverse=True)
+
+
+def _meant(name: str, observer: Observer) -> RunDir:
+    """Return the run of that name. Raises UsageError also where it may well mean another thing."""
+    if not name:
+        raise UsageError("RUN is empty: is a variable not set?")
+    run = directory(name, observer)
+    if os.path.lexists(name) and run.path in Path(os.path.realpath(name)).parents:
+        raise UsageError(f"{name} is a part of the run {typed(run.path)}: name that itself")
+    return run
+
+
+def _newest(runs: Sequence[RunDir], count: int) -> list[RunDir]:
+    """Return the newest of this user's runs; one in which nothing was started is none of them."""
+    counting = (run for run in runs if count and finding.is_ours(run) and finding.counts(run))
+    return list(islice(counting, count))
+
+
+def _homes(runs: Iterable[RunDir]) -> tuple[Path, ...]:
+    """Return the directories in which these runs are filed, or runs that are begun here."""
+    cwd = working_directory()
+    found = [run.path.parent for run in runs if finding.is_filed(run)]
+    found += [cwd / RUNS, home_of_runs(cwd)]
+    return tuple({os.path.realpath(place): place for place in found}.values())
+
+
+# ── What of a run may go ────────────────────────────────────────────────────────────────────────
+
+
+def _look(run: RunDir, options: CleanOptions, named: bool) -> RunLook:
+    """Return what of a run may go as it stands, with sizes."""
+    try:
+        if left := _not_to_be_touched(run):
+            return RunLook(run, left=left, named=named)
+        found = judged(run, options, named)
+    except (GpulaunchError, OSError) as error:
+        return RunLook(run, left=told_error(error), named=named)
+    return replace(found, targets=tuple(map(_weighed, found.targets)))
+
+
+def _weighed(target: Removable) -> Removable:
+    """Return the directory with what it takes, and what keeps it from being removed."""
+    found = weigh(str(target.path))
+    return replace(target, bytes=found.bytes, obstacle=found.obstacle)
+
+
+def told_error(error: Exception) -> str:
+    """Return an expected error in one line."""
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror}"
+    return str(error).split("\n", 1)[0]
+
+
+def _not_to_be_touched(run: RunDir) -> str:
+    """Return why nothing of the run may go, whatever is on record; empty where it may."""
+    owner = os.stat(run.path).st_uid
+    if owner != os.geteuid():
+        return f"it belongs to {user_name(owner)}"
+    refuse_elsewhere(run)
+    if state_of(run) == "running":
+        return "it is alive"
+    with unused(run):
+        return ""
+
+
+def judged(run: RunDir, options: CleanOptions, named: bool) -> RunLook:
+    """Return what of a run that nobody drives may go, by its journal and its directory."""
+    faults: list[Fault] = []
+    ledger = replay(run.events, faults)
+    state: RunState = "interrupted" if ledger.state == "running" else ledger.state
+    known = RunLook(
+        run,
+        ledger.opening.run,
+        ledger.opening.name,
+        state,
+        sum(len(job.attempts) for job in ledger.jobs.values()),
+        named=named,
+    )
+    lost = any(map(_is_loss, faults))
+    if left := _ended_since(ledger, options):
+        return replace(known, left=left, kind="young")
+    if left := _lives_on(run, ledger, lost):
+        return replace(known, left=left)
+    if options.whole:
+        return _whole(known, ledger, lost)
+    if lost:
+        left = "lines of its journal are lost, so that nobody knows what is superseded"
+    elif run.outs.is_symlink():
+        left = f"its out is a link, to {os.path.realpath(run.outs)}"
+    return replace(known, left=left, targets=() if left else tuple(_superseded(run, ledger)))
+
+
+def _is_loss(fault: Fault) -> bool:
+    return not isinstance(fault, Damage) or (fault.lost and not fault.torn)
+
+
+def _ended_since(ledger: Ledger, options: CleanOptions) -> str:
+    """Return that the run ended not long enough ago; empty where it did."""
+    ended = ledger.closed or ledger.last
+    old = ended is not None and time.time() - ended.utc >= (options.older or 0)
+    return "" if options.older is None or old else "it is not old enough"
+
+
+def _lives_on(run: RunDir, ledger: Ledger, lost: bool) -> str:
+    """Return what of the run goes on without a supervisor; empty for nothing.
+
+    `lost`: of some attempts nothing may be on record.
+    """
+    going = ledger.open_attempts()
+    if ledger.queueing and (going or lost):
+        engine = ledger.opening.engine.capitalize()
+        return f"{engine} {'still has' if going else 'may still have'} jobs of it"
+    if (going or lost) and original_of(run) is None and alive_without(origin_of(run).run):
+        return "processes of its jobs are still alive"
+    return ""
+
+
+def _whole(known: RunLook, ledger: Ledger, lost: bool) -> RunLook:
+    """Return the look at a run that may go as a whole, or why it may not.
+
+    One that can be gone on with goes only where it is named.
+    """
+    run = known.run
+    others = tuple(run.strange_entries())
+    if others and not (finding.is_filed(run) and finding.is_stamped(run)):
+        left = f"it holds other files than the run's ({listing(others)}): rm -r removes it"
+        return replace(known, left=left)
+    if any(_holds_runs(run.path / each) for each in others):
+        return replace(known, left="other runs are in it: rm -r removes it with them")
+    begun = (job for job in ledger.jobs.values() if job.attempts)
+    undone = known.state != "succeeded" or any(job.state != "succeeded" for job in begun)
+    if not known.named and finding.launched(run) and (undone or lost):
+        left = f"it can be gone on with ({known.state})"
+        return replace(known, left=left, kind="resumable")
+    return replace(
+        known,
+        keeps=sum(1 for _ in _entries(run.keeps)),
+        others=others,
+        links=tuple(sorted(each.name for each in _entries(run.path) if each.is_symlink())),
+        targets=(Removable(run.path, 0),),
+    )
+
+
+def _holds_runs(place: Path) -> bool:
+    return RunDir(place).holds_run or any(
+        RunDir(Path(entry.path)).holds_run for entry in _entries(place)
+    )
+
+
+def _superseded(run: RunDir, ledger: Ledger) -> Iterator[Removable]:
+    """Yield the directories of superseded attempts that are there, save what links lead to."""
+    led_to = LedTo(run.outs)
+    led_to.follow(run.results)
+    led_to.follow(run.keeps)
+    for one in (ledger, *older_ledgers(run, ledger)):
+        may_go = {attempt: None for attempt in superseded(one) if _is_there(run.out(attempt))}
+        jobs = {attempt.job for attempt in may_go}
+        stay = [each.id for job in jobs for each in one.jobs[job].attempts if each.id not in may_go]
+        while stay:
+            for attempt in stay:
+                led_to.follow(run.out(attempt))
+            stay = [attempt for attempt in may_go if str(attempt) in led_to]
+            for attempt in stay:
+                del may_go[attempt]
+        yield from (Removable(run.out(attempt), 0, attempt) for attempt in may_go)
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(path) as entries:
+        yield from entries

@@ -1,0 +1,75 @@
+"""A run as it stands, what was measured of it, and its jobs' definitions: what `status` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from gpulaunch.app.archived import added_jobs
+from gpulaunch.app.lookup import FoundRun
+from gpulaunch.app.typed_paths import TypedPaths
+from gpulaunch.core.model import Job
+from gpulaunch.digest.status import Standing
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.joblog import command_line, what_runs
+from gpulaunch.metrics.read import measured
+
+USES_READ = 20_000
+"""Attempts whose use is read of a run that has archived jobs: more than those that it shows."""
+
+
+def standing_of(
+    one: FoundRun, names: Sequence[str] = (), base: str | None = None, everything: bool = False
+) -> Standing:
+    """Return the run as it stands, its paths as typed from `base` (`/`: absolute).
+
+    `names` are the jobs that are asked for, whose use and definitions are read in any case;
+    `everything`: the use of all attempts is.
+    """
+    digests = {job.name: job.definition.digest for job in one.ledger.jobs.values()}
+    earlier = partial(durations_before, one.run, digests)
+    newest = USES_READ if one.ledger.history and not everything else None
+    attempts = [each.id for name in names for each in one.ledger.jobs[name].attempts]
+    used, why, at = measured(one.run.metrics, newest, attempts), one.reasons(), now()
+    paths = TypedPaths(one.run, base)
+    asked = _definitions(one, names) if names else {}
+    return Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here, asked)
+
+
+def _definitions(one: FoundRun, names: Sequence[str]) -> dict[str, Job]:
+    """Return these jobs by name, from the run's copy of its file; none if that is lost.
+
+    Those of jobs that were added are in the journal, or in the history. Fields that a person set
+    are as they were set, and memory that was learned from earlier runs is known.
+    """
+    from gpulaunch.app.listing import as_set
+    from gpulaunch.app.rereading import recorded_plan
+
+    found: dict[str, Job] = {}
+    with suppress(OSError, GpulaunchError):
+        gpus = [record.gpu for record in one.ledger.gpus.values()]
+        plan = recorded_plan(one.run, one.run.read_manifest(), lambda _: gpus)
+        found = {job.name: job for job in plan.jobs}
+    with suppress(GpulaunchError):
+        if any(one.ledger.jobs[name].definition.given for name in names):
+            found |= added_jobs(one.run, one.ledger, names)
+    jobs = one.ledger.jobs
+    return {
+        name: replace(as_set(found[name], one.ledger), learned=jobs[name].definition.learned)
+        for name in names
+        if name in found
+    }
+
+
+def command_in(run: Standing, name: str) -> str:
+    """Return a job's command, and the image that it runs in; empty if it is not known any more."""
+    job = run.definitions.get(name)
+    if job is None:
+        return ""
+    command = command_line(what_runs(job))
+    return command if job.container is None else f"{command} (in {job.container.image})"

@@ -1,0 +1,87 @@
+"""`gpulaunch results`: what jobs came to and what they left, as a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from gpulaunch.cli.options import json_option
+from gpulaunch.cli.output import print_json, say, stdout_console
+from gpulaunch.digest.status import STATES
+from gpulaunch.errors import UsageError
+from gpulaunch.extras import require
+from gpulaunch.text import listing, several
+
+
+@click.command("results")
+@click.argument("runs", nargs=-1, metavar="[RUN ...]")
+@click.option("-r", "--run", "named", multiple=True, metavar="RUN", help="A run, as RUN.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    help="The file of figures in each job's {{out}}: .json, .jsonl, .csv, .tsv (metrics.json).",
+)
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Jobs in it.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Jobs of such names.")
+@click.option(
+    "--sort", metavar="COLUMN", help="By that column, rising; falling: -COLUMN. Empty cells last."
+)
+@click.option("--first", type=click.IntRange(1), metavar="N", help="The first N rows.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@json_option("Print JSON: runs, columns with their types, rows.")
+@click.option("--parquet", "form", flag_value="parquet", help="Write Parquet to standard output.")
+def results(
+    runs: tuple[str, ...],
+    named: tuple[str, ...],
+    files: tuple[str, ...],
+    form: str | None,
+    as_json: bool,
+    **picked: Any,
+) -> None:
+    """Show a row for each job: its values of foreach and matrix, what came out, what it took.
+
+    The names in the file that a job left are columns, nested ones as a.b. Several runs stack.
+    RUN: the newest one here.
+
+    \b
+    gpulaunch results --sort -accuracy --first 10
+    gpulaunch results gpulaunch-runs/sweep-* --file eval/scores.json --csv > scores.csv
+    """
+    from gpulaunch.app.gathering import results as gathered
+    from gpulaunch.cli.terminal import Terminal
+
+    if as_json and form:
+        raise UsageError(f"--json and --{form}: leave one out")
+    if form == "parquet":
+        require("parquet", "--parquet")
+        if sys.stdout.isatty():
+            raise UsageError("--parquet is no text for a terminal: > FILE, or | a program")
+    table = gathered((*runs, *named), files or None, Terminal(), **picked)
+    if as_json:
+        from gpulaunch.results.document import results_json
+
+        print_json(results_json(table))
+    elif form == "csv":
+        from gpulaunch.results.document import results_csv
+
+        sys.stdout.buffer.write(results_csv(table))
+    elif form == "parquet":
+        from gpulaunch.results.parquet import results_parquet
+
+        sys.stdout.buffer.write(results_parquet(table))
+    else:
+        from gpulaunch.views.plain import LinePrinter
+        from gpulaunch.views.results import print_results
+
+        printer = LinePrinter(sys.stdout, os.environ)
+        hidden = print_results(printer, table, stdout_console().width)
+        printer.flush()
+        if hidden:
+            say(
+                f"no room for {several(len(hidden), 'column')}: {listing(hidden, 8)}; --csv has all"
+            )

@@ -1,0 +1,152 @@
+"""Waits in line: of a user's launchers that ask for the same cards, the first alone asks for them.
+
+    gpulaunch/1/line/<line>/<since>-<pid>     a place: a listening socket
+
+    the first     asks for cards; becomes its command, which closes the place
+    the second    has looked which cards there are, and is connected to the first
+    all others    are the small program here, connected to the second one ahead of them
+
+So forty that wait cost little, a freed card wakes two of them, and they go in the order in which
+they came. A place is no right to anything: leases alone say who has a card. Who cannot tell whether
+somebody is ahead goes on, and two that go on at once are as any two launchers.
+
+Only places of this user's processes count, as whoever holds one keeps those behind it waiting, and
+none of a stopped or frozen process: the kernel tells nobody of that, so that is looked at.
+
+The program: `line PLACE:COMMAND:UNTIL [WORD ...]`. PLACE is a descriptor, COMMAND that of a file
+with the command line that it becomes in the end, a NUL after each word; UNTIL in monotonic seconds,
+empty for ever. The WORDs are for people who list processes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+from .proc import is_suspended, own_environment
+
+PREFIX = b"\0gpulaunch/1/line/"
+BACKLOG = 4096
+"""Connections that a place keeps, fewer where the kernel allows fewer.
+
+Nobody accepts one, so that those of launchers that came and are gone are kept as well, two or three
+of each. A place that is full of them counts for nobody any more.
+"""
+SMALL = 2
+"""How many are ahead, at least, of one that is the small program."""
+LOOK = 10.0
+"""Seconds between two looks whether the process ahead was stopped or frozen."""
+OWN_FAILURE = 125  # errors.py has the same
+_CREDENTIALS = "iII"
+
+
+def take_place(line: str) -> socket.socket:
+    """Take the last place of a line and return it. Raises OSError."""
+    place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        since = b"/%020d-%d" % (time.monotonic_ns(), os.getpid())
+        place.bind(PREFIX + line.encode() + since)
+        place.listen(BACKLOG)
+    except OSError:
+        place.close()
+        raise
+    return place
+
+
+def ahead_by(place: socket.socket, many: int) -> tuple[socket.socket, int] | None:
+    """Return a connection to the one so many places ahead, and its PID; None where nobody is.
+
+    The PID is 0 for a process in another PID namespace.
+    """
+    for name in reversed(names_ahead(place)):
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            link.connect(name)
+            size = struct.calcsize(_CREDENTIALS)
+            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        except OSError:  # it is gone, or not there yet
+            link.close()
+            continue
+        pid, user, _ = struct.unpack(_CREDENTIALS, told)
+        if user == os.geteuid() and not (pid and is_suspended(pid)):
+            many -= 1
+            if not many:
+                return link, pid
+        link.close()
+    return None
+
+
+def is_behind(place: socket.socket, many: int) -> bool:
+    """Tell whether so many are ahead."""
+    ahead = ahead_by(place, many)
+    if ahead is not None:
+        ahead[0].close()
+    return ahead is not None
+
+
+def names_ahead(place: socket.socket) -> list[bytes]:
+    """Return the names of the places ahead, whoever has them, the first in line first."""
+    own = place.getsockname()
+    prefix = own[: own.rindex(b"/") + 1]
+    sought = b" @" + prefix[1:]
+    found = set()
+    for _ in range(2):  # gpus/names.py has why: one reading may leave a socket out
+        try:
+            with open("/proc/net/unix", "rb") as table:
+                rests = [line.rstrip(b"\n").partition(sought) for line in table]
+        except OSError:
+            return []
+        found |= {prefix + rest for _, here, rest in rests if here}
+    return sorted(name for name in found if name < own)
+
+
+def wait(place: socket.socket, until: float | None, many: int = 1) -> None:
+    """Wait until less than so many are ahead, or until then (monotonic seconds)."""
+    while (ahead := ahead_by(place, many)) is not None:
+        link, pid = ahead
+        with link:
+            if not _goes(link, pid, until):
+                return
+
+
+def _goes(link: socket.socket, pid: int, until: float | None) -> bool:
+    """Wait until the one ahead is gone or suspended; return False where the time is over first."""
+    poll = select.poll()
+    poll.register(link, 0)  # its end alone, whatever it may send
+    while True:
+        left = LOOK if until is None else min(LOOK, until - time.monotonic())
+        if left <= 0:
+            return False
+        if poll.poll(left * 1000) or (pid and is_suspended(pid)):
+            return True
+
+
+def interrupts(on: bool) -> None:
+    """Let interrupts through; or have them wait, until what this process becomes can take them.
+
+    An interpreter that is just starting would show a traceback.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK if on else signal.SIG_BLOCK, (signal.SIGINT,))
+
+
+def main() -> None:
+    """Wait until this place is nearly the first, and become the command that was given with it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    interrupts(True)
+    place_fd, command_fd, until = sys.argv[1].split(":")
+    with socket.socket(fileno=int(place_fd)) as place:
+        wait(place, float(until) if until else None, SMALL)
+        argv = os.pread(int(command_fd), os.fstat(int(command_fd)).st_size, 0).split(b"\0")[:-1]
+        os.close(int(command_fd))
+        interrupts(False)
+        try:
+            os.execve(argv[0], argv, own_environment())
+        except OSError as error:
+            sys.stderr.write(f"gpulaunch exec: its turn has come, but not its program: {error}\n")
+            sys.exit(OWN_FAILURE)

@@ -1,0 +1,180 @@
+"""The table itself: rows of several runs under one head, each column of one type. Pure.
+
+Columns stand in the order in which one reads them: which job, what was varied, what came out, what
+it took. A name that is taken gets its source before it: `metrics.lr` beside the parameter `lr`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpulaunch.core.model import JobState, RunState
+from gpulaunch.errors import UsageError
+from gpulaunch.results.cells import Cell, Kind, as_kind, encodable, from_texts, kind_of
+from gpulaunch.results.gathering import JobValues
+from gpulaunch.text import listing
+
+FIRST: Mapping[str, Kind] = {"run": "text", "name": "text", "state": "text"}
+LAST: Mapping[str, Kind] = {
+    "seconds": "number",
+    "attempts": "integer",
+    "failure": "text",
+    "card": "text",
+    "peak_gpu_memory": "integer",
+    "peak_card_memory": "integer",
+    "mean_gpu_utilization": "number",
+    "gpu_seconds": "number",
+    "cpu_seconds": "number",
+    "peak_resident": "integer",
+    "energy": "number",
+    "out": "text",
+}
+OWN: Mapping[str, Kind] = {**FIRST, **LAST}
+"""gpulaunch's own columns: before those of params and files, and after them."""
+
+JOB, PARAMS = "job", "params"
+"""The sources of columns beside files, which are called by their names."""
+
+Key: TypeAlias = tuple[str, str]
+"""A source, and the name there."""
+
+
+class ResultRun(Struct, frozen=True):
+    """A run that is in the table: `label` is what its rows call it, `directory` its path.
+
+    `counts`: of its jobs that were asked for, shown or not, how many there are in each state.
+    """
+
+    label: str
+    id: str
+    name: str
+    directory: str
+    state: RunState
+    simulated: bool
+    counts: Mapping[JobState, int] = {}
+
+
+class ResultColumn(Struct, frozen=True):
+    """A column: its name, where its values are from (JOB, PARAMS or a file), its type."""
+
+    name: str
+    source: str
+    kind: Kind
+
+
+class ResultTable(Struct, frozen=True):
+    """A row a job, its cells in the order of the columns."""
+
+    runs: tuple[ResultRun, ...]
+    columns: tuple[ResultColumn, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def column(self, name: str) -> list[Cell]:
+        """Return a column's cells. Raises UsageError where there is no such column."""
+        number = self._number(name)
+        return [row[number] for row in self.rows]
+
+    def sorted_by(self, name: str) -> ResultTable:
+        """Return the rows by a column's values, rising; falling for `-name`. None comes last.
+
+        Raises UsageError where there is no such column.
+        """
+        falling = name.startswith("-") and not any(one.name == name for one in self.columns)
+        number = self._number(name[1:] if falling else name)
+        known = [row for row in self.rows if not _is_missing(row[number])]
+        known.sort(key=lambda row: _order(row[number]), reverse=falling)
+        rest = [row for row in self.rows if _is_missing(row[number])]
+        return replace(self, rows=(*known, *rest))
+
+    def first(self, count: int | None) -> ResultTable:
+        """Return the first rows; all for None."""
+        return self if count is None else replace(self, rows=self.rows[:count])
+
+    def _number(self, name: str) -> int:
+        names = [one.name for one in self.columns]
+        if name in names:
+            return names.index(name)
+        near = get_close_matches(name, names, 1)
+        told = f"did you mean {near[0]}?" if near else f"there are {listing(names, 40)}"
+        raise UsageError(f"no column is called {name}; {told}")
+
+
+def _is_missing(cell: Cell) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    """Return a key: texts by the numbers in them, so that fold-2 comes before fold-10."""
+    if not isinstance(cell, str):
+        return (cell,)
+    parts = re.split(r"0*([0-9]+)", cell)  # by length, then digits: Python bounds those of an int
+    return tuple((len(part), part) if n % 2 else part for n, part in enumerate(parts))
+
+
+def table_of(runs: Sequence[ResultRun], jobs: Sequence[JobValues]) -> ResultTable:
+    """Return the table of these jobs, in their order."""
+    cells = [_by_source(job) for job in jobs]
+    found: dict[str, dict[str, None]] = {PARAMS: {}}
+    for one in cells:
+        for source, values in one.items():
+            if source != JOB:
+                found.setdefault(source, {}).update(dict.fromkeys(values))
+    order = [(JOB, name) for name in FIRST]
+    order += ((source, name) for source, names in found.items() for name in names)
+    order += ((JOB, name) for name in LAST)
+    named = _names(order)
+    heads, columns = [], []
+    for source, name in order:
+        kind, column = _typed((source, name), [one.get(source, {}).get(name) for one in cells])
+        heads.append(ResultColumn(named[source, name], source, kind))
+        columns.append(column)
+    return ResultTable(tuple(runs), tuple(heads), tuple(zip(*columns, strict=True)))
+
+
+def _by_source(job: JobValues) -> dict[str, Mapping[str, Cell]]:
+    params = {encodable(name): text for name, text in job.job.definition.params.items()}
+    return {JOB: job.own, PARAMS: params, **{file: left.cells for file, left in job.left}}
+
+
+def _typed(key: Key, cells: Sequence[Cell]) -> tuple[Kind, list[Cell]]:
+    source, name = key
+    if source == JOB:
+        return OWN[name], as_kind(cells, OWN[name])
+    if source == PARAMS:
+        cells = from_texts([None if cell is None else str(cell) for cell in cells])
+    kind = kind_of(cells)
+    return kind, as_kind(cells, kind)
+
+
+def _names(order: Sequence[Key]) -> dict[Key, str]:
+    """Return each column's name: its own, with its source before it where that is taken."""
+    names: dict[Key, str] = {(JOB, name): name for name in OWN}
+    taken = set(OWN)
+    sources = dict.fromkeys(source for source, _ in order if source != JOB)
+    for source in sources:
+        theirs = [name for other, name in order if other == source]
+        # All that are free first: a name that is made up must not take that of another column.
+        free = [name for name in theirs if name not in taken]
+        names.update({(source, name): name for name in free})
+        taken.update(free)
+        for name in theirs:
+            if (source, name) not in names:
+                names[source, name] = _prefixed(source, name, taken)
+                taken.add(names[source, name])
+    return names
+
+
+def _prefixed(source: str, name: str, taken: set[str]) -> str:
+    file = source.rpartition("/")[2]
+    stem = file.rpartition(".")[0] or file
+    made = f"{stem}.{name}"
+    while made in taken:
+        made = f"{stem}.{made}"
+    return made

@@ -1,0 +1,483 @@
+"""What a shell is answered when it completes a command line, and what comes of it at a TAB."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.cli.completion import values
+from gpulaunch.cli.completion.typed import read_line, spelt
+from gpulaunch.journal.glance import archived_names, states_of
+from gpulaunch.journal.rundir import RunDir
+from tests.cli.launcher import COMMAND, Launcher
+from tests.cli.terminal import Terminal, terminal
+from tests.cli.test_shells import shell_here, with_home
+from tests.helpers import wait_until
+from tests.test_house import HEAVY
+
+BREAKS = " \t\n\"'><=;|&(:"
+ODD = "odd:'na!me\" [1] $x *~ü"
+JOBS = f"""
+    defaults: {{gpus: 0}}
+    jobs:
+      - {{name: "fold {{{{i}}}}", matrix: {{i: [1, 2, 3]}}, run: "test {{{{i}}}} = 2"}}
+      - {{name: {json.dumps(ODD)}, run: "true"}}
+"""
+
+
+@pytest.fixture
+def listed(launcher: Launcher) -> Launcher:
+    """gpulaunch where two runs are over: of `fold 1` to 3 the odd ones failed."""
+    launcher.file("jobs.yaml", JOBS)
+    launcher.file("other.txt", "")
+    launcher.file("folder/inner.yml", "")
+    for _ in range(2):
+        assert launcher("run", "jobs.yaml", "--simulate", "1", "--quiet", "--new").status == 1
+    return launcher
+
+
+def asked(launcher: Launcher, shell: str, *words: str, line: str = "") -> list[list[str]]:
+    """The lines of an answer, their cells; whatever happens, no word of an error and status 0."""
+    told = {"_GPULAUNCH_COMPLETE": shell, "_GPULAUNCH_LINE": line, "_GPULAUNCH_BREAKS": BREAKS}
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=launcher.path,
+        env=launcher.environ | told,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == (b"", 0)
+    return [line.split("\t") for line in done.stdout.decode().splitlines()]
+
+
+def found(launcher: Launcher, *words: str) -> list[str]:
+    return [cells[1] if len(cells) > 1 else cells[0] for cells in asked(launcher, "zsh", *words)]
+
+
+def test_commands_options_and_choices_are_completed(launcher: Launcher) -> None:
+    assert found(launcher, "") == list(COMMANDS)
+    assert found(launcher, "re") == ["resume", "retry", "reload", "report", "results"]
+    assert found(launcher, "queue", "st") == ["start", "status", "stop"]
+    assert "--fail-fast" in found(launcher, "run", "jobs.yaml", "--f")
+    assert found(launcher, "export", "jobs.yaml", "--to", "") == ["hyperqueue", "slurm"]
+    assert found(launcher, "completion", "") == ["bash", "zsh", "fish"]
+    assert ["p", "wait", COMMANDS["wait"][1]] in asked(launcher, "fish", "wa")
+
+
+def test_runs_are_completed_newest_first_and_jobs_with_their_states(listed: Launcher) -> None:
+    names = sorted((path.name for path in listed.run.parent.glob("jobs-*")), reverse=True)
+    assert len(names) == 2
+    for command in ("resume", "reload", "finish", "wait", "top", "report"):
+        assert found(listed, command, "jobs-") == names
+        assert found(listed, command, "-r", "") == names
+    assert found(listed, "status", "") == [*(f"fold {i}" for i in (1, 2, 3)), ODD, *names]
+    assert found(listed, "retry", "fold") == ["fold 1", "fold 3"]
+    assert found(listed, "logs", "-r", names[1], "fold 1", "fold") == ["fold 2", "fold 3"]
+    assert found(listed, "cancel", "") == []
+    assert found(listed, "exec", "--job", "odd") == [ODD]
+    assert found(listed, "add", "--needs", "fold 2") == ["fold 2"]
+    assert found(listed, "run", "jobs.yaml", "--only", "fold 2") == ["fold 2"]
+    assert ["p", "fold 1", "failed"] in asked(listed, "fish", "status", "fold")
+
+
+def test_job_files_and_directories_stand_before_other_files(listed: Launcher) -> None:
+    assert asked(listed, "zsh", "run", "") == [
+        ["n", "folder/"],
+        ["n", "gpulaunch-runs/"],
+        ["p", "jobs.yaml"],
+        ["p", "other.txt"],
+    ]
+    assert asked(listed, "zsh", "check", "folder/") == [["p", "folder/inner.yml"]]
+    assert asked(listed, "zsh", "run", "no") == [["f"]], "the shell's own files, where none fits"
+    assert asked(listed, "zsh", "run", "jobs.yaml", "--run-dir", "x") == [["d"]]
+    assert asked(listed, "zsh", "exec", "--", "py") == [["c"]]
+    assert asked(listed, "zsh", "exec", "--", "python", "x") == [["f"]]
+    assert asked(listed, "zsh", "status", "./") == [["f"]]
+
+
+def test_fields_and_classes_are_completed_where_an_option_takes_them(listed: Launcher) -> None:
+    assert found(listed, "run", "--default", "gpu_m") == ["gpu_memory="]
+    assert found(listed, "each", "--on", "exit,gpu_l") == ["exit,gpu_library", "exit,gpu_lost"]
+
+
+def test_fields_are_completed_for_schema_and_set(listed: Launcher) -> None:
+    assert found(listed, "schema", "retr") == ["retries"]
+    assert found(listed, "schema", "--config", "li") == ["limits"]
+    listed.file("gpulaunch-runs/waits/manifest.json", (listed.run / "manifest.json").read_text())
+    events = (listed.run / "events.jsonl").read_text().splitlines()
+    begun = [line for line in events if '"run_opened"' in line or '"job_added"' in line]
+    listed.file("gpulaunch-runs/waits/events.jsonl", "".join(f"{line}\n" for line in begun))
+    assert found(listed, "set", "-r", "waits", "fold") == ["fold 1", "fold 2", "fold 3"]
+    settings = asked(listed, "zsh", "set", "-r", "waits", "fold 1", "p")
+    assert settings == [["n", "priority="]]
+
+
+def test_cards_are_those_of_the_driver_s_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, uuid in enumerate(("GPU-aa", "GPU-bb")):
+        file = tmp_path / f"0000:0{number}:00.0" / "information"
+        file.parent.mkdir()
+        file.write_text(
+            f"Model: \t\t NVIDIA A100\nGPU UUID: \t {uuid}\nDevice Minor: \t {number}\n"
+        )
+    monkeypatch.setattr(values, "CARDS", tmp_path)
+
+    def told(parameter: str, typed: str) -> list[str]:
+        context = click.Context(click.Command("run"))
+        return [one.value for one in values.values_for("run", parameter, context, typed) or ()]
+
+    assert told("gpus", "") == ["all", "1", "2", "GPU-aa", "GPU-bb"]
+    assert told("gpus", "GPU-bb,") == ["GPU-bb,GPU-aa"]
+    assert told("card", "NV") == ["NVIDIA A100"]
+    monkeypatch.setattr(values, "CARDS", tmp_path / "none")
+    assert told("gpus", "") == ["all"]
+
+
+def parameters(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from parameters(inner, f"{path} {name}".strip())
+    for parameter in command.params:
+        yield path, parameter
+
+
+FREE = frozenset(
+    {
+        *("name", "cards", "count", "lines", "attempt", "env", "uses", "slurm", "only", "output"),
+        *("gpu_memory", "memory", "compute", "cpus", "priority", "retries", "per_gpu", "simulate"),
+        *("seconds", "wait", "timeout", "grace", "gpu_idle", "not_before", "between", "settle"),
+        *("free_below", "max_failures", "breaker", "metrics_port", "gpus", "delay", "older"),
+        *("files", "sort", "first", "keep", "turn"),
+    }
+)
+"""Parameters that take a number, a time or a name of one's own, in some command at least."""
+
+
+def test_every_parameter_is_completed_or_takes_what_nobody_can_know() -> None:
+    for path, parameter in parameters(cli, ""):
+        name = parameter.name or ""
+        known = isinstance(parameter.type, click.Choice | click.Path)
+        flag = isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
+        placed = (path, name) in values.PLACES or ("", name) in values.PLACES
+        assert known or flag or placed or name in FREE, f"{path} {name}"
+    known_places = {(path, one.name) for path, one in parameters(cli, "")}
+    names = {name for _, name in known_places}
+    for path, name in values.PLACES:
+        assert (path, name) in known_places or (not path and name in names), (path, name)
+
+
+# ── Nothing goes wrong ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_cannot_be_read_or_found_is_no_answer(listed: Launcher, tmp_path: Path) -> None:
+    assert found(listed, "logs", "-r", "there-is-none", "") == []
+    assert found(listed, "there-is-no-command", "") == []
+    assert found(listed, "run", "--there-is-no-option", "") != ["error"]
+    (listed.run / "events.jsonl").write_bytes(b'\0{"e":"job_added","job":"a\\u000ab"}\n\xff')
+    assert found(listed, "logs", "") == []
+    for path in listed.run.parent.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert found(listed, "logs", "") == []
+    gone = Launcher(tmp_path / "gone", listed.environ)
+    gone.path.mkdir()
+    script = f'rmdir "$PWD"; exec {sys.executable} -m gpulaunch status ""'
+    environ = listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=gone.path, env=environ, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_run_that_may_not_be_read_is_named_all_the_same(
+    listed: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(run: RunDir) -> dict[str, str]:
+        raise PermissionError(run.events)
+
+    monkeypatch.chdir(listed.path)
+    monkeypatch.setattr(values, "states_of", refused)
+    context = click.Context(click.Command("status"))
+    told = values.values_for("status", "what", context, "jobs-") or ()
+    assert listed.run.name in [one.value for one in told]
+
+
+HANGING = """
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+void hang(void) {
+    if (vfork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) pause();
+    }
+}
+"""
+
+
+def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Who waits for a vfork waits as for a disk that is gone: only a signal that kills ends it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to hang with")
+    library = tmp_path / "hanging.so"
+    build = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
+    subprocess.run(build, input=HANGING, text=True, check=True)
+    script = f"""if True:
+        import ctypes, sys
+        from gpulaunch.cli import main
+        from gpulaunch.cli.completion import values
+        hang = ctypes.CDLL({str(library)!r}).hang
+        values.PLACES = {{("wait", "run"): lambda *_: hang()}}
+        sys.argv[1:] = ["wait", ""]
+        sys.exit(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"_GPULAUNCH_COMPLETE": "zsh"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGALRM, b"", b"")
+
+
+@pytest.mark.parametrize("words", [("",), ("status", ""), ("run", "a.yaml", "--gpus", "")])
+def test_nothing_heavy_is_imported_for_an_answer(listed: Launcher, words: tuple[str, ...]) -> None:
+    script = f"""if True:
+        import sys
+        sys.argv[1:] = {words!r}
+        from gpulaunch.cli import main
+        main()
+        print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=listed.path,
+        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout
+    assert done.stderr == b"[]\n"
+
+
+def test_an_older_click_answers_too(listed: Launcher) -> None:
+    """Before 8.4, none of its classes is generic."""
+    script = """if True:
+        import sys, click
+        from click.shell_completion import CompletionItem
+        for one in (click.ParamType, CompletionItem):
+            one.__class_getitem__ = None
+        sys.argv[1:] = ["status", "fold"]
+        from gpulaunch.cli import main
+        sys.exit(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=listed.path,
+        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.stdout.count("\tfold ")) == ("", 3)
+
+
+def test_it_writes_nothing_and_leaves_nothing(listed: Launcher) -> None:
+    def seen() -> dict[str, float]:
+        return {str(path): path.stat().st_mtime for path in listed.path.rglob("*")}
+
+    before = seen()
+    for words in (("status", ""), ("run", "jobs.yaml", "--gpus", ""), ("exec", "--", "")):
+        asked(listed, "fish", *words)
+    assert seen() == before
+
+
+def test_ten_thousand_jobs_are_read_off_the_journal_as_the_run_knows_them(
+    listed: Launcher,
+) -> None:
+    run = RunDir(listed.run)
+    assert states_of(run) == listed.states()
+    lines = (listed.run / "events.jsonl").read_text().splitlines()
+    added = next(line for line in lines if '"job":"fold 1"' in line)
+    with open(listed.run / "events.jsonl", "a") as file:
+        file.writelines(added.replace("fold 1", f"n{i}") + "\n" for i in range(10_000))
+    assert len(states_of(run)) == 10_004
+    assert found(listed, "status", "n9999") == ["n9999"]
+    assert asked(listed, "zsh", "status", "n") == [["n", f"n{i}"] for i in range(10)]
+    assert len(found(listed, "status", "n9")) == 1111
+    run.history.mkdir()
+    (run.history / "0001-abc.jobs").write_text('["n-old","succeeded"]\n')
+    assert archived_names(run) == ["n-old"]
+    assert found(listed, "status", "n-") == ["n-old"]
+
+
+# ── How bash has it typed ───────────────────────────────────────────────────────────────────────
+
+TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
+HARD = st.text("ab :='\"\\$`*[]~#&|;(){}!ü-", min_size=1, max_size=8)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(TEXTS | HARD, st.sampled_from(["", "'", '"'])), min_size=1, max_size=30))
+def test_bash_reads_what_is_put_in_as_the_value(cases: list[tuple[str, str]]) -> None:
+    script = ["set +H"]
+    for value, quote in cases:
+        line = read_line(f"gpulaunch x {quote}", BREAKS)
+        assert (line.words, line.current, line.quote) == (["x"], "", quote)
+        script.append(f"printf '%s\\0' {quote}{spelt(value, line)}{quote}")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)], capture_output=True, check=False, timeout=60
+    )
+    assert done.stderr == b""
+    assert done.stdout.decode().split("\0")[:-1] == [value for value, _ in cases]
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "current", "kept"),
+    [
+        ("gpulaunch ", [], "", ""),
+        ("gpulaunch run", [], "run", ""),
+        ("gpulaunch run ", ["run"], "", ""),
+        ("A=1 B='x y' gpulaunch logs a", ["logs"], "a", ""),
+        ("gpulaunch logs 'a b' c\\ d", ["logs", "a b"], "c d", ""),
+        ('gpulaunch logs "a\\"b', ["logs"], 'a"b', '"'),
+        ("gpulaunch logs 'it", ["logs"], "it", "'"),
+        ("gpulaunch logs a:b", ["logs"], "a:b", "a:"),
+        ("gpulaunch run --gpus=al", ["run"], "--gpus=al", "--gpus="),
+        ("gpulaunch logs '' x", ["logs", ""], "x", ""),
+        ("gpulaunch logs a\\:b", ["logs"], "a:b", ""),
+    ],
+)
+def test_a_line_is_read_as_bash_reads_it(
+    line: str, words: list[str], current: str, kept: str
+) -> None:
+    read = read_line(line, BREAKS)
+    assert (read.words, read.current, read.raw[: read.kept]) == (words, current, kept)
+
+
+def test_bash_gets_what_it_replaces_and_no_more() -> None:
+    for typed, value, expected in [
+        ("a:", "a:b c", "b\\ c"),
+        ("--gpus=", "--gpus=all", "all"),
+        ("'a:", "a:b c", "a:b c"),
+        ('"$', "$x", "\\$x"),
+        ("'a b':", "a b:c", None),
+        ("x'a", "xab", None),
+    ]:
+        assert spelt(value, read_line(f"gpulaunch run {typed}", BREAKS)) == expected, typed
+
+
+# ── At a TAB ────────────────────────────────────────────────────────────────────────────────────
+
+INTERACTIVE = {
+    "bash": ["bash", "--noprofile", "--norc", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "-N", "-i"],
+}
+PREPARED = {
+    "bash": "PS1='READY''> '; bind 'set enable-bracketed-paste off';"
+    " source <(gpulaunch completion bash)",
+    "zsh": "PS1='READY''> '; autoload -Uz compinit;"
+    " compinit -D -u; source <(gpulaunch completion zsh)",
+    "fish": "gpulaunch completion fish | source; function fish_prompt; echo 'READY''> '; end",
+}
+ON_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+PROGRAM = f"""#!/bin/sh
+# The command itself for completions; else what it was called with is kept.
+if [ "$_GPULAUNCH_COMPLETE" ] || [ "$1" = completion ]; then
+    [ ! -e hangs ] || kill -ALRM $$
+    exec {sys.executable} -m gpulaunch "$@"
+fi
+printf '<%s>' "$@" >called.new
+mv called.new called
+"""
+
+
+@contextmanager
+def at_prompt(listed: Launcher, shell: str) -> Iterator[Terminal]:
+    """An interactive shell that has read the script, with `gpulaunch` as a command."""
+    shell_here(shell)
+    program = listed.file("bin/gpulaunch", PROGRAM)
+    program.chmod(0o755)
+    listed.environ |= {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.getcwd(),
+    }
+    with_home(listed)
+    command = [sys.executable, "-c", ON_TERMINAL, *INTERACTIVE[shell]]
+    inside = Launcher(listed.path, listed.environ, command)
+    with terminal(inside, columns=150, TERM="xterm", LC_ALL="C.UTF-8") as screen:
+        screen.press(PREPARED[shell] + "\n")
+        screen.wait_for("READY> ")
+        yield screen
+
+
+def called(listed: Launcher, screen: Terminal, keys: str) -> str:
+    """What the command is called with, once these keys and Enter were pressed."""
+    path = listed.path / "called"
+    path.unlink(missing_ok=True)
+    screen.press(keys + "\n")
+    wait_until(lambda: screen.raw is not None and path.exists(), 60, screen.text)
+    return path.read_text()
+
+
+TYPED = {
+    "sch\t": "<schema>",
+    "run jo\t--fail-f\t": "<run><jobs.yaml><--fail-fast>",
+    "export --to=hyp\t": "<export><--to=hyperqueue>",
+    "check folder/in\t": "<check><folder/inner.yml>",
+    "check fol\tinn\t": "<check><folder/inner.yml>",
+    "logs fold\\ 2\t-f": "<logs><fold 2><-f>",
+    "set x pri\t5": "<set><x><priority=5>",
+    "exec -- setsi\t-c": "<exec><--><setsid><-c>",
+    "init oth\t": "<init><other.txt>",
+    "logs od\t": f"<logs><{ODD}>",
+    "logs 'od\t": f"<logs><{ODD}>",
+    'logs "od\t': f"<logs><{ODD}>",
+}
+"""Keys, and what the command is called with."""
+
+
+@pytest.mark.parametrize("shell", INTERACTIVE)
+def test_a_press_of_tab_completes_and_the_shell_hands_on_what_was_meant(
+    listed: Launcher, shell: str
+) -> None:
+    with at_prompt(listed, shell) as screen:
+        for keys, expected in TYPED.items():
+            assert called(listed, screen, f"gpulaunch {keys}") == expected, keys
+
+
+@pytest.mark.parametrize("shell", INTERACTIVE)
+def test_no_error_is_ever_printed_into_the_prompt(listed: Launcher, shell: str) -> None:
+    (listed.run / "events.jsonl").write_bytes(b"{")
+    with at_prompt(listed, shell) as screen:
+        assert called(listed, screen, "gpulaunch logs -r nowhere x\t") == "<logs><-r><nowhere><x>"
+        listed.file("hangs", "")
+        assert called(listed, screen, "gpulaunch logs x\t-f") == "<logs><x-f>"
+        for word in ("Error", "Traceback", "Alarm"):
+            assert word not in screen.text

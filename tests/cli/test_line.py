@@ -1,0 +1,464 @@
+"""Launchers that wait for the same cards wait in line, each for its turn, and are small there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpulaunch import __version__
+from gpulaunch.app.in_line import _GOES_ON
+from gpulaunch.farside import line
+from tests.cli.launcher import UNTIL_GO, Launcher
+from tests.gpus.fake import FakeDriver
+from tests.helpers import freezer, goes_along, wait_until
+
+ROOT = Path(line.__file__).parents[2]
+NOTES = "echo {name} >> order; exec sleep 0.05"
+"""A command that says when it had its card."""
+
+
+class Line:
+    """Launchers that wait for pretend cards which commands have until the file `go` is there."""
+
+    def __init__(
+        self, launcher: Launcher, stack: ExitStack, cards: int, real: bool = False
+    ) -> None:
+        self.launcher, self._stack = launcher, stack
+        self.cards = () if real else ("--simulate", str(cards))
+        self.said = ""
+        launcher.environ["GPULAUNCH_SIM_POOL"] = uuid.uuid4().hex[:12]
+        for _ in range(cards):
+            holder = self.begin((), UNTIL_GO)
+            wait_until(lambda pid=holder.pid: psutil.Process(pid).cmdline()[:1] == ["sh"], 60)
+
+    def begin(self, options: tuple[str, ...], script: str) -> subprocess.Popen[str]:
+        words = ("exec", *self.cards, *options, "--", "sh", "-c", script)
+        return self._stack.enter_context(self.launcher.begun(*words))
+
+    def waits(self, name: str, *options: str, script: str = NOTES) -> subprocess.Popen[str]:
+        """Begin one more, and wait until it has said that it waits."""
+        process = self.begin(options, script.format(name=name))
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        self.said = next(line for line in lines if "wait" in line)
+        return process
+
+    def go(self) -> None:
+        self.launcher.file("go", "")
+
+    @property
+    def order(self) -> str:
+        path = self.launcher.path / "order"
+        return "".join(path.read_text().split()) if path.exists() else ""
+
+
+@pytest.fixture
+def begun(launcher: Launcher) -> Iterator[Callable[[int], Line]]:
+    with ExitStack() as stack:
+        yield lambda cards: Line(launcher, stack, cards)
+
+
+@contextmanager
+def started(script: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python that has printed a line, and is killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+def is_small(pid: int) -> bool:
+    return "line" in psutil.Process(pid).cmdline()[:5]
+
+
+def test_they_go_in_the_order_in_which_they_came(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    processes = [there.waits(name) for name in "abcdefg"]
+    there.go()
+    assert [process.wait(60) for process in processes] == [0] * 7
+    assert there.order == "abcdefg"
+
+
+def test_from_the_third_on_each_is_one_small_process(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    first, second, *others = [there.waits(name) for name in "abcdef"]
+    for process in others:
+        wait_until(lambda pid=process.pid: is_small(pid), 60)
+    for process in (first, second, *others):
+        assert psutil.Process(process.pid).children() == []
+    for process in others:
+        mapped = {Path(each.path) for each in psutil.Process(process.pid).memory_maps()}
+        assert not [path for path in mapped if "site-packages" in path.parts]
+        shown = psutil.Process(process.pid).cmdline()
+        assert shown[shown.index("gpulaunch") :][:2] == ["gpulaunch", "exec"]
+        assert shown[-3:-1] == ["sh", "-c"]
+    whole, small = (psutil.Process(p.pid).memory_full_info().uss for p in (first, others[0]))
+    assert small < whole / 2
+    there.go()
+    assert [process.wait(60) for process in (first, second, *others)] == [0] * 6
+
+
+def test_one_that_is_killed_holds_nobody_up(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    processes = {name: there.waits(name) for name in "abcdef"}
+    for name in "ace":
+        processes[name].kill()
+        processes[name].wait(60)
+    there.go()
+    assert [processes[name].wait(60) for name in "bdf"] == [0] * 3
+    assert there.order == "bdf"
+
+
+def test_one_that_is_stopped_holds_nobody_up_and_goes_on_in_time(
+    begun: Callable[[int], Line],
+) -> None:
+    there = begun(1)
+    first = there.waits("a")
+    first.send_signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED)
+    second = there.waits("b")
+    there.go()
+    assert second.wait(60) == 0
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(60) == 0
+    assert there.order == "ba"
+
+
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
+FREEZES = "open('{}', 'w').write(str(os.getpid())); open('{}', 'w').write('{}')"
+
+
+@pytest.mark.parametrize("freezers_version", [None, 1, 2])
+def test_one_ahead_that_is_stopped_or_frozen_later_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, freezers_version: int | None
+) -> None:
+    monkeypatch.setattr(line, "LOOK", 0.01)
+    name = uuid.uuid4().hex
+    with ExitStack() as stack:
+        suspends = STOPS
+        if freezers_version is not None:
+            group = stack.enter_context(freezer(freezers_version))
+            suspends = FREEZES.format(group.procs, group.file, group.frozen)
+        script = (
+            f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+            f"from gpulaunch.farside import line; place = line.take_place({name!r})\n"
+            "print(flush=True); seen = [place.accept() for _ in range(3)]\n"
+            f"{suspends}; sys.stdin.read()"
+        )
+        other = stack.enter_context(started(script))
+        with line.take_place(name) as place:
+            line.wait(place, time.monotonic())  # the time is over, and it has gone nowhere
+            assert line.is_behind(place, 1)
+            line.wait(
+                place, time.monotonic() + 60
+            )  # by the third connection, the other suspends itself
+            assert not line.is_behind(place, 1)
+            if freezers_version is not None:
+                group.thaw()
+            other.send_signal(signal.SIGCONT)
+            wait_until(lambda: line.is_behind(place, 1))
+
+
+def test_one_that_asks_for_something_else_is_not_in_the_line(begun: Callable[[int], Line]) -> None:
+    there = begun(2)
+    processes = []
+    for options in ((), ("-g", "2"), ("--gpus", "1,"), ("--card", "*A100*")):
+        processes.append(there.waits("x", *options))
+        assert "of yours" not in there.said
+    processes.append(there.waits("x", "--affinity", "none"))
+    assert "waits its turn: 1 launcher of yours asked for the same before" in there.said
+    for process in (processes[0], processes[1], processes[2], processes[4]):
+        there.go()
+        assert process.wait(60) == 0
+
+
+def test_a_line_keeps_nobody_beside_it_waiting_until_it_is_over(
+    begun: Callable[[int], Line],
+) -> None:
+    there = begun(2)
+    long = NOTES.replace("0.05", "0.5")  # longer than a turn: no two cards are free by chance
+    processes = [there.waits(name, script=long) for name in "ab"]
+    processes += [there.waits("W", "-g", "2"), there.waits("O", "--gpus", "1,")]
+    processes += [there.waits(name, script=long) for name in "cdefghij"]
+    there.go()
+    assert [process.wait(60) for process in processes] == [0] * 12
+    assert "W" in there.order[:-1]
+    assert "O" in there.order[:-1]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_signals_and_statuses_are_as_everywhere(begun: Callable[[int], Line], place: int) -> None:
+    there = begun(1)
+    for name in "ab"[:place]:
+        there.waits(name)
+    interrupted, ended = there.waits("x"), there.waits("y")
+    if place == 2:
+        wait_until(lambda: is_small(interrupted.pid) and interrupts(interrupted.pid), 60)
+    interrupted.send_signal(signal.SIGINT)
+    ended.send_signal(signal.SIGTERM)
+    assert interrupted.wait(60) == 130
+    assert ended.wait(60) == -signal.SIGTERM
+    assert interrupted.stderr is not None
+    assert "Traceback" not in interrupted.stderr.read()
+
+
+def interrupts(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGINT."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (row.split()[1] for row in status.splitlines() if row.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
+
+
+def test_an_interrupt_that_was_ignored_stays_so(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    there.waits("a"), there.waits("b")
+    words = [*there.launcher.command, "exec", *there.cards, "--", "sh", "-c", "echo through"]
+    with subprocess.Popen(
+        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *words],
+        cwd=there.launcher.path,
+        env=there.launcher.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: is_small(process.pid), 60)
+        process.send_signal(signal.SIGINT)
+        there.go()
+        assert process.communicate(timeout=60)[0] == "through\n"
+    assert process.returncode == 0
+
+
+def test_the_time_to_wait_counts_in_the_line(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    for name in "ab":
+        there.waits(name)
+    small = there.waits("c", "--wait", "0.3s")
+    assert small.wait(60) == 124
+    assert small.stderr is not None
+    assert "no card came free in time: " in small.stderr.read()
+    third = there.waits("d")
+    wait_until(lambda: is_small(third.pid), 60)
+    there.go()
+    assert third.wait(60) == 0
+    assert there.order == "abd"
+
+
+def test_one_that_does_not_wait_is_in_no_line(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    there.waits("a")
+    at_once = there.begin(("--no-wait",), "echo n >> order")
+    assert at_once.wait(60) == 124
+
+
+def test_the_command_finds_what_it_would_have_found_without_a_wait(
+    begun: Callable[[int], Line],
+) -> None:
+    told = (
+        "ls /proc/self/fd; grep Sig[BIC] /proc/self/status;"
+        " env | grep -v -e GPULAUNCH_ -e MASTER_PORT -e ^_= | sort"
+    )
+    there = begun(1)
+    there.launcher.environ |= {"LANG": "C", "ODD": "tab\tand\nline"}
+    for name in ("LC_ALL", "LC_CTYPE"):
+        there.launcher.environ.pop(name, None)
+    waiting = [there.waits(name, script=told) for name in "abcd"]
+    there.go()
+    without, *with_a_wait = [
+        process.communicate(timeout=60)[0] for process in (there.begin((), told), *waiting)
+    ]
+    assert "ODD=tab" in without
+    for text in with_a_wait:
+        assert text == without
+
+
+@pytest.mark.parametrize("edited", ["gpus: {never: [0]}", "rums: /a", "limits: ["])
+def test_an_edit_of_the_configuration_costs_nobody_his_turn(
+    driver: FakeDriver, on_cards: Launcher, edited: str
+) -> None:
+    """Like a run, a launcher keeps to what held when it began."""
+    for index in range(2):
+        driver.card(index)
+    on_cards.environ["XDG_CONFIG_HOME"] = str(on_cards.path)
+    config = on_cards.path / "gpulaunch" / "config.yaml"
+    config.parent.mkdir()
+    config.write_text("gpus: {never: [1]}")
+    with ExitStack() as stack:
+        there = Line(on_cards, stack, 1, real=True)
+        script = "echo {name}$CUDA_VISIBLE_DEVICES >> order"
+        waiting = [there.waits(name, script=script) for name in "abc"]
+        wait_until(lambda: is_small(waiting[2].pid), 60)
+        config.write_text(edited)
+        there.go()
+        assert [process.wait(60) for process in waiting] == [0, 0, 0]
+    assert there.order == "a0b0c0"
+
+
+def test_words_that_are_no_text_come_through(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    for name in "ab":
+        there.waits(name)
+    odd = b"\xff and 'quotes'"
+    write = ["sh", "-c", 'printf %s "$1" > found', "sh", os.fsdecode(odd)]
+    with there.launcher.begun("exec", *there.cards, "--", *write) as process:
+        wait_until(lambda: is_small(process.pid), 60)
+        there.go()
+        assert process.wait(60) == 0
+    assert (there.launcher.path / "found").read_bytes() == odd
+
+
+@pytest.mark.parametrize(
+    "told",
+    [f'["{__version__}",7,null,null]', '["0",7]', '["0",0]', "[0,null,null]", "[0]", "x", ""],
+)
+def test_the_option_is_nobody_s(launcher: Launcher, told: str) -> None:
+    result = launcher("exec", "--turn", told, "--simulate", "1", "--", "true")
+    assert result.status == 125
+    assert result.err == "gpulaunch exec: --turn is gpulaunch's own: leave it out\n"
+
+
+def test_a_turn_that_another_version_took_is_given_up_and_taken_anew() -> None:
+    """gpulaunch was upgraded while this one waited; what else the option says is not read."""
+    with line.take_place(uuid.uuid4().hex) as place:
+        fd = place.fileno()
+        told = json.dumps(["0.0", fd, {"until": "next week"}])
+        words = [
+            "exec",
+            "--turn",
+            told,
+            "--simulate",
+            "1",
+            "sh",
+            "-c",
+            f"[ ! -e /proc/$$/fd/{fd} ]",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "gpulaunch", *words],
+            pass_fds=[fd],
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def gone_on(site: Path, script: str = _GOES_ON) -> subprocess.Popen[str]:
+    """What the small program becomes when its turn has come, with what is installed there."""
+    others = (entry for entry in sys.path if not Path(entry, "gpulaunch").exists())
+    path = [*others, str(site)]
+    words = [sys.executable, "-I", "-S", "-c", script, json.dumps(path), "exec", "--turn", "x"]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_one_whose_turn_comes_while_gpulaunch_is_upgraded_waits_until_it_is_there(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "gpulaunch"
+    package.mkdir()
+    looked = f"open({str(tmp_path / 'looked')!r}, 'w').close()"
+    (package / "__init__.py").write_text(looked)
+    with gone_on(tmp_path) as process:
+        wait_until((tmp_path / "looked").exists, 60)
+        for name in ("app/single", "cli/exec", "__main__"):
+            (package / f"{name}.py").parent.mkdir(exist_ok=True)
+            text = "import sys\ndef command(): print(sys.argv)" if "main" in name else ""
+            (package / f"{name}.py").write_text(text)
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("['gpulaunch', 'exec', '--turn', 'x']\n", "", 0)
+
+
+def test_one_whose_turn_comes_when_gpulaunch_is_gone_says_so(tmp_path: Path) -> None:
+    with gone_on(tmp_path, _GOES_ON.replace("range(120)", "range(1)")) as process:
+        out, err = process.communicate(timeout=60)
+    said = "gpulaunch exec: its turn has come, but gpulaunch is not installed\n"
+    assert (out, err, process.returncode) == ("", said, 125)
+
+
+def test_another_user_s_place_holds_nobody_up(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    name = uuid.uuid4().hex
+    script = (
+        "import os, socket, sys; os.setuid(65534)\n"
+        "place = socket.socket(socket.AF_UNIX)\n"
+        f"place.bind({line.PREFIX!r} + b'{name}/{'0' * 20}-1'); place.listen()\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with started(script), line.take_place(name) as place:
+        assert len(line.names_ahead(place)) == 1
+        assert not line.is_behind(place, 1)
+
+
+def test_those_who_came_and_went_are_not_in_the_way_of_those_who_come() -> None:
+    name = uuid.uuid4().hex
+    with line.take_place(name):
+        for _ in range(300):  # more than a queue is long where nobody says how long it is to be
+            with line.take_place(name) as place:
+                assert line.is_behind(place, 1)
+
+
+SMALL = [sys.executable, "-I", "-S", str(Path(line.__file__).with_name("__main__.py")), "line"]
+
+
+def interrupted() -> Callable[[], None]:
+    """For `preexec_fn`: an interrupt has come, and waits to be let through."""
+    bound = goes_along()
+
+    def interrupt() -> None:
+        bound()
+        line.interrupts(False)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    return interrupt
+
+
+def test_an_interrupt_waits_for_the_interpreter_that_starts() -> None:
+    name = uuid.uuid4().hex
+    exec_ = [sys.executable, "-m", "gpulaunch", "exec", "--simulate", "1"]
+    with line.take_place(name), line.take_place(name), line.take_place(name) as place:
+        fd = place.fileno()
+        for words in (
+            [*SMALL, f"{fd}:0:"],
+            [*exec_, "--turn", json.dumps([__version__, fd, None, None]), "true"],
+        ):
+            done = subprocess.run(
+                words,
+                pass_fds=[fd],
+                preexec_fn=interrupted(),
+                stderr=subprocess.PIPE,
+                timeout=60,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (130, b"")
+
+
+def test_a_launcher_that_is_gone_when_its_turn_comes_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = line.take_place(uuid.uuid4().hex)
+    with (tmp_path / "command").open("w+b") as command:
+        command.write(b"/no/such/python\0-c\0pass\0")
+        command.flush()
+        for fd in (place.fileno(), command.fileno()):
+            os.set_inheritable(fd, True)
+        told = f"{place.fileno()}:{command.fileno()}:"
+        done = subprocess.run([*SMALL, told], check=False, close_fds=False)
+    place.close()
+    assert done.returncode == 125
+    assert capfd.readouterr().err.startswith(
+        "gpulaunch exec: its turn has come, but not its program"
+    )

@@ -1,0 +1,1 @@
+"""`gpulaunch mcp`, driven by a client of the protocol's own SDK."""
