@@ -21,7 +21,7 @@ from tests.benchmarks import machine, shown
 RESULTS = Path(__file__).with_name("results.json")
 SECTIONS = (
     "overhead", "cpu", "scale", "startup", "waiting", "order", "shortcuts", "preload", "worker",
-    "executor", "igfold", "slurm",
+    "executor", "igfold", "slurm", "packing",
 )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def main() -> int:
         results[name] = {"machine": machine.describe(), "took_seconds": took[name], **section}
         print(json.dumps({name: results[name]}, indent=1), flush=True)
         if not options.dry_run:
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     if not options.dry_run:
         shown.write(results)
     each = ", ".join(f"{name} {seconds} s" for name, seconds in took.items())

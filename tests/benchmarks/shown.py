@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import launchers, machine
+from tests.benchmarks import launchers, machine, packing
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -216,6 +216,22 @@ def _waiting(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
 
 
+def _packing(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for kind, words in packing.LISTS.items():
+        if kind in figures:
+            seconds, faster = figures[kind]["seconds"], figures[kind]["times_as_fast"]
+            ours = (
+                f"{way} {took:.0f} s ({faster[way]:.1f} ×)"
+                for way, took in seconds.items()
+                if way != packing.ALONE
+            )
+            yield (
+                f"{figures['jobs']} jobs on one {figures['card']}, {words}",
+                ", ".join(ours),
+                f"{packing.ALONE} {seconds[packing.ALONE]:.0f} s",
+            )
+
+
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "overhead": _overhead,
     "cpu": _cpu,
@@ -229,6 +245,7 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
     "executor": _executor,
     "igfold": _other("IgFold"),
     "slurm": _slurm,
+    "packing": _packing,
 }
 
 

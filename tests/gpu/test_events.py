@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_what_the_driver_offers_is_heard_or_refused_with_a_reason(gpu: Gpu) -> N
 
 
 def test_a_card_at_rest_reports_nothing(gpu: Gpu) -> None:
-    with listening(gpu) as client:
+    with closing(listening(gpu)) as client:
         client.turn(3.0)
         assert not client.events
 
@@ -79,7 +80,7 @@ def test_a_card_at_rest_reports_nothing(gpu: Gpu) -> None:
 def test_a_kernel_that_writes_where_nothing_is_is_reported_and_blamed_on_the_program(
     machine: Machine, gpu: Gpu
 ) -> None:
-    with listening(gpu) as client:
+    with closing(listening(gpu)) as client:
         break_on(machine, gpu)
         found = heard(client, 20.0)
     if not found and gpu.mig:

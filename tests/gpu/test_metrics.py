@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.core.events import Launch
+from gpulaunch.core.model import AttemptId, Gpu, Job
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.probe import is_the_same_here, sees_all_pids
@@ -127,7 +128,7 @@ def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
         with Slot(spawner, tmp_path) as slot:
             slot.launch("env", "-i", *names, "bash", "-c", holds)
             started = slot.expect(ProgramStarted)
-            metering.begin(attempt, started, [gpu])
+            metering.begin(Launch(attempt, Job(attempt.job, ""), (gpu,)), started)
             pin = wait_until(pinned, 30.0, "a verdict")
             sampler = psutil.Process(metering.pid)
             processes = [sampler, *sampler.children()]

@@ -15,9 +15,10 @@ import pytest
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
-from gpulaunch.gpus.lease import scope_of
+from gpulaunch.gpus.lease import scope_of, take
 from gpulaunch.gpus.machine import MIB
 from gpulaunch.gpus.mps import PROGRAM
+from gpulaunch.gpus.names import NameHeldError
 from tests.cli.launcher import Launcher
 from tests.gpu.conftest import no_card
 from tests.helpers import wait_until
@@ -103,9 +104,20 @@ def test_a_client_gets_no_more_memory_than_its_limit(ours: Launcher, card: Gpu) 
     print(ours.log("j0"))
 
 
-def test_a_killed_launcher_leaves_no_server(ours: Launcher, card: Gpu, client: ProbeClient) -> None:
+def test_a_killed_launcher_leaves_no_server_and_no_lease(
+    ours: Launcher, card: Gpu, client: ProbeClient
+) -> None:
     with ours.begun(*started(ours, card, holding(SIZE))) as process:
         ours.wait_for("attempt_started", 2)
         wait_until(lambda: any(e.kind != "G" for e in looks(client, [card])[card.uuid].processes))
         process.kill()
-    wait_until(lambda: all(e.kind == "G" for e in looks(client, [card])[card.uuid].processes))
+
+    def free_again() -> bool:
+        try:
+            lease = take(card.key, scope_of(os.environ))
+        except NameHeldError:
+            return False
+        with lease:
+            return all(e.kind == "G" for e in looks(client, [card])[card.uuid].processes)
+
+    wait_until(free_again)
