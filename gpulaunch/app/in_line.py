@@ -13,9 +13,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -168,4 +171,25 @@ def line_of(pool: CardPool, demand: Demand, environ: Mapping[str, str]) -> str:
     leases = sorted(lease_name(gpu.key, scope_of(environ)) for gpu in pool.gpus)
     allowed = pool.limit, pool.allowance, pool.share_busy, pool.free_below
     same = repr((os.geteuid(), leases, environ.get(lockfile.VARIABLE), allowed, demand))
-    return hashlib.sha256(same.encode()).hexdigest()[:32]
+    return _cards(leases) + hashlib.sha256(same.encode()).hexdigest()[:16]
+
+
+def own_place(pool: CardPool, environ: Mapping[str, str]) -> socket.socket | None:
+    """Take a place in a line that nobody else joins, so that who comes later sees that one waits.
+
+    Return None where there can be none.
+    """
+    leases = [lease_name(gpu.key, scope_of(environ)) for gpu in pool.gpus]
+    with suppress(OSError):
+        return line.take_place(_cards(leases) + f"{os.getpid():016x}")
+    return None
+
+
+def bit_of(lease: str) -> int:
+    """Return the bit of the card whose lease has this name."""
+    return 1 << crc32(lease.encode()) % (4 * line.DIGITS)
+
+
+def _cards(leases: Iterable[str]) -> str:
+    """Return the first digits of a line's name: which cards it waits for."""
+    return f"{reduce(or_, map(bit_of, leases), 0):0{line.DIGITS}x}"

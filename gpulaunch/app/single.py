@@ -6,10 +6,12 @@ It uses the core and the leases as a run of one job does; that job's Launch name
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
+from gpulaunch.app.in_line import bit_of, own_place
 from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.ledger import unrecorded
@@ -23,6 +25,8 @@ from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError, UsageError
+from gpulaunch.farside import line
+from gpulaunch.gpus.lease import lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import KEPT_AFTER, OWN
@@ -40,7 +44,8 @@ class WaitRanOut(NoCardsError):
 class Single(LeaseUser):
     """Waits for some of these cards and holds their leases until `execve` or `close`.
 
-    `wait` in seconds, None for ever; `tell` gets one line if there is a wait.
+    `wait` in seconds, None for ever; `tell` gets one line if there is a wait. `place`: the one that
+    this process has in a line; else it takes one of its own, where it may wait at all.
     """
 
     def __init__(
@@ -50,7 +55,12 @@ class Single(LeaseUser):
         wait: float | None,
         environ: Mapping[str, str],
         tell: Callable[[str], object],
+        place: socket.socket | None = None,
     ) -> None:
+        own = None if place or wait == 0 else own_place(pool, environ)
+        self._own_place, self._place = own, place or own
+        scope = scope_of(environ)
+        self._bits = {gpu.uuid: bit_of(lease_name(gpu.key, scope)) for gpu in pool.gpus}
         self._loop = Loop()
         self._run = Run(
             pool.gpus,
@@ -74,11 +84,21 @@ class Single(LeaseUser):
             self._driver.turn()
         # The driver's helper process has to end: the command must not have it as a child.
         self._cards.settle()
+        self._leave()
         gpus = self._launch.gpus
         return gpus, self._cards.descriptors([gpu.uuid for gpu in gpus])
 
     def working(self) -> bool:
         return False
+
+    def is_for_others(self, gpu: str) -> bool:
+        return self._place is not None and line.is_for_others(self._place, self._bits[gpu])
+
+    def _leave(self) -> None:
+        """Give up the place that was taken here."""
+        if self._own_place is not None:
+            self._own_place.close()
+        self._place = None
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
         """Keep no record; raise NoCardsError where the job can never be placed."""
@@ -110,6 +130,7 @@ class Single(LeaseUser):
         self._loop.close()
 
     def close(self) -> None:
+        self._leave()
         self._cards.close()
         self._loop.close()
 
@@ -137,12 +158,13 @@ def exec_environment(
     environ: Mapping[str, str],
     tell: Callable[[str], object],
     affinity: Literal["card", "none"] | None = None,
+    place: socket.socket | None = None,
 ) -> dict[str, str]:
     """Take cards for good; return the environment in which a program sees only these.
 
     This process runs on the CPUs near them from then on, as `affinity` says.
     """
-    gpus = take_for_good(pool, demand, wait, environ, tell)
+    gpus = take_for_good(pool, demand, wait, environ, tell, place)
     job = Job(JOB, (), demand=demand, affinity=affinity)
     return environment_on(gpus, pool, environ, run_near(pool, job, gpus, tell))
 
@@ -175,6 +197,7 @@ def exec_in_container(
     environ: Mapping[str, str],
     tell: Callable[[str], object],
     affinity: Literal["card", "none"] | None = None,
+    place: socket.socket | None = None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Take cards for good; return the line, and its environment, that runs `argv` there.
 
@@ -182,12 +205,12 @@ def exec_in_container(
     """
     from gpulaunch.app.in_container import made_contained
 
-    gpus = take_for_good(pool, demand, wait, environ, tell)
+    gpus = take_for_good(pool, demand, wait, environ, tell, place)
     job = Job(JOB, argv, demand=demand, cwd=os.getcwd(), container=container, affinity=affinity)
-    place = AttemptPlace(
+    attempt = AttemptPlace(
         gpus, pool.style, own_scope(), port_for_good(), near=run_near(pool, job, gpus, tell)
     )
-    return made_contained(job, here, place, pool.machine, as_given(environ), argv, {})
+    return made_contained(job, here, attempt, pool.machine, as_given(environ), argv, {})
 
 
 def environment_on(
@@ -209,9 +232,10 @@ def take_for_good(
     wait: float | None,
     environ: Mapping[str, str],
     tell: Callable[[str], object],
+    place: socket.socket | None = None,
 ) -> tuple[Gpu, ...]:
     """Take cards until the last process that inherits them ends. Raises as `Single.take` does."""
-    gpus, descriptors = Single(pool, demand, wait, environ, tell).take()
+    gpus, descriptors = Single(pool, demand, wait, environ, tell, place).take()
     hold_through_exec(descriptors)
     return gpus
 

@@ -168,7 +168,7 @@ def _the_line(
     if turn := turn or _take_turn(pool, demand, wait, here):
         turn.wait()
         wait = turn.left
-    taken = pool, demand, wait, os.environ, _say, affinity
+    taken = pool, demand, wait, os.environ, _say, affinity, turn.place if turn else None
     if container is None or here is None:
         environment = exec_environment(*taken)
         _limit(memory)

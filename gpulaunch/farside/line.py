@@ -1,13 +1,16 @@
 """Waits in line: of a user's launchers that ask for the same cards, the first alone asks for them.
 
-    gpulaunch/1/line/<line>/<since>-<pid>     a place: a listening socket
+    gpulaunch/1/line/<cards><line>/<since>-<pid>     a place: a listening socket
 
     the first     asks for cards; becomes its command, which closes the place
     the second    has looked which cards there are, and is connected to the first
     all others    are the small program here, connected to the second one ahead of them
 
 So forty that wait cost little, a freed card wakes two of them, and they go in the order in which
-they came. A place is no right to anything: leases alone say who has a card. Who cannot tell whether
+they came. Those in other lines may wait for the same card: <cards> has a bit for each that a line
+waits for, in hex digits, and who came later leaves it to who came before (`is_for_others`).
+
+A place is no right to anything: leases alone say who has a card. Who cannot tell whether
 somebody is ahead goes on, and two that go on at once are as any two launchers.
 
 Only places of this user's processes count, as whoever holds one keeps those behind it waiting, and
@@ -39,6 +42,8 @@ of each. A place that is full of them counts for nobody any more.
 """
 SMALL = 2
 """How many are ahead, at least, of one that is the small program."""
+DIGITS = 16
+"""Of a line's name, how many are its cards: two of them may have the same bit."""
 LOOK = 10.0
 """Seconds between two looks whether the process ahead was stopped or frozen."""
 OWN_FAILURE = 125  # errors.py has the same
@@ -64,20 +69,28 @@ def ahead_by(place: socket.socket, many: int) -> tuple[socket.socket, int] | Non
     The PID is 0 for a process in another PID namespace.
     """
     for name in reversed(names_ahead(place)):
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            link.connect(name)
-            size = struct.calcsize(_CREDENTIALS)
-            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        except OSError:  # it is gone, or not there yet
-            link.close()
-            continue
-        pid, user, _ = struct.unpack(_CREDENTIALS, told)
-        if user == os.geteuid() and not (pid and is_suspended(pid)):
+        if there := _reached(name):
             many -= 1
             if not many:
-                return link, pid
+                return there
+            there[0].close()
+    return None
+
+
+def _reached(name: bytes) -> tuple[socket.socket, int] | None:
+    """Return a connection to a place and its process; None where it counts for nobody."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        link.connect(name)
+        size = struct.calcsize(_CREDENTIALS)
+        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    except OSError:  # it is gone, or not there yet
         link.close()
+        return None
+    pid, user, _ = struct.unpack(_CREDENTIALS, told)
+    if user == os.geteuid() and not (pid and is_suspended(pid)):
+        return link, pid
+    link.close()
     return None
 
 
@@ -92,17 +105,45 @@ def is_behind(place: socket.socket, many: int) -> bool:
 def names_ahead(place: socket.socket) -> list[bytes]:
     """Return the names of the places ahead, whoever has them, the first in line first."""
     own = place.getsockname()
-    prefix = own[: own.rindex(b"/") + 1]
+    return sorted(name for name in _places(own[: own.rindex(b"/") + 1]) if name < own)
+
+
+def is_for_others(place: socket.socket, card: int) -> bool:
+    """Tell whether somebody in another line came earlier, and waits for the card with this bit."""
+    line, since = _parts(place.getsockname())
+    for name in _places(PREFIX):
+        other, came = _parts(name)
+        if other != line and came < since and _cards(other) & card and (there := _reached(name)):
+            there[0].close()
+            return True
+    return False
+
+
+def _parts(name: bytes) -> tuple[bytes, bytes]:
+    """Return the line of a place, and since when who has it."""
+    line, _, since = name[len(PREFIX) :].partition(b"/")
+    return line, since
+
+
+def _cards(line: bytes) -> int:
+    try:
+        return int(line[:DIGITS], 16)
+    except ValueError:  # whoever may have made that name
+        return 0
+
+
+def _places(prefix: bytes) -> set[bytes]:
+    """Return the names of all places that begin so, whoever has them."""
     sought = b" @" + prefix[1:]
-    found = set()
+    found: set[bytes] = set()
     for _ in range(2):  # gpus/names.py has why: one reading may leave a socket out
         try:
             with open("/proc/net/unix", "rb") as table:
                 rests = [line.rstrip(b"\n").partition(sought) for line in table]
         except OSError:
-            return []
+            return set()
         found |= {prefix + rest for _, here, rest in rests if here}
-    return sorted(name for name in found if name < own)
+    return found
 
 
 def wait(place: socket.socket, until: float | None, many: int = 1) -> None:

@@ -198,8 +198,26 @@ def test_a_line_keeps_nobody_beside_it_waiting_until_it_is_over(
     processes += [there.waits(name, script=long) for name in "cdefghij"]
     there.go()
     assert [process.wait(60) for process in processes] == [0] * 12
+    # Those two came third and fourth, and a card that is free is left to them for a while.
     assert "W" in there.order[:-1]
     assert "O" in there.order[:-1]
+
+
+def test_a_card_is_for_who_came_earlier_and_waits_for_it_in_another_line() -> None:
+    def name(cards: int) -> str:
+        return f"{cards:0{line.DIGITS}x}{uuid.uuid4().hex[:16]}"
+
+    bit, other = 1 << 61, 1 << 62
+    both = name(bit | other)
+    with line.take_place(name(bit)) as first, line.take_place(both) as second:
+        with line.take_place(both) as last:
+            assert line.is_for_others(second, bit)
+            assert line.is_for_others(last, bit)
+            assert not line.is_for_others(second, other), "nobody else waits for that one"
+            assert not line.is_for_others(last, other), "in its own line it has its turn"
+            assert not line.is_for_others(first, bit), "it came before them"
+        first.close()
+        assert not line.is_for_others(second, bit), "it waits no more"
 
 
 @pytest.mark.parametrize("place", range(3))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import uuid
+from collections.abc import Iterable
+from itertools import repeat
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Sick, Wanted
 from gpulaunch.core.model import Gpu
@@ -13,12 +15,24 @@ from gpulaunch.gpus.machine import CardReading, LookCallback
 from gpulaunch.loop import Loop
 
 
+class Polite(LeaseUser):
+    """Leaves a card to others as often as there are answers."""
+
+    def __init__(self, answers: Iterable[bool]) -> None:
+        self.answers = iter(answers)
+
+    def is_for_others(self, gpu: str) -> bool:
+        return next(self.answers, False)
+
+
 class Launcher:
-    def __init__(self, loop: Loop, pool: str, lingering: bool) -> None:
+    def __init__(
+        self, loop: Loop, pool: str, lingering: bool, user: LeaseUser | None = None
+    ) -> None:
         self.loop = loop
         self.events: list[Event] = []
         cards = open_pool(None, 1, {}, pool)
-        user = LeaseUser()
+        user = user or LeaseUser()
         user.lingering = lingering
         self.cards = CardLeases(cards, loop, self.events.append, {}, user)
         self.gpu = cards.gpus[0].uuid
@@ -54,6 +68,39 @@ def test_a_lease_that_comes_back_to_one_who_takes_its_keepers_for_the_holder_is_
     other.hears(Refused)
     one.cards.close()
     other.cards.close()
+    loop.close()
+
+
+def test_a_card_that_comes_free_is_left_to_others_while_they_wait_and_no_longer() -> None:
+    loop = Loop()
+    pool = uuid.uuid4().hex[:12]
+    asked = iter([True] * 3)
+    one = Launcher(loop, pool, False)
+    polite = Launcher(loop, pool, False, Polite(asked))
+    one.cards.acquire(one.gpu)
+    one.hears(Granted)
+    polite.cards.acquire(polite.gpu)
+    polite.hears(Refused)
+    one.cards.close_in_child()  # as when its process ends: nothing is handed over
+    polite.hears(Freed)
+    assert next(asked, None) is None, "it asked until nobody else waited"
+    polite.cards.acquire(polite.gpu)
+    polite.hears(Granted)
+    polite.cards.close()
+    loop.close()
+
+
+def test_a_card_that_nobody_takes_is_left_to_others_for_a_while_alone() -> None:
+    loop = Loop()
+    pool = uuid.uuid4().hex[:12]
+    one, polite = Launcher(loop, pool, False), Launcher(loop, pool, False, Polite(repeat(True)))
+    one.cards.acquire(one.gpu)
+    one.hears(Granted)
+    polite.cards.acquire(polite.gpu)
+    polite.hears(Refused)
+    one.cards.close_in_child()  # as when its process ends: nothing is handed over
+    polite.hears(Freed)
+    polite.cards.close()
     loop.close()
 
 

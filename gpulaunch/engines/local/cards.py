@@ -59,6 +59,10 @@ DRAIN_TIMEOUT = 30.0
 """Seconds for which a card's memory may take to come back before the card counts as sick."""
 DRAIN_PAUSE = 0.2
 """Seconds between two looks at a card that drains."""
+LEFT_FOR = 0.5
+"""Seconds for which a card that has come free is left to who came earlier, at most."""
+LEFT_PAUSE = 0.05
+"""Seconds between two looks whether that one still waits."""
 
 
 class LeaseAwayError(GpulaunchError):
@@ -89,6 +93,10 @@ class LeaseUser:
 
     def let_go(self, gpu: str) -> None:
         """Close the card's lease, which is about to be given back."""
+
+    def is_for_others(self, gpu: str) -> bool:
+        """Return whether somebody came earlier who waits for this card, which has come free."""
+        return False
 
     def borrow(self, gpu: str) -> bool:
         """Ask for copies of the card's lease, for `hand_back`; return false if there are none."""
@@ -398,6 +406,13 @@ class CardLeases:
                 self._holders.see(uuid, taken.holder)
         elif self._holders.is_still_held(uuid, before):
             self._holders.look(uuid)
+        else:
+            self._freed(uuid, self._loop.now() + LEFT_FOR)
+
+    def _freed(self, uuid: str, until: float) -> None:
+        """Post that a card has come free, unless it is left to others until then."""
+        if self._loop.now() < until and self._user.is_for_others(uuid):
+            self._loop.call_after("left:" + uuid, LEFT_PAUSE, lambda: self._freed(uuid, until))
         else:
             self._post(events.Freed(uuid))
 
