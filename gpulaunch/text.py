@@ -33,6 +33,10 @@ _SECONDS = {
     "w": 604800.0,
 }
 _SIZE = re.compile(SIZE, re.IGNORECASE)
+_PLAIN_WORD = re.compile(r"[\w./,:=+@%^-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\udc80-\udcff]")
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_MEANS_SOMETHING = frozenset('"$`\\!')
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 # Each alternative stops at the next ESC, so that unfinished sequences cost linear time.
 _TERMINAL_ESCAPES = re.compile(
@@ -132,6 +136,30 @@ def energy(joules: float) -> str:
 def several(number: int, noun: str, plural: str = "") -> str:
     """Return `1 job` or `2,988 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shell_word(value: str) -> str:
+    """Return the value as one word of bash, on one line; as it is where nothing is special."""
+    if _PLAIN_WORD.fullmatch(value):
+        return value
+    if _CONTROL.search(value):
+        return "$'" + "".join(_ESCAPES.get(char, _coded(char)) for char in value) + "'"
+    if "'" not in value:
+        return f"'{value}'"
+    if _MEANS_SOMETHING.isdisjoint(value):
+        return f'"{value}"'
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _coded(char: str) -> str:
+    if not _CONTROL.match(char):
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode(errors="surrogateescape"))
+
+
+def shell_words(values: Iterable[str]) -> str:
+    """Return the values as bash takes them, on one line."""
+    return " ".join(map(shell_word, values))
 
 
 def listing(names: Iterable[str], shown: int = 3) -> str:

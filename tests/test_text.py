@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpulaunch import text
@@ -105,3 +108,14 @@ def test_spans_counts_and_lists_have_one_spelling() -> None:
 )
 def test_energy_is_told_as_people_pay_for_it(joules: float, said: str) -> None:
     assert text.energy(joules) == said
+
+
+@given(st.lists(st.binary(max_size=20), max_size=20))
+@example([b"r\xff\n", b"it's", b'"$`\\!', b"", b"\x1b[31m", "\u2028~ä".encode()])
+def test_a_word_is_one_line_and_bash_reads_it_back(words: list[bytes]) -> None:
+    words = [word.replace(b"\0", b"") for word in words]
+    typed = text.shell_words(map(os.fsdecode, words))
+    assert len(typed.splitlines()) <= 1
+    argv = ["bash", "-c", f"printf '%s\\0' {typed}"]
+    said = subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout
+    assert said.split(b"\0")[: len(words)] == words

@@ -6,7 +6,6 @@ Nothing is measured before a disk is nearly full, and then no more than a bound.
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.journal.finding import runs, typed
 from gpulaunch.journal.removal import Weight, weigh
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import size
+from gpulaunch.text import shell_word, size
 
 NEARLY_FULL = 0.1
 """The part of a disk below which what is free of it is little."""
@@ -64,7 +63,7 @@ def short_room_told(run: RunDir, ledger: Ledger, disk: Disk = os.statvfs) -> str
     if whole.bytes < LARGE:
         return ""
     left = _superseded(run, ledger)
-    where = shlex.quote(typed(run.path))
+    where = shell_word(typed(run.path))
     if left.bytes:
         mend = f"gpulaunch clean {where} would free {_told(left)}"
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,7 +42,7 @@ from gpulaunch.journal.finding import (
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.rundir import RunDir, queue_dir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.text import listing
+from gpulaunch.text import listing, shell_word
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
 MAX_RUNS_NAMED = 10
@@ -223,7 +222,7 @@ def _listed(runs: Sequence[RunDir]) -> str:
     queue = queue_dir()
     named = queue in runs and find_or_queue(queue.path.name, working_directory()) == queue
     names = (queue.path.name if named and each == queue else str(each.path) for each in runs)
-    return listing(map(shlex.quote, names), shown=MAX_RUNS_NAMED)
+    return listing(map(shell_word, names), shown=MAX_RUNS_NAMED)
 
 
 class UnseenLife:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gpulaunch.hours import Hours, parse_hours
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import several
+from gpulaunch.text import several, shell_word
 
 
 class RunOptions(Struct, frozen=True):
@@ -45,7 +44,7 @@ class RunOptions(Struct, frozen=True):
         words = [*self.choices.words()]
         if self.engine not in (None, LOCAL):
             words += [f"--engine {self.engine}"]
-            words += [f"--slurm {shlex.quote(word)}" for word in self.slurm]
+            words += [f"--slurm {shell_word(word)}" for word in self.slurm]
         return "".join(f" {word}" for word in words)
 
 

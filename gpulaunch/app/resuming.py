@@ -9,7 +9,6 @@ A live run is asked to go on, or to requeue the jobs, by its control socket.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,7 +65,7 @@ from gpulaunch.journal.liveness import (
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import listing, several
+from gpulaunch.text import listing, several, shell_word
 
 JOB_FILE_TIMEOUT = 600.0
 """Seconds for a live run to read its job file again: 100,000 jobs take ten."""
@@ -267,7 +266,7 @@ def _note_missing_inputs(jobs: Sequence[Job], missing: Collection[str], observer
 
 def _note_what_is_left(run: RunDir, ledger: Ledger, chosen: ResumePlan, observer: Observer) -> None:
     if chosen.left:
-        where = shlex.quote(typed(run.path))
+        where = shell_word(typed(run.path))
         left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))
         observer.note(f"nothing to do; {left}, to be run with: gpulaunch resume {where}")
 
@@ -376,7 +375,7 @@ def note_left_out(
     count = sum(job.name not in names and job.name not in done for job in jobs) if names else 0
     if count:
         words = " ".join(Choices(only=options.choices.only).words())
-        again = f"gpulaunch resume {shlex.quote(typed(run.path))} --only '*'"
+        again = f"gpulaunch resume {shell_word(typed(run.path))} --only '*'"
         text = f"{words} leaves out {several(count, 'job')} of the file; to run all: {again}"
         observer.note(text)
 

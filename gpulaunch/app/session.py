@@ -6,7 +6,6 @@ control socket (the lock) ─▶ journal ─▶ Run ─▶ engine ─▶ Supervi
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +57,7 @@ from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
 from gpulaunch.prometheus.port import Exporter
 from gpulaunch.report.writing import Writing
+from gpulaunch.text import shell_word
 from gpulaunch.views.terminal import View
 
 BREAKER = 10
@@ -210,7 +210,7 @@ def _reported(ledger: Ledger, run: RunDir, observer: Observer, report: Writing) 
 
 def _what_now(session: Session, journal: Journal) -> str:
     """Return how to go on after a run could not be recorded; a deleted one cannot be resumed."""
-    where = shlex.quote(typed(session.run.path))
+    where = shell_word(typed(session.run.path))
     if not journal.gone:
         return f"make room there (df -h {where}), then: gpulaunch resume {where}"
     again = f": {_start_again(session, session.filed)}" if session.filed else ""
@@ -220,10 +220,10 @@ def _what_now(session: Session, journal: Journal) -> str:
 
 def _start_again(session: Session, filed: Filed) -> str:
     """Return the command line that starts such a run afresh, in its own directory if possible."""
-    command = f"gpulaunch run {shlex.quote(typed(filed.file))}{session.options.words()}"
+    command = f"gpulaunch run {shell_word(typed(filed.file))}{session.options.words()}"
     if is_filed(session.run) or os.path.lexists(session.run.events):
         return command
-    return f"{command} --run-dir {shlex.quote(typed(session.run.path))}"
+    return f"{command} --run-dir {shell_word(typed(session.run.path))}"
 
 
 def supervise(

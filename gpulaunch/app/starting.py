@@ -6,7 +6,6 @@ job file ─▶ plan ─▶ pool ─▶ run directory ─▶ session.run_to_its_
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -56,6 +55,7 @@ from gpulaunch.journal.finding import counts, newest_around, newest_of, typed, w
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
+from gpulaunch.text import shell_word
 
 
 def run(
@@ -210,7 +210,7 @@ def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
     state = state_of(newest)
     if state in ("succeeded", "failed"):
         return _what_stands(newest, job_file) if state == "failed" else ""
-    where, again = typed(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
+    where, again = typed(newest.path), f"gpulaunch run --new {shell_word(str(job_file))}"
     again += options.words()
     if state == "running":
         text = f"a run of this file is alive: {where}\n  watch it:     gpulaunch status {where}"
@@ -225,7 +225,7 @@ def alive_elsewhere(job_file: Path) -> str:
 
     They are no reason to refuse: the same list may well be meant to run twice.
     """
-    alive = [shlex.quote(typed(run.path)) for run in alive_of(job_file)]
+    alive = [shell_word(typed(run.path)) for run in alive_of(job_file)]
     if not alive:
         return ""
     many = "a run of this file is" if len(alive) == 1 else f"{len(alive)} runs of this file are"
@@ -242,6 +242,6 @@ def _what_stands(run: RunDir, job_file: Path) -> str:
     text = f"starting all jobs anew; in the last run of this file ({where}): "
     text += resuming.by_state(counted)
     if counted["failed"]:
-        text += f"\n  only what failed:       gpulaunch retry {shlex.quote(where)}"
+        text += f"\n  only what failed:       gpulaunch retry {shell_word(where)}"
     text += "\n  what has not succeeded: gpulaunch run --continue "
-    return text + shlex.quote(str(job_file))
+    return text + shell_word(str(job_file))

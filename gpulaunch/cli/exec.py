@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -22,6 +21,7 @@ from gpulaunch.cli.options import (
     tells_exit_statuses,
 )
 from gpulaunch.errors import OF_EXEC, UsageError
+from gpulaunch.text import shell_words
 
 if TYPE_CHECKING:
     from gpulaunch.app.in_line import Turn
@@ -222,7 +222,7 @@ def _the_job(
     from gpulaunch.engines.environment import as_given
 
     if argv:
-        raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
+        raise UsageError(f"--job runs the job's own command: leave out {shell_words(argv)}")
     if count is not None:
         raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
     for option, given in (("card", card), ("compute", compute), ("affinity", affinity)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -32,6 +31,7 @@ from gpulaunch.errors import (
     OK,
     UsageError,
 )
+from gpulaunch.text import shell_word, shell_words
 
 if TYPE_CHECKING:
     from gpulaunch.app.guard import Held, HoldEnd
@@ -158,7 +158,7 @@ def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None, heard: Se
         return _say("what kept the cards was killed, and they are given back", EXEC_OWN_FAILURE)
     if over.by == "time" and argv:
         took = f"the time is over ({span(seconds or 0.0)})"
-        return _say(f"{took}: {shlex.join(argv)} was ended", HOLD_TIME_OVER)
+        return _say(f"{took}: {shell_words(argv)} was ended", HOLD_TIME_OVER)
     if over.status is not None:
         return over.status
     if over.by == "time":
@@ -185,7 +185,7 @@ def _held(cards: Sequence[Gpu], hold: NamedHold, seconds: float | None) -> str:
 def _exported(environment: Mapping[str, str]) -> str:
     """Return the variables with which a program elsewhere uses the cards, for a shell."""
     return " ".join(
-        f"{name}={shlex.quote(environment[name])}" for name in SHOWN if name in environment
+        f"{name}={shell_word(environment[name])}" for name in SHOWN if name in environment
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from gpulaunch.app import asking
@@ -13,6 +11,7 @@ from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import shell_word
 from gpulaunch.wording import run_reason
 
 _only_alive = click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
@@ -69,7 +68,7 @@ def wait(run: str | None) -> int:
     because = f" ({run_reason(end.ledger.reason)})" if end.ledger.reason else ""
     say(f"{end.path}: {end.ledger.state}{because}")
     if _unreported(end.run, end.ledger):
-        say(f"no report of its end is there: gpulaunch report {shlex.quote(str(end.path))}")
+        say(f"no report of its end is there: gpulaunch report {shell_word(str(end.path))}")
     return end.status
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, stderr_
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import shell_word
 from gpulaunch.views.terminal import SilentView, View
 
 
@@ -93,11 +93,11 @@ class Terminal(Observer):
             show_summary(ledger, run)
         except ModuleNotFoundError as error:  # its environment was removed while the run lived
             what = f"the end cannot be shown here: {error.name} is not installed any more"
-            self.note(f"{what}: gpulaunch status {shlex.quote(typed(run.path))}", urgent=True)
+            self.note(f"{what}: gpulaunch status {shell_word(typed(run.path))}", urgent=True)
 
     def reported(self, run: RunDir, why: str) -> None:
         if why:
-            again = f"gpulaunch report {shlex.quote(typed(run.path))}"
+            again = f"gpulaunch report {shell_word(typed(run.path))}"
             self.note(f"the report could not be written: {why}; once more: {again}")
         elif not self.quiet and not self._json:
             with suppress(ModuleNotFoundError):  # `ended` has told

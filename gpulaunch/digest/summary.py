@@ -6,7 +6,6 @@ Reads log tails by a function that is passed in, and only for the failures that 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -29,6 +28,7 @@ from gpulaunch.digest.usage import (
 )
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
+from gpulaunch.text import shell_word
 
 
 class RunPaths(Protocol):
@@ -152,4 +152,4 @@ def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
         for job in ledger.jobs.values()
     )
     command = "resume" if left or not ledger.counts["failed"] else "retry"
-    return f"gpulaunch {command} {shlex.quote(directory)}"
+    return f"gpulaunch {command} {shell_word(directory)}"

@@ -14,8 +14,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.core.retry import LOST_IN_A_ROW
 from gpulaunch.export.look import RESOURCE, ExportSelection
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line, values_at_start
-from gpulaunch.export.words import word
-from gpulaunch.text import megabytes
+from gpulaunch.text import megabytes, shell_word
 
 
 def to_hyperqueue(chosen: ExportSelection) -> str:
@@ -63,7 +62,7 @@ def _task(chosen: ExportSelection, job: Job, numbers: dict[str, int]) -> Iterato
 
 
 def _script(job: Job) -> str:
-    per_job = {"cwd": word(job.cwd)}
+    per_job = {"cwd": shell_word(job.cwd)}
     head = []
     if lines := input_lines(job, '"$GPULAUNCH_INPUT"'):
         head.append('export GPULAUNCH_INPUT="$GPULAUNCH_RUN_DIR/inputs/$GPULAUNCH_JOB"')

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import fill, slots
 from gpulaunch.export.look import ExportSelection, texts_of, unescaped_text
-from gpulaunch.export.words import Values, command, is_identifier, raw, word
+from gpulaunch.export.words import Values, command, is_identifier, raw
+from gpulaunch.text import shell_word, shell_words
 
 RANKS = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK"
@@ -55,7 +56,7 @@ def wants(job: Job, name: str) -> bool:
 
 
 def free_port() -> str:
-    return f'GPULAUNCH_PORT="$(python3 -c {word(FREE_PORT)})"'
+    return f'GPULAUNCH_PORT="$(python3 -c {shell_word(FREE_PORT)})"'
 
 
 def own_variables(job: Job, values: Values) -> Iterator[tuple[str, str]]:
@@ -70,18 +71,18 @@ def own_variables(job: Job, values: Values) -> Iterator[tuple[str, str]]:
 
 def _interpreter(job: Job) -> Iterator[tuple[str, str]]:
     if job.venv:
-        yield "VIRTUAL_ENV", word(job.venv)
+        yield "VIRTUAL_ENV", shell_word(job.venv)
         yield "PATH", _first_on_path(os.path.join(job.venv, "bin"))
     elif job.conda:
-        yield "CONDA_PREFIX", word(job.conda)
-        yield "CONDA_DEFAULT_ENV", word(os.path.basename(job.conda))
+        yield "CONDA_PREFIX", shell_word(job.conda)
+        yield "CONDA_DEFAULT_ENV", shell_word(os.path.basename(job.conda))
         yield "PATH", _first_on_path(os.path.join(job.conda, "bin"))
     elif job.python:
         yield "PATH", _first_on_path(os.path.dirname(job.python))
 
 
 def _first_on_path(directory: str) -> str:
-    return f'{word(directory)}:"$PATH"'
+    return f'{shell_word(directory)}:"$PATH"'
 
 
 def program(job: Job, values: Values) -> str:
@@ -90,8 +91,9 @@ def program(job: Job, values: Values) -> str:
     removed = [name for name, text in job.env.items() if text is None]
     odd = [(n, t) for n, t in job.env.items() if t is not None and not is_identifier(n)]
     if removed or odd:
-        unset = [f"-u {word(name)}" for name in removed]
-        parts.append(" ".join(["env", *unset, *(f"{word(n)}={raw(t, values)}" for n, t in odd)]))
+        unset = [f"-u {shell_word(name)}" for name in removed]
+        given = [f"{shell_word(name)}={raw(text, values)}" for name, text in odd]
+        parts.append(" ".join(["env", *unset, *given]))
     if job.timeout is not None:
         parts.append(f"timeout -k {number(job.grace)} {number(job.timeout)}")
     return " ".join([*parts, command(job, values)])
@@ -114,7 +116,7 @@ def input_lines(job: Job, target: str) -> list[str]:
     """
     if job.fasta:
         start, length = job.fasta.offset + 1, job.fasta.length
-        return [f"tail -c +{start} {word(job.fasta.file)} | head -c {length} >{target}"]
+        return [f"tail -c +{start} {shell_word(job.fasta.file)} | head -c {length} >{target}"]
     if job.batch is None:
         return []
     names = Counter(os.path.basename(path) for path in job.batch)
@@ -122,7 +124,7 @@ def input_lines(job: Job, target: str) -> list[str]:
     for place, path in enumerate(job.batch):
         name = os.path.basename(path)
         link = name if names[name] == 1 else f"{place}-{name}"
-        lines.append(f"ln -sfn {word(path)} {target}/{word(link)}")
+        lines.append(f"ln -sfn {shell_word(path)} {target}/{shell_word(link)}")
     return lines
 
 
@@ -157,7 +159,7 @@ def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
         *([] if job.inherit_ranks else [f"unset {RANKS}"]),
         f"export {THREADS}=${{{THREADS}:-1}} {' '.join(exported)}",
         'exec >>"$GPULAUNCH_LOG" 2>&1 </dev/null',
-        *([f"module load {' '.join(map(word, job.modules))} || exit"] if job.modules else []),
+        *([f"module load {shell_words(job.modules)} || exit"] if job.modules else []),
         f"for GPULAUNCH_ATTEMPT in {numbers}; do",
         *("  " + line for line in attempt),
         "done",

@@ -14,9 +14,9 @@ from gpulaunch.export.arrays import Submission, Unit, at_once, slug, submissions
 from gpulaunch.export.general import ExportedEntry
 from gpulaunch.export.look import ExportSelection, Note, note_at
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line
-from gpulaunch.export.words import is_identifier, word
+from gpulaunch.export.words import is_identifier
 from gpulaunch.jobfile.engines import NAMED
-from gpulaunch.text import megabytes, ranges
+from gpulaunch.text import megabytes, ranges, shell_word
 
 MAX_ARRAY_TASKS = 1000
 """Tasks of an array that every Slurm takes (MaxArraySize is 1001 unless the site says more)."""
@@ -102,7 +102,7 @@ def _task(entry: ExportedEntry, job: Job) -> tuple[str, str]:
     """Return the script's lines behind its options, and what a job brings: a table's line."""
     general = entry.general(job)
     own = {"GPULAUNCH_JOB": job.name, **general.own}
-    per_job = {"cwd": '"$item_cwd"' if "item_cwd" in own else word(job.cwd)}
+    per_job = {"cwd": '"$item_cwd"' if "item_cwd" in own else shell_word(job.cwd)}
     lines = []
     if job.fasta is not None or job.batch is not None:
         own["item_input"] = " && ".join(input_lines(job, '"$GPULAUNCH_INPUT"'))
@@ -118,7 +118,7 @@ def _task(entry: ExportedEntry, job: Job) -> tuple[str, str]:
     lines += body(general.job, general.values, per_job)
     options = "\n".join(_options(job))
     assert all(map(is_identifier, own))
-    table = " ".join(f"{name}={word(value)}" for name, value in own.items())
+    table = " ".join(f"{name}={shell_word(value)}" for name, value in own.items())
     return options + "\n" + "\n".join(lines) + "\n", table
 
 

@@ -16,11 +16,9 @@ from typing import TypeAlias
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Text, parts_of
 from gpulaunch.jobfile.commands import BUILTINS
+from gpulaunch.text import shell_word, shell_words
 
 _PLAIN = re.compile(r"[\w./,:=+@%^-]+", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_MEANS_SOMETHING = frozenset('"$`\\!')
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIMPLE = re.compile(r"""(?:[\w./,:=+@%^ \t-]|'[^'\n]*'|"[^"$`\\!\n]*")+""", re.ASCII)
 
@@ -29,29 +27,10 @@ Values: TypeAlias = Mapping[str, str]
 """Names of slots, and the variables in which a script finds what they stand for."""
 
 
-def word(value: str) -> str:
-    """`value` as one word of bash, on one line; as it is where nothing in it is special."""
-    if _PLAIN.fullmatch(value):
-        return value
-    if _CONTROL.search(value):
-        return "$'" + "".join(_ESCAPES.get(char, _coded(char)) for char in value) + "'"
-    if "'" not in value:
-        return f"'{value}'"
-    if _MEANS_SOMETHING.isdisjoint(value):
-        return f'"{value}"'
-    return "'" + value.replace("'", "'\\''") + "'"
-
-
-def _coded(char: str) -> str:
-    if not _CONTROL.match(char):
-        return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode())
-
-
 def raw(text: Text, values: Values) -> str:
     """Return a verbatim text (an element of a list, a variable, a path) as one word."""
     return "".join(
-        f'"${{{values[part.name]}}}"' if isinstance(part, Slot) else word(part)
+        f'"${{{values[part.name]}}}"' if isinstance(part, Slot) else shell_word(part)
         for part in parts_of(text)
     )
 
@@ -73,7 +52,7 @@ def command(job: Job, values: Values) -> str:
     text = script(job.run, values)
     if job.shell == Job(name="", run="").shell and (simple := _simple(text)):
         return simple
-    return " ".join(map(word, (*job.shell, text)))
+    return shell_words((*job.shell, text))
 
 
 def _argument(number: int, text: Text, values: Values) -> str:
@@ -91,7 +70,7 @@ def _simple(text: str) -> str:
     parts = shlex.split(text)
     if not parts or not parts[0] or "=" in parts[0] or parts[0] in BUILTINS:
         return ""
-    return " ".join(map(word, parts))
+    return shell_words(parts)
 
 
 def is_identifier(name: str) -> bool:

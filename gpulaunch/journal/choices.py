@@ -9,7 +9,6 @@ options for sbatch are the manifest's own members.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.core.selection import parse_selection
+from gpulaunch.text import shell_word
 
 
 class Choices(Struct, frozen=True):
@@ -79,4 +79,4 @@ def _typed(name: str, value: Any) -> Iterator[str]:
         yield f"--{option}" if value else f"--no-{option}"
         return
     for one in value if isinstance(value, tuple) else (value,):
-        yield f"--{option} {shlex.quote(str(one))}"
+        yield f"--{option} {shell_word(str(one))}"

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import stat
 from collections.abc import Mapping
 from datetime import datetime
@@ -37,6 +36,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.manifest import RUNS as RUNS
 from gpulaunch.journal.manifest import Manifest
+from gpulaunch.text import shell_word
 
 LATEST = "latest"
 OWN_ENTRIES = frozenset(
@@ -233,7 +233,7 @@ class RunDir(Struct, frozen=True):
         """Return the words for a new run that cannot be made here, as a run is here already."""
         return (
             f"{self.path} already holds a run: name another directory, or go on with that run:"
-            f" gpulaunch resume {shlex.quote(str(self.path))}"
+            f" gpulaunch resume {shell_word(str(self.path))}"
         )
 
     def link_result(self, attempt: AttemptId) -> None:

@@ -5,7 +5,6 @@ Sizes are bounded: services cut long messages, and a summary must not become the
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from gpulaunch.digest import words
 from gpulaunch.digest.events import ENDS_FIRST, tally
 from gpulaunch.digest.summary import next_command
 from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, IDLE, PAUSED
-from gpulaunch.text import clip, clock, several
+from gpulaunch.text import clip, clock, several, shell_word
 from gpulaunch.wording import job_reason, pause, run_reason
 
 REASONS = 5
@@ -73,7 +72,7 @@ def compose(
     title = clip(_title(events[0], state, ledger, causes), TITLE)
     reason = run_reason(end.reason) if end else _paused(ledger)
     go_on = next_command(state, ledger, directory)
-    look = f"gpulaunch status {shlex.quote(directory)}" if state == "running" else None
+    look = f"gpulaunch status {shell_word(directory)}" if state == "running" else None
     since = ledger.taken or ledger.opened or now
     elapsed = max(0.0, now.utc - since.utc)
     text = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import select
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
@@ -45,6 +44,7 @@ from gpulaunch.report.render import prepare, render
 from gpulaunch.report.results import MAX_COLUMNS, MAX_ROWS, results_of
 from gpulaunch.report.wording import card_name
 from gpulaunch.results.gathering import DEFAULT_FILE, Gathered, gather
+from gpulaunch.text import shell_words
 
 LINES = 12
 FAILED_WINDOW = 64 * 1024
@@ -217,7 +217,7 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
     git = manifest.git
     commit = f"{git.commit}{'' if git.clean else ', with changes'}" if git else ""
     turns = [
-        f"{turn.started[:19]}Z by {turn.user}: {shlex.join(turn.command)}"
+        f"{turn.started[:19]}Z by {turn.user}: {shell_words(turn.command)}"
         for turn in manifest.epochs
     ]
     versions = [with_commit(turn.version, turn.commit) for turn in manifest.epochs]

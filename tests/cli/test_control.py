@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -202,3 +203,22 @@ def test_status_of_nothing_is_one_clear_line(launcher: Launcher) -> None:
     result = launcher("status")
     assert result.status == 2
     assert result.err.count("\n") == 1
+
+
+def test_a_run_elsewhere_is_named_in_that_line_whatever_its_directory_is_called(
+    launcher: Launcher,
+) -> None:
+    odd = Launcher(launcher.path / os.fsdecode(b"r\xff\n"), launcher.environ)
+    odd.path.mkdir()
+    odd.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}'}}]")
+    beside = Launcher(launcher.path / "beside", launcher.environ)
+    beside.path.mkdir()
+    with odd.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        odd.wait_for("attempt_started")
+        result = beside("status")
+        odd.file("go", "")
+        assert process.wait(60) == 0
+    assert result.status == 2
+    assert result.err.count("\n") == 1
+    named = f"/r\\xff\\n/gpulaunch-runs/{odd.run.name}'" in result.err
+    assert named or " more\n" in result.err, "ten are named, of whichever tests run just now"

@@ -10,7 +10,6 @@ once leaves behind only attempts of which no node reports an end.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 
 from gpulaunch.core.events import Ended, StopAttempt
@@ -31,6 +30,7 @@ from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import cause_of
 from gpulaunch.process.nodeside import Withdrawn
+from gpulaunch.text import shell_word
 
 WITHDRAWAL_TIMEOUT = 5.0
 """Seconds to wait for scancel's answer before an attempt is over without it."""
@@ -218,7 +218,7 @@ def _removed_by(state: SlurmState) -> str:
         words[MAX_NUMBERS_SHOWN:] = ["..."]
     titles = dict.fromkeys(one.slurm.title for one in waiting if one.slurm.title and not one.id)
     lines = [f"scancel {' '.join(words)}"] if words else []
-    return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
+    return ", ".join([*lines, *(f"scancel --name={shell_word(title)}" for title in titles)])
 
 
 def _count(count: int) -> str:
