@@ -16,16 +16,45 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import psutil
 
+from gpulaunch.farside.line import LOOK
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import held_by, wait_until
 
 EXEC = [sys.executable, "-m", "gpulaunch", "exec", "--"]
+BARE = f"import time\nwhile True:\n    time.sleep({LOOK})\n    open('/proc/self/stat').read()"
+"""A program that wakes as often as one in the line, and reads one small file."""
 MB = 1e6
 
 
 def measure(quick: bool) -> dict[str, object]:
     many, seconds = (5, 1.0) if quick else (40, 60.0)
-    return {"launchers": many, "one": _waiting(1, seconds), "many": _waiting(many, seconds)}
+    return {
+        "launchers": many,
+        "one": _waiting(1, seconds),
+        "many": _waiting(many, seconds),
+        "bare_cpu_ms_a_minute": _bare(many, seconds),
+    }
+
+
+def _bare(many: int, seconds: float) -> float:
+    """CPU a minute of so many Pythons that do next to nothing: what the machine itself takes."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(Popen([sys.executable, "-I", "-S", "-c", BARE]))
+            for _ in range(many)
+        ]
+        for one in started:
+            stack.callback(one.kill)
+        processes = [psutil.Process(one.pid) for one in started]
+        time.sleep(2 * LOOK)
+        used = _used(processes)
+        time.sleep(seconds)
+        return _a_minute(_used(processes) - used, seconds)
+
+
+def _a_minute(used: int, seconds: float) -> float:
+    """Milliseconds a minute, of nanoseconds in so many seconds."""
+    return round(used * 60 / seconds / 1e6, 2)
 
 
 def _waiting(many: int, seconds: float) -> dict[str, float]:
@@ -39,7 +68,7 @@ def _waiting(many: int, seconds: float) -> dict[str, float]:
             "processes": len(family) / many,
             "private_mb": round(sum(each.uss for each in memory) / many / MB, 2),
             "shared_by_shares_mb": round(sum(each.pss for each in memory) / many / MB, 2),
-            "cpu_ms_a_minute": round((_used(waiting) - used) * 60 / seconds / 1e6, 2),
+            "cpu_ms_a_minute": _a_minute(_used(waiting) - used, seconds),
             "wakeups_a_minute": round((_woken(waiting) - woken) * 60 / seconds),
         }
         begun = time.monotonic()
