@@ -58,7 +58,8 @@ class Single(LeaseUser):
         place: socket.socket | None = None,
     ) -> None:
         own = None if place or wait == 0 else own_place(pool, environ)
-        self._own_place, self._place = own, place or own
+        there = place or own
+        self._own_place, self._others = own, line.OtherLines(there) if there else None
         scope = scope_of(environ)
         self._bits = {gpu.uuid: bit_of(lease_name(gpu.key, scope)) for gpu in pool.gpus}
         self._loop = Loop()
@@ -92,13 +93,13 @@ class Single(LeaseUser):
         return False
 
     def is_for_others(self, gpu: str) -> bool:
-        return self._place is not None and line.is_for_others(self._place, self._bits[gpu])
+        return self._others is not None and self._others.wait_for(self._bits[gpu])
 
     def _leave(self) -> None:
-        """Give up the place that was taken here."""
-        if self._own_place is not None:
-            self._own_place.close()
-        self._place = None
+        """Give up the place that was taken here, and the connections to those in other lines."""
+        for ours in (self._own_place, self._others):
+            if ours is not None:
+                ours.close()
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
         """Keep no record; raise NoCardsError where the job can never be placed."""

@@ -8,7 +8,7 @@
 
 So forty that wait cost little, a freed card wakes two of them, and they go in the order in which
 they came. Those in other lines may wait for the same card: <cards> has a bit for each that a line
-waits for, in hex digits, and who came later leaves it to who came before (`is_for_others`).
+waits for, in hex digits, and who came later leaves it to who came before (`OtherLines`).
 
 A place is no right to anything: leases alone say who has a card. Who cannot tell whether
 somebody is ahead goes on, and two that go on at once are as any two launchers.
@@ -69,16 +69,19 @@ def ahead_by(place: socket.socket, many: int) -> tuple[socket.socket, int] | Non
     The PID is 0 for a process in another PID namespace.
     """
     for name in reversed(names_ahead(place)):
-        if there := _reached(name):
+        there = _reached(name)
+        if there is None:
+            continue
+        if not _suspended(there[1]):
             many -= 1
             if not many:
                 return there
-            there[0].close()
+        there[0].close()
     return None
 
 
 def _reached(name: bytes) -> tuple[socket.socket, int] | None:
-    """Return a connection to a place and its process; None where it counts for nobody."""
+    """Return a connection to a place of this user's, and the PID behind it; None for others'."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         link.connect(name)
@@ -88,10 +91,15 @@ def _reached(name: bytes) -> tuple[socket.socket, int] | None:
         link.close()
         return None
     pid, user, _ = struct.unpack(_CREDENTIALS, told)
-    if user == os.geteuid() and not (pid and is_suspended(pid)):
+    if user == os.geteuid():
         return link, pid
     link.close()
     return None
+
+
+def _suspended(pid: int) -> bool:
+    """Tell whether the process behind a place is stopped or frozen, as far as that is known."""
+    return bool(pid) and is_suspended(pid)
 
 
 def is_behind(place: socket.socket, many: int) -> bool:
@@ -108,15 +116,34 @@ def names_ahead(place: socket.socket) -> list[bytes]:
     return sorted(name for name in _places(own[: own.rindex(b"/") + 1]) if name < own)
 
 
-def is_for_others(place: socket.socket, card: int) -> bool:
-    """Tell whether somebody in another line came earlier, and waits for the card with this bit."""
-    line, since = _parts(place.getsockname())
-    for name in _places(PREFIX):
-        other, came = _parts(name)
-        if other != line and came < since and _cards(other) & card and (there := _reached(name)):
-            there[0].close()
-            return True
-    return False
+class OtherLines:
+    """Who came earlier than this place's launcher, in other lines, and for which cards.
+
+    Connects to each place once, as nobody accepts connections there.
+    """
+
+    def __init__(self, place: socket.socket) -> None:
+        self._line, self._since = _parts(place.getsockname())
+        self._links: dict[bytes, tuple[socket.socket, int] | None] = {}
+
+    def wait_for(self, card: int) -> bool:
+        """Tell whether somebody there waits for the card with this bit."""
+        return any(self._counts(name) for name in _places(PREFIX) if self._is_earlier(name, card))
+
+    def _is_earlier(self, name: bytes, card: int) -> bool:
+        line, since = _parts(name)
+        return line != self._line and since < self._since and bool(_cards(line) & card)
+
+    def _counts(self, name: bytes) -> bool:
+        if name not in self._links:
+            self._links[name] = _reached(name)
+        there = self._links[name]
+        return there is not None and not _suspended(there[1])
+
+    def close(self) -> None:
+        for there in self._links.values():
+            if there is not None:
+                there[0].close()
 
 
 def _parts(name: bytes) -> tuple[bytes, bytes]:
@@ -163,7 +190,7 @@ def _goes(link: socket.socket, pid: int, until: float | None) -> bool:
         left = LOOK if until is None else min(LOOK, until - time.monotonic())
         if left <= 0:
             return False
-        if poll.poll(left * 1000) or (pid and is_suspended(pid)):
+        if poll.poll(left * 1000) or _suspended(pid):
             return True
 
 

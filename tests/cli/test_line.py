@@ -209,15 +209,26 @@ def test_a_card_is_for_who_came_earlier_and_waits_for_it_in_another_line() -> No
 
     bit, other = 1 << 61, 1 << 62
     both = name(bit | other)
-    with line.take_place(name(bit)) as first, line.take_place(both) as second:
-        with line.take_place(both) as last:
-            assert line.is_for_others(second, bit)
-            assert line.is_for_others(last, bit)
-            assert not line.is_for_others(second, other), "nobody else waits for that one"
-            assert not line.is_for_others(last, other), "in its own line it has its turn"
-            assert not line.is_for_others(first, bit), "it came before them"
+    with ExitStack() as stack:
+        first, second, last = (
+            stack.enter_context(line.take_place(each)) for each in (name(bit), both, both)
+        )
+        seen = [line.OtherLines(place) for place in (first, second, last)]
+        for one in seen:
+            stack.callback(one.close)
+        for _ in range(3):
+            assert seen[1].wait_for(bit)
+            assert seen[2].wait_for(bit)
+            assert not seen[1].wait_for(other), "nobody else waits for that one"
+            assert not seen[2].wait_for(other), "in its own line it has its turn"
+            assert not seen[0].wait_for(bit), "it came before them"
+        first.setblocking(False)
+        for _ in range(2):  # one connection each, as a queue of them fills up
+            first.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            first.accept()
         first.close()
-        assert not line.is_for_others(second, bit), "it waits no more"
+        assert not seen[1].wait_for(bit), "it waits no more"
 
 
 @pytest.mark.parametrize("place", range(3))
