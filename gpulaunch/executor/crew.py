@@ -41,6 +41,7 @@ from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutor
 from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
 from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerSlot
+from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.process import client
@@ -281,9 +282,9 @@ class Crew(LeaseUser):
                     slot.pair.end()
                 case client.Unkillable(pids=pids):
                     log.warning(
-                        "process %s of a worker cannot be killed; its card is not used again before"
-                        " it is gone",
-                        ", ".join(map(str, pids)),
+                        "%s of a worker cannot be killed; its card is not used again before it is"
+                        " gone",
+                        named_unkillable(pids),
                     )
                 case client.Gone():
                     self._ended(slot, Lost(Because("keeper_killed")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 def stat_fields(pid: int | str) -> list[bytes]:
@@ -28,6 +29,33 @@ def state_of(pid: int) -> str:
 def is_stopped(pid: int) -> bool:
     """Tell whether a process is suspended, by job control or a debugger; False if unknown."""
     return state_of(pid) in ("T", "t")
+
+
+def tracer_of(pid: int) -> int:
+    """Return the process that traces this one (a debugger, strace); 0 if none is known."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = file.read().split(b"\n")
+        return next(int(line.split()[1]) for line in lines if line.startswith(b"TracerPid:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+
+
+def named_unkillable(pids: Iterable[int]) -> str:
+    """Return the processes for people, each with what traces it: that keeps a dead one there."""
+    return "process " + ", ".join(map(_with_tracer, pids))
+
+
+def _with_tracer(pid: int) -> str:
+    tracer = tracer_of(pid)
+    if not tracer:
+        return str(pid)
+    try:
+        with open(f"/proc/{tracer}/comm", encoding="utf-8", errors="replace") as file:
+            name = "".join(c if c.isprintable() else "?" for c in file.read().strip())
+    except OSError:
+        name = "a process"
+    return f"{pid} (traced by {name}, pid {tracer})"
 
 
 def is_frozen(pid: int) -> bool:

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,39 @@ static void hop(useconds_t pause_us) { /* each generation lives as long as it ta
   }
 }
 
+/* Fork a child that traces this process, so that its exit waits for the child; and so on, each
+   tracer traced by a child of its own. Returns once that is so. */
+static void traced_by_child(int times) {
+  int ready[2];
+  char byte;
+  if (!times || pipe(ready)) return;
+  pid_t me = getpid();
+  if (!fork()) {
+    setsid();
+    ignore();
+    if (ptrace(PTRACE_SEIZE, me, NULL, (void *)PTRACE_O_TRACEEXIT)) _exit(8);
+    traced_by_child(times - 1);
+    (void)!write(ready[1], "", 1);
+    for_ever();
+  }
+  close(ready[1]);
+  if (read(ready[0], &byte, 1) != 1) _exit(8);
+}
+
+static int leave_traced(void) { /* and end once it is traced by a child of its own */
+  int ready[2];
+  char byte;
+  if (pipe(ready)) return 8;
+  if (!fork()) {
+    setsid();
+    traced_by_child(1);
+    (void)!write(ready[1], "", 1);
+    for_ever();
+  }
+  close(ready[1]);
+  return read(ready[0], &byte, 1) == 1 ? 0 : 8;
+}
+
 static void on_term(int number) { (void)number; (void)!write(1, "saved\n", 6); _exit(7); }
 
 int main(int argc, char **argv) {
@@ -83,6 +117,11 @@ int main(int argc, char **argv) {
     ignore();
     for_ever();
   }
+  if (!strcmp(mode, "traced")) { traced_by_child(1); for_ever(); }
+  if (!strcmp(mode, "traced-tracer")) { traced_by_child(2); for_ever(); }
+  if (!strcmp(mode, "traced-stopped")) { traced_by_child(1); raise(SIGSTOP); for_ever(); }
+  if (!strcmp(mode, "traced-left")) return leave_traced();
+  if (!strcmp(mode, "traced-exit")) { traced_by_child(1); return 0; }
   if (!strcmp(mode, "many-files")) {
     int opened = 0;
     while (opened < 5000 && open("/dev/null", O_RDONLY) >= 0) opened++;

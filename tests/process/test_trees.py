@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
+from gpulaunch.farside.proc import tracer_of
 from gpulaunch.farside.wire import end_line, line_of_end
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
@@ -44,6 +45,9 @@ MODES = [
     "subreaper",
 ]
 ENDS_BY_ITSELF = {"daemons-exit", "hopping-daemon"}
+TRACED = ["traced", "traced-tracer", "traced-stopped", "traced-left", "traced-exit"]
+"""Jobs in which a process that is to end waits for its tracer, a process below it."""
+native_only = pytest.mark.parametrize("keeper", ["native"], indirect=True)
 TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
 
 
@@ -57,6 +61,34 @@ def test_no_process_is_left_when_an_attempt_has_ended(slot: Slot, nasty: str, mo
     if mode == "daemons-exit":
         assert ended.end.leftovers == 3
     assert slot.run("true").end.outcome == Exited(0)
+
+
+@native_only
+@pytest.mark.parametrize("mode", TRACED)
+def test_a_process_that_its_own_descendant_traces_is_ended_too(
+    slot: Slot, nasty: str, mode: str
+) -> None:
+    mark = token()
+    ended = slot.run(nasty, mode, mark, timeout=0.3, grace=0.1)
+    assert marked(mark) == []
+    assert isinstance(ended.end.outcome, Exited if mode == "traced-left" else TimedOut)
+    assert slot.run("true").end.outcome == Exited(0)
+
+
+@native_only
+@pytest.mark.parametrize("victims", ["monitor", "guardian monitor"])
+def test_a_traced_process_is_ended_by_whichever_keeper_is_left(
+    spawner: Spawner, slot: Slot, nasty: str, victims: str
+) -> None:
+    mark = token()
+    slot.launch(nasty, "traced", mark)
+    slot.expect(ProgramStarted)
+    wait_until(lambda: any(tracer_of(pid) for pid in marked(mark)))
+    pids = dict(zip(("guardian", "monitor"), keepers_of(spawner), strict=True))
+    for victim in victims.split():
+        os.kill(pids[victim], signal.SIGKILL)
+    slot.expect(Gone)
+    assert marked(mark) == []
 
 
 def test_a_tree_that_forked_a_thousand_is_counted_and_gone(slot: Slot) -> None:

@@ -56,6 +56,7 @@ from gpulaunch.engines.prepare import (
 )
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.ports import PortLease
+from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.gpus.port import PortPool
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
@@ -373,7 +374,7 @@ class LocalAttempts:
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
                         None,
-                        f"{attempt or 'an attempt'}: process {', '.join(map(str, pids))} cannot be "
+                        f"{attempt or 'an attempt'}: {named_unkillable(pids)} cannot be "
                         "killed; its cards are not used again before it is gone",
                     )
                 case client.Lent(descriptors):

@@ -36,6 +36,7 @@ from gpulaunch.engines.environment import MpsPlace
 from gpulaunch.engines.local import mps_dirs
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.gpus.mps import LOGS, PIPES, PROGRAM, find_program
 from gpulaunch.gpus.visible import visible
 from gpulaunch.own_files import farside_command
@@ -377,8 +378,8 @@ class MpsServices:
                 case client.Lent(descriptors):
                     self._pairs.lent(pair, descriptors)
                 case client.Unkillable(attempt=attempt, pids=pids):
-                    shown = ", ".join(map(str, pids))
-                    self._context.warn(None, f"{attempt}: process {shown} cannot be killed")
+                    shown = named_unkillable(pids)
+                    self._context.warn(None, f"{attempt}: {shown} cannot be killed")
 
     def _gone(self, service: MpsService) -> None:
         """Forget a daemon of which no process is left."""

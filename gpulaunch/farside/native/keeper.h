@@ -143,7 +143,8 @@ struct sweep {
   struct pids said, found;
 };
 void sweep_begin(struct sweep *s, int channel, const char *attempt);
-void sweep_kill(struct sweep *s);
+void sweep_kill(struct sweep *s);  /* all children */
+void sweep_found(struct sweep *s); /* the children in `found` */
 void sweep_to_the_end(int channel);
 
 /* ── attempt.c: one start of a job, until nothing of it is left ────────────────────────────────── */

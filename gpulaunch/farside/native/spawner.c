@@ -177,19 +177,25 @@ static bool is_keeper(pid_t pid, const struct pids *mine) {
   return false;
 }
 
+static int channel_of_broken(void) { /* of a pair that is, to tell what cannot be killed */
+  for (size_t k = 0; k < npairs; k++)
+    if (pairs[k].broken) return pairs[k].fds[0];
+  return -1;
+}
+
 static void sweep(void) { /* kill what was adopted and is no keeper */
   static struct pids mine;
-  bool strangers = false;
+  static struct sweep strangers;
   children(&mine);
+  strangers.found.count = 0;
   for (size_t k = 0; k < npairs; k++) /* it may be stopped, and its guardian is dead */
     if (lives(&pairs[k], &mine)) kill(pairs[k].monitor, SIGCONT);
   for (size_t i = 0; i < mine.count; i++)
-    if (!is_keeper(mine.at[i], &mine)) {
-      strangers = true;
-      kill(mine.at[i], SIGKILL);
-    }
-  if (strangers) {
-    rest = fmin(fmax(rest, 0.0005) * 2, 1.0);
+    if (!is_keeper(mine.at[i], &mine)) add_pid(&strangers.found, mine.at[i]);
+  if (strangers.found.count) {
+    if (rest < 0) sweep_begin(&strangers, channel_of_broken(), NULL);
+    sweep_found(&strangers);
+    rest = strangers.nap;
     return;
   }
   rest = -1;

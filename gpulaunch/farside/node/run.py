@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from ..client import PairLink, command, new_pair, spawn
-from ..proc import own_environment
+from ..proc import named_unkillable, own_environment
 from ..shared import claim, look_anew
 from ..wire import NO_SPACE, Any, shown
 from .attempt import (
@@ -157,8 +157,8 @@ class Keepers:
                     end: dict[str, Any] = message["end"]
                     return end
                 if message["is"] == "unkillable":
-                    pids = ", ".join(map(str, message["pids"]))
-                    say(f"{attempt.id}: process {pids} cannot be killed, and is waited for")
+                    shown = named_unkillable(message["pids"])
+                    say(f"{attempt.id}: {shown} cannot be killed, and is waited for")
 
     def close(self) -> None:
         """Close the sockets and wait for the keepers to exit.
