@@ -251,8 +251,7 @@ def _made(path: Path) -> bool:
 def _kept(home: RunDir, new: bool) -> bool:
     """Take the directory if no other process has it and it holds only empty logs; return whether.
 
-    The lock's descriptor is never closed: the executed command and all its children inherit it, as
-    they inherit the cards' leases.
+    The executed command and all its children inherit the lock, as they inherit the cards' leases.
     """
     held = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -263,9 +262,8 @@ def _kept(home: RunDir, new: bool) -> bool:
     except OSError:  # a file system without locks
         mine = new
     if mine:
-        os.set_inheritable(held, True)
-    else:
-        os.close(held)
+        hold_through_exec([held])
+    os.close(held)
     return mine
 
 

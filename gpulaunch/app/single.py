@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
@@ -26,15 +27,18 @@ from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.farside import line
-from gpulaunch.gpus.lease import lease_name, scope_of
+from gpulaunch.gpus.lease import SCOPE_VARIABLE, lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import KEPT_AFTER, OWN
+from gpulaunch.process.native import holder_lines
 from gpulaunch.wording import job_reason
 
 JOB = "exec"
 HIGH_NUMBER = 100
 """The least number of an inherited lease's descriptor: programs seldom use such numbers."""
+_INHERITED: list[int] = []
+"""What the command inherits from this process, in copies that stay open through its execve."""
 
 
 class WaitRanOut(NoCardsError):
@@ -256,7 +260,7 @@ def own_scope() -> str:
 def hold_through_exec(descriptors: Sequence[int]) -> list[int]:
     """Let the command inherit copies of these descriptors, at numbers that it does not use itself.
 
-    Return the copies.
+    Return the copies. `keep_beside_command` has another process hold them too.
     """
     import fcntl
 
@@ -265,4 +269,26 @@ def hold_through_exec(descriptors: Sequence[int]) -> list[int]:
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, least) for fd in descriptors]
     for fd in copies:
         os.set_inheritable(fd, True)
+    _INHERITED.extend(copies)
     return copies
+
+
+def keep_beside_command() -> None:
+    """Have a small process hold what the command inherits, until the command has ended.
+
+    The command may close all descriptors that it inherited (closefrom(3)). Raises OSError.
+    """
+    if not _INHERITED:
+        return
+    told = [str(os.getpid()), f"{SCOPE_VARIABLE}={own_scope()}", *map(str, _INHERITED)]
+    nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    for program in holder_lines():
+        with suppress(OSError):
+            pid = os.posix_spawn(program[0], [*program, *told], {}, file_actions=nowhere)
+            try:
+                status = os.waitpid(pid, 0)[1]
+            except ChildProcessError:  # SIGCHLD is ignored here
+                return
+            if status == 0:
+                return
+    raise OSError("the process that keeps the card for the command could not be started")

@@ -83,7 +83,13 @@ def pool_asked_for(
 def become(
     argv: tuple[str, ...], environment: Mapping[str, str], say: Callable[[str, int], int]
 ) -> NoReturn:
-    """Become the command; where that fails, exit with the status that `say` returns."""
+    """Become the command; where that fails, exit with the status that `say` returns.
+
+    Raises OSError where nothing can be started that keeps the cards beside the command.
+    """
+    from gpulaunch.app.single import keep_beside_command
+
+    keep_beside_command()
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -41,6 +42,17 @@ class KeeperChoice(Struct, frozen=True):
 def command_line(program: str | None, python: str = sys.executable) -> list[str]:
     """Return the command line of keepers, less their argument: the program's, or Python's."""
     return [program] if program else farside_command(python, "keeper")
+
+
+def holder_lines() -> Iterator[list[str]]:
+    """Yield the command lines of what holds leases beside a command, less their arguments.
+
+    The next one is for where one does not start. Nothing tests the program before: it would cost
+    each `exec` as much as the start itself.
+    """
+    if os.environ.get("GPULAUNCH_KEEPER") != "python":
+        yield [here(str(PROGRAM)), "lease"]
+    yield farside_command(sys.executable, "lease")
 
 
 def program_inside() -> str | None:

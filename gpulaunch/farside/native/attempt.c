@@ -596,7 +596,7 @@ static void reaped(pid_t pid, int status) {
   } else if (has_pid(&a.helpers, pid)) {
     drop_pid(&a.helpers, pid);
   } else if (a.has_status && !a.main_was_killed && WIFSIGNALED(status)) {
-    a.leftovers += WTERMSIG(status) == SIGKILL;
+    a.leftovers += WTERMSIG(status) == SIGKILL && !has_pid(&a.sweep.ours, pid);
   }
 }
 

@@ -37,6 +37,7 @@ static struct {
   int status, leftovers;
   struct text words; /* why it could not become the job */
   struct pids told;  /* INVARIANT: not reaped yet */
+  struct sweep sweep;
   long oom_kills;    /* before it began */
   const char **first; /* variables whose value goes before the container's own */
   size_t nfirst;
@@ -250,7 +251,7 @@ static bool reap(void) {
       in.over = true;
       in.status = status;
     } else if (in.over && WIFSIGNALED(status)) {
-      in.leftovers += WTERMSIG(status) == SIGKILL;
+      in.leftovers += WTERMSIG(status) == SIGKILL && !has_pid(&in.sweep.ours, pid);
     }
   }
 }
@@ -267,20 +268,19 @@ static void tell_end(void) {
 }
 
 static void run_to_the_end(void) {
-  struct sweep sweep = {0};
   bool sweeping = false;
   while (!reap()) {
     if (in.asked) tell_others();
     /* After a TERM the others have the time that its sender gives them: keepers kill the carrier
      * then. A terminal does not; who asks there once more need not wait for those that ignore it. */
     if (in.over && (!in.asked || in.pressed) && !sweeping) {
-      sweep_begin(&sweep, in.link, NULL);
+      sweep_begin(&in.sweep, in.link, NULL);
       sweeping = true;
     }
-    if (sweeping) sweep_kill(&sweep);
+    if (sweeping) sweep_kill(&in.sweep);
     struct pollfd all[] = {
         {in.link, POLLIN, 0}, {in.signals, POLLIN, 0}, {in.words_pipe, POLLIN, 0}};
-    poll(all, 3, sweeping ? (int)(sweep.nap * 1000) + 1 : -1);
+    poll(all, 3, sweeping ? (int)(in.sweep.nap * 1000) + 1 : -1);
     if (all[0].revents && !obey()) {
       sweep_to_the_end(in.link);
       return;

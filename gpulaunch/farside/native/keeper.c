@@ -11,6 +11,7 @@
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
  *   keeper node RUN BATCH        the program in a job's place on a cluster's node: see node.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
+ *   keeper lease PID MARK FD...  what holds leases beside the command of `exec`: see lease.c
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -77,6 +78,7 @@ int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
   if (argc >= 4 && !strcmp(argv[1], "node")) _exit(node(argc, argv));
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
+  if (argc >= 5 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
   if (argc != 2) return UNKNOWN_PROTOCOL;
   become_spawner(atoi(argv[1]));
 }

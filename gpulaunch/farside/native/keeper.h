@@ -140,7 +140,7 @@ struct sweep {
   int channel;
   const char *attempt; /* NULL: not known here */
   double since, nap;
-  struct pids said, found;
+  struct pids said, found, ours; /* ours: no leftovers of a job */
 };
 void sweep_begin(struct sweep *s, int channel, const char *attempt);
 void sweep_kill(struct sweep *s);  /* all children */
@@ -217,6 +217,12 @@ void spawner(int control);
 
 __attribute__((noreturn)) void become_spawner(int control);
 int node(int argc, char **argv);
+
+/* ── lease.c: what holds leases beside the command of `exec` ───────────────────────────────────── */
+
+#define LEASE_TITLE "keeper-lease"
+int lease(int argc, char **argv);
+bool holds_leases(pid_t pid); /* whether a process is one of these */
 
 /* ── inside.c: the first process of a container ────────────────────────────────────────────────── */
 

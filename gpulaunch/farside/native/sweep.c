@@ -28,7 +28,7 @@ void sweep_begin(struct sweep *s, int channel, const char *attempt) {
   s->attempt = attempt;
   s->since = monotonic();
   s->nap = 0.0005;
-  s->said.count = 0;
+  s->said.count = s->ours.count = 0;
 }
 
 /* Note the processes from `pid` up to a child of ours among `roots`; false: it is below none. */
@@ -90,6 +90,7 @@ void sweep_kill(struct sweep *s) {
 void sweep_found(struct sweep *s) {
   for (size_t i = 0; i < s->found.count; i++) {
     pid_t pid = s->found.at[i];
+    if (!has_pid(&s->ours, pid) && holds_leases(pid)) add_pid(&s->ours, pid);
     kill(pid, SIGKILL);
   }
   s->nap = fmin(s->nap * 2, 1.0);
