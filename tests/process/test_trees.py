@@ -12,12 +12,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.farside.proc import tracer_of
+from gpulaunch.farside.proc import state_of, tracer_of
 from gpulaunch.farside.wire import end_line, line_of_end
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
@@ -121,6 +122,31 @@ def test_no_process_is_left_when_keepers_are_killed_and_the_pair_is_gone(
             assert marked(mark) == []
         wait_until(lambda: children_of(spawner.pid) == [])
     assert not spawner.said()
+
+
+@native_only
+@pytest.mark.parametrize("mode", ["daemons", "traced"])
+@pytest.mark.parametrize("victims", [*permutations(["spawner", "guardian", "monitor"], 2)])
+def test_no_process_is_left_when_keepers_are_killed_one_after_another(
+    spawner: Spawner, slot: Slot, nasty: str, mode: str, victims: tuple[str, str]
+) -> None:
+    """The second death leaves one keeper, which ends all: no later kill finds anything."""
+    mark = token()
+    guardian, monitor = keepers_of(spawner)
+    pids = {"spawner": spawner.pid, "guardian": guardian, "monitor": monitor}
+    slot.launch(nasty, mode, mark)
+    slot.expect(ProgramStarted)
+    wait_until(lambda: len(marked(mark)) == (4 if mode == "daemons" else 2))
+    for victim in victims:
+        try_kill(pids[victim])
+        wait_until(lambda victim=victim: has_died(pids[victim]))
+    slot.expect(Gone)
+    assert marked(mark) == []
+
+
+def has_died(pid: int) -> bool:
+    """Tell whether a process is gone, with all that its death brings about at once."""
+    return state_of(pid) in ("", "Z")
 
 
 def wait_a_little(seconds: float) -> None:

@@ -209,8 +209,8 @@ double retire_deadline(void);
 
 /* ── monitor.c, spawner.c ──────────────────────────────────────────────────────────────────────── */
 
-__attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, int watch,
-                                       bool gives_back);
+__attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, pid_t guardian,
+                                       pid_t spawner, bool gives_back);
 void spawner(int control);
 
 /* ── keeper.c, node.c ──────────────────────────────────────────────────────────────────────────── */

@@ -15,7 +15,8 @@
 #define LOOKS 2  /* looks in a row that find it stopped before the pair returns its leases */
 #define SUPERVISOR_GONE "{\"kind\": \"because\", \"cause\": \"supervisor_gone\"}" /* core.causes */
 
-static int ends, watch;     /* watch: readable when the guardian is gone */
+static int ends;            /* readable when a child has ended, or whoever is above this monitor */
+static pid_t guardian, spawner_above;
 static bool hears, leaving; /* hears: it reads what the supervisor says */
 static pid_t supervisor;    /* 0: it is not looked at */
 static double look_at = -1; /* below zero: not now */
@@ -68,6 +69,17 @@ static void supervisor_is_gone(void) {
   leaving = true;
   hears = false; /* the socket stays open: it says that this keeper lives */
   stop("interrupted", SUPERVISOR_GONE, false, false);
+}
+
+/* Look who is above. The guardian may be gone, and the spawner has adopted this monitor. If both are
+ * gone, nobody would kill what this monitor leaves when it is killed too: so nothing is left now. */
+static void look_above(void) {
+  pid_t above = getppid();
+  if (above == guardian) return;
+  leaving = true;
+  if (above == spawner_above) return;
+  sweep_to_the_end(station.channel);
+  _exit(0);
 }
 
 /* ── Workers: a process that stays from one attempt to the next ────────────────────────────────── */
@@ -196,28 +208,24 @@ static int milliseconds_to(double at) {
 static void serve(void) {
   while (attempt_on() || worker.pid || pending.on || !leaving) {
     int more[3], count = attempt_on() ? attempt_pipes(more) : 0;
-    struct pollfd fds[7] = {{ends, POLLIN, 0},
-                            {watch, POLLIN, 0},
-                            {hears ? station.channel : -1, POLLIN, 0}};
-    for (int i = 0; i < count; i++) fds[3 + i] = (struct pollfd){more[i], POLLIN, 0};
+    struct pollfd fds[6] = {{ends, POLLIN, 0}, {hears ? station.channel : -1, POLLIN, 0}};
+    for (int i = 0; i < count; i++) fds[2 + i] = (struct pollfd){more[i], POLLIN, 0};
     if (attempt_on() && worker_has_more())
-      fds[3 + count++] = (struct pollfd){worker.items, POLLOUT, 0};
+      fds[2 + count++] = (struct pollfd){worker.items, POLLOUT, 0};
     double at = attempt_on() ? attempt_deadline() : retiring() ? retire_deadline() : look_at;
-    int ready = poll(fds, (nfds_t)(3 + count), milliseconds_to(at));
+    int ready = poll(fds, (nfds_t)(2 + count), milliseconds_to(at));
     if (ready < 0) {
       if (errno != EINTR) die("poll");
       continue;
     }
-    if (fds[0].revents) clear(ends);
-    /* First: an end that came before a stop is the job's own. */
-    if (attempt_on()) attempt_look(ready == 1 && count && fds[3].revents ? fds[3].fd : -1);
-    if (fds[2].revents & POLLHUP) supervisor_is_gone();
-    else if (fds[2].revents) listen_to_supervisor();
-    if (fds[1].revents) { /* the guardian is gone: the spawner has adopted this monitor */
-      close(watch);
-      watch = -1;
-      leaving = true;
+    if (fds[0].revents) {
+      clear(ends);
+      look_above();
     }
+    /* First: an end that came before a stop is the job's own. */
+    if (attempt_on()) attempt_look(ready == 1 && count && fds[2].revents ? fds[2].fd : -1);
+    if (fds[1].revents & POLLHUP) supervisor_is_gone();
+    else if (fds[1].revents) listen_to_supervisor();
     if (attempt_on()) attempt_advance();
     if (!attempt_on()) go_on();
     if (!attempt_on()) mind_worker();
@@ -225,7 +233,8 @@ static void serve(void) {
   }
 }
 
-void monitor(int channel, const int *leases, int nleases, int guardian, bool gives_back) {
+void monitor(int channel, const int *leases, int nleases, pid_t parent, pid_t spawner,
+             bool gives_back) {
   struct ucred peer = {0};
   socklen_t size = sizeof peer;
   station.channel = channel;
@@ -233,14 +242,17 @@ void monitor(int channel, const int *leases, int nleases, int guardian, bool giv
   memcpy(station.leases, leases, (size_t)nleases * sizeof *leases);
   station.self = getpid();
   station.start = started_at(station.self);
-  watch = guardian;
+  guardian = parent;
+  spawner_above = spawner;
   hears = true;
   if (gives_back && !getsockopt(channel, SOL_SOCKET, SO_PEERCRED, &peer, &size))
     supervisor = peer.pid;
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1); /* not inherited by fork */
   if ((ends = child_ends()) < 0) die("signalfd");
+  prctl(PR_SET_PDEATHSIG, SIGCHLD); /* from whichever parent it has */
   rename_self("keeper-monitor");
+  look_above(); /* it may have died before the line above */
   serve();
   sweep_to_the_end(channel);
   _exit(0);

@@ -27,6 +27,7 @@ struct pair { /* as the spawner knows it, with what is held until no process of 
   int count, *fds;
 };
 
+static pid_t self; /* the spawner */
 static struct pair *pairs;
 static size_t npairs;
 static struct awaited { /* to be forked once its leases have come through a link */
@@ -50,7 +51,8 @@ static void wait_for(pid_t monitor_pid) {
 }
 
 __attribute__((noreturn)) static void guardian(const struct asked *pair, int forked) {
-  int kept[MAX_FDS + 1], leases[MAX_FDS], nleases = 0, ours[2];
+  int kept[MAX_FDS + 1], leases[MAX_FDS], nleases = 0;
+  pid_t me = getpid();
   memcpy(kept, pair->fds, (size_t)pair->count * sizeof *kept);
   kept[pair->count] = forked;
   close_all_but(kept, pair->count + 1);
@@ -61,15 +63,12 @@ __attribute__((noreturn)) static void guardian(const struct asked *pair, int for
     nleases++;
     close(pair->fds[i]);
   }
-  if (pipe2(ours, O_CLOEXEC)) die("pipe");
   pid_t pid = fork_patiently();
   if (pid < 0) die("fork");
   if (pid == 0) {
-    close(ours[1]);
     close(forked);
-    monitor(pair->fds[0], leases, nleases, ours[0], pair->gives_back);
+    monitor(pair->fds[0], leases, nleases, me, self, pair->gives_back);
   }
-  close(ours[0]);
   if (write(forked, &pid, sizeof pid) != sizeof pid) die("pipe");
   close(forked);
   rename_self("keeper-guardian");
@@ -226,6 +225,7 @@ static void reap(void) {
 void spawner(int control) {
   int ends = child_ends();
   if (ends < 0) die("signalfd");
+  self = getpid();
   while (control >= 0 || npairs || nawaited) {
     size_t count = nawaited;
     struct pollfd *fds = must(calloc(2 + count, sizeof *fds));
