@@ -5,7 +5,6 @@ For the supervisor, and for the program that takes its part on a node of a clust
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -91,13 +90,16 @@ def decoded_json(data: bytes) -> dict[str, Any]:
 
 
 class PairLink:
-    """The socket of a pair: commands to it, and its messages, JSON objects that `decode` reads."""
+    """The socket of a pair: commands to it, and its messages, JSON objects that `decode` reads.
+
+    `unread`: the pair is gone, and did not read the last message to it.
+    """
 
     def __init__(
         self, ours: socket.socket, decode: Callable[[bytes], dict[str, Any]] = decoded_json
     ) -> None:
         self.socket = ours
-        self.gone = False
+        self.gone = self.unread = False
         self._decode = decode
 
     def launch(self, spec: Mapping[str, object], child: Mapping[str, object]) -> None:
@@ -109,8 +111,12 @@ class PairLink:
 
     def tell(self, message: bytes) -> None:
         # A pair that is gone shows by its end of file; a full queue holds a stop already.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+        try:
             send_fields(self.socket, message, flags=socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self.unread = True
 
     def messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
         """Yield what has come; None, the last and once, when the pair and its job are gone."""
@@ -120,6 +126,7 @@ class PairLink:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # the pair left a message of ours unread; its last ones still come
+                self.unread = True
+                continue  # its own last messages still come
             self.gone = not data
             yield (self._decode(data) if data else None), fds

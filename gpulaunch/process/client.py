@@ -26,6 +26,7 @@ from gpulaunch.farside.launch import (
     foreseen_message,
     launch_message,
     retire_message,
+    stop_message,
 )
 from gpulaunch.farside.proc import own_environment
 from gpulaunch.farside.wire import (
@@ -110,11 +111,13 @@ class Gone(Struct, frozen=True):
 class PairLeft(Struct, frozen=True):
     """The pair reads no more messages and gives its leases back; then it is Gone.
 
-    It was idle while this process was stopped, or was never forked because its leases did not
-    come. `attempt`: the one that was launched on it, and never begun.
+    It was idle while this process was stopped, it was never forked because its leases did not come,
+    or it was `killed` before it read a launch. `attempt`: the one that was launched on it and never
+    begun.
     """
 
     attempt: str | None
+    killed: bool = False
 
 
 class Lent(Struct, frozen=True):
@@ -265,6 +268,7 @@ class Pair:
         self._runs: Command | None = None
         self._follows: Command | None = None
         self._foreseen: Command | None = None
+        self._launched_last = False  # the last message starts the attempt that runs
 
     @property
     def attempt(self) -> str | None:
@@ -282,26 +286,26 @@ class Pair:
         if self._runs is not None:
             raise RuntimeError(f"{self.attempt} runs here, {command.attempt} cannot")
         self._runs = command
-        self._link.tell(message_of(command) if message is None else message)
+        self._tell(message_of(command) if message is None else message, launches=True)
 
     def foresee(self, command: Command, message: bytes) -> None:
         """Have the idle pair get ready for this command, which begins with `go`, or never."""
         if self._runs is not None or self._foreseen is not None:
             raise RuntimeError(f"{self.attempt} is here, {command.attempt} cannot be prepared")
         self._foreseen = command
-        self._link.tell(foreseen_message(message))
+        self._tell(foreseen_message(message))
 
     def go(self) -> None:
         """Start the foreseen attempt; reported as after `launch`."""
         if self._foreseen is None:
             raise RuntimeError("nothing is foreseen here")
         self._runs, self._foreseen = self._foreseen, None
-        self._link.tell(packed("go"))
+        self._tell(packed("go"), launches=True)
 
     def unforesee(self) -> None:
         """Have the pair forget the foreseen command: it is idle, as before."""
         self._foreseen = None
-        self._link.tell(packed("unforeseen"))
+        self._tell(packed("unforeseen"))
 
     def launch_behind(self, command: Command) -> None:
         """Have the worker go on with this attempt as soon as the one that runs has ended.
@@ -312,11 +316,11 @@ class Pair:
         if self._runs is None or self._follows is not None:
             raise RuntimeError(f"{command.attempt} cannot follow {self.attempt}")
         self._follows = command
-        self._link.tell(behind_message(message_of(command)))
+        self._tell(behind_message(message_of(command)))
 
     def take_back(self, attempt: str) -> None:
         """Withdraw an attempt that was launched behind another, unless it has begun."""
-        self._link.tell(packed("back", coded_text(attempt)))
+        self._tell(packed("back", coded_text(attempt)))
 
     def stop(
         self,
@@ -336,23 +340,23 @@ class Pair:
         """
         attempt = attempt or self.attempt
         if attempt is not None:
-            self._link.stop(attempt, reason, by, now, gently)
+            self._tell(stop_message(attempt, reason, by, now, gently))
 
     def retire(self, now: bool = False) -> None:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
         if self._runs is not None:
             raise RuntimeError(f"{self.attempt} runs here: its worker cannot retire")
-        self._link.tell(retire_message(now))
+        self._tell(retire_message(now))
 
     def lend(self) -> None:
         """Ask for copies of the pair's leases; reported by Lent, or by PairLeft or Gone."""
-        self._link.tell(packed("lend"))
+        self._tell(packed("lend"))
 
     def end(self) -> None:
         """End an idle pair, which gives its leases back; reported by Gone."""
         if self._runs is not None:
             raise RuntimeError(f"{self.attempt} runs here: it cannot be ended as idle")
-        self._link.tell(packed("end"))
+        self._tell(packed("end"))
 
     def on_readable(self) -> list[Report]:
         """Return the reports that have come, without waiting. Gone is the last, and comes once.
@@ -369,6 +373,10 @@ class Pair:
     def close(self) -> None:
         """Close the socket. Keepers take that for the supervisor's death and stop the attempt."""
         self._link.socket.close()
+
+    def _tell(self, message: bytes, launches: bool = False) -> None:
+        self._launched_last = launches
+        self._link.tell(message)
 
     def _reports(self, message: dict[str, Any] | None, fds: Sequence[int]) -> Iterator[Report]:
         if message is None:
@@ -416,6 +424,8 @@ class Pair:
                 # In a slot, the record may be of the attempt before, whose end is known.
                 if record is not None and record.attempt == self.attempt:
                     yield self._ended(record)
+        if self._launched_last and self._link.unread:
+            yield PairLeft(self._forget(), killed=True)
         yield Gone(self._forget())
 
     def _forget(self) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,11 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
+from gpulaunch.farside.proc import state_of
 from gpulaunch.farside.wire import END_SIZE
 from gpulaunch.gpus import allowance, lease, lockfile, waiter
 from gpulaunch.gpus.machine import CardReading
-from gpulaunch.process import client
+from gpulaunch.process import client, native
 from gpulaunch.process.ends import EndRecord, Ends, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -265,6 +268,51 @@ def test_a_release_that_crosses_the_cards_refusal_is_no_trouble(bench: Bench) ->
     bench.engine.carry_out(Release(gpu.uuid))
     cards._probe.look = look
     bench.hold(gpu)
+
+
+def test_an_attempt_that_keepers_never_read_starts_on_others(bench: Bench) -> None:
+    """What kills all keepers at once costs a job one attempt, and not two."""
+    monitor = idle_monitor(bench, "first")
+    kill(monitor)
+    attempt = bench.launch(sh("true", "second"))
+    assert bench.expect(AttemptStarted).attempt == attempt
+    assert bench.expect(Ended).end.outcome == Exited(0)
+
+
+NO_KEEPERS = f"""#!{sys.executable}
+import os, socket, sys
+if sys.argv[1] == "--self-test":
+    sys.exit(0)
+with socket.socket(fileno=int(sys.argv[1])) as link:
+    while (asked := socket.recv_fds(link, 1 << 16, 253))[0]:
+        for fd in asked[1]:
+            os.close(fd)
+"""
+
+
+def test_keepers_that_never_read_are_not_started_for_ever(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "keeper"
+    program.write_text(NO_KEEPERS)
+    program.chmod(0o755)
+    monkeypatch.setattr(native, "PROGRAM", program)
+    attempt = bench.launch(sh("true"))
+    ended = bench.expect(Ended)
+    assert ended.attempt == attempt
+    assert isinstance(ended.end.outcome, Lost)
+
+
+def idle_monitor(bench: Bench, job: str) -> int:
+    """Run a job, and return the monitor of the pair that is idle then."""
+    attempt = bench.launch(sh("echo $PPID", job))
+    bench.expect(Ended)
+    return int(Path(bench.run.log(attempt)).read_text())
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: state_of(pid) in ("", "Z"))
 
 
 def test_an_attempt_of_which_nothing_is_left_is_lost(bench: Bench) -> None:

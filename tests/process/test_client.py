@@ -16,6 +16,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.process.client import (
     AttemptOver,
     Gone,
+    PairLeft,
     ProgramStarted,
     Spawner,
     SpawnerGoneError,
@@ -61,7 +62,7 @@ def test_a_dead_spawner_is_noticed_its_pairs_live_on_and_another_takes_over(
         slot.finish()
 
 
-def test_a_pair_on_its_way_when_the_spawner_dies_is_gone(
+def test_a_pair_on_its_way_when_the_spawner_dies_has_not_begun_what_was_launched(
     tmp_path: Path, keeper: str | None
 ) -> None:
     with Spawner(program=keeper) as spawner:
@@ -69,9 +70,23 @@ def test_a_pair_on_its_way_when_the_spawner_dies_is_gone(
         with Slot(spawner, tmp_path) as slot:
             slot.launch("true")
             os.kill(spawner.pid, signal.SIGKILL)
-            assert slot.expect(Gone).attempt == "job.1"
+            assert slot.expect(PairLeft) == PairLeft("job.1", killed=True)
+            assert slot.expect(Gone).attempt is None
             slot.pair.stop("cancelled")
             assert slot.pair.on_readable() == []
+
+
+def test_a_launch_that_may_have_been_read_is_the_pairs_own(
+    tmp_path: Path, keeper: str | None
+) -> None:
+    """Only the stop after it may be what the pair left unread."""
+    with Spawner(program=keeper) as spawner:
+        os.kill(spawner.pid, signal.SIGSTOP)
+        with Slot(spawner, tmp_path) as slot:
+            slot.launch("true")
+            slot.pair.stop("cancelled")
+            os.kill(spawner.pid, signal.SIGKILL)
+            assert slot.expect(Gone).attempt == "job.1"
 
 
 def test_a_python_that_is_not_there_is_one_clear_error() -> None:

@@ -69,6 +69,7 @@ SHORT_ATTEMPT = 5.0
 """Seconds below which an attempt is short: a second pair is then forked for its leases."""
 NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
+KEEPER_KILLED = Lost(Because("keeper_killed"))
 
 
 class SharersUnknownError(GpulaunchError):
@@ -379,8 +380,8 @@ class LocalAttempts:
                     )
                 case client.Lent(descriptors):
                     self.pairs.lent(pair, descriptors)
-                case client.PairLeft():
-                    self._pair_left(pair)
+                case client.PairLeft(killed=killed):
+                    self._pair_left(pair, killed)
                 case client.Gone():
                     self._pair_gone(pair)
 
@@ -462,10 +463,11 @@ class LocalAttempts:
         if any(running.kind == kind for running in self._running.values()):
             self.pairs.fork_ahead(kind)
 
-    def _pair_left(self, pair: Pair) -> None:
+    def _pair_left(self, pair: Pair, killed: bool) -> None:
         """Relaunch what a leaving pair had not begun; its end (`Gone`) is still to come.
 
-        The pair was idle while this launcher was stopped, and takes nothing in any more.
+        The pair was idle while this launcher was stopped, and takes nothing in any more; or it was
+        `killed`. That may happen to every pair: an attempt to which it happens again is lost.
         """
         self.pairs.forget(pair)
         self.ahead.forget(pair)
@@ -478,6 +480,9 @@ class LocalAttempts:
                 self._refuse(launch, Interrupted(Because("worker_ended")))
             else:
                 again = launch.attempt in self._declined
+                if again and killed:
+                    self._in_order.post(Ended(launch.attempt, End(KEEPER_KILLED)))
+                    continue
                 self._declined.add(launch.attempt)
                 delay = SCARCITY_RETRY_DELAY if again else RELAUNCH_DELAY
                 self._postponed.retry_after(launch, delay)
@@ -495,8 +500,7 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            lost = Lost(Because("keeper_killed"))
-            outcome = Interrupted(Because("worker_ended")) if running.behind else lost
+            outcome = Interrupted(Because("worker_ended")) if running.behind else KEEPER_KILLED
             self._in_order.post(Ended(running.attempt, End(outcome)))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
