@@ -7,6 +7,7 @@ may stand where a file was. Nothing here waits, and only regular files are ever 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from contextlib import suppress
@@ -65,6 +66,28 @@ def end_of(path: str | os.PathLike[str], window: int) -> tuple[bytes, bool]:
         return (os.pread(fd, window, start) if found.st_size else b""), start > 0
     finally:
         os.close(fd)
+
+
+def locked_directory(path: str, how: int) -> int | None:
+    """Lock a directory of this user's; return the descriptor, None where it cannot be had.
+
+    `how`: as flock(2) has it. Whoever finds a directory without a lock may remove it.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        lock = os.open(path, flags)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, how)
+        found = os.fstat(lock)
+        # It may have been removed before it was locked.
+        if os.path.samestat(found, os.stat(path)) and found.st_uid == os.geteuid():
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:

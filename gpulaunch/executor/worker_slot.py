@@ -5,6 +5,7 @@ Owns the spawner. Never decides which worker is started where, and never waits.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -22,7 +23,7 @@ from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker import START
 from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
 from gpulaunch.farside.ports import PortLease
-from gpulaunch.files import regular
+from gpulaunch.files import locked_directory, regular
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.own_files import search_path
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
@@ -31,6 +32,40 @@ from gpulaunch.process.native import choose_keeper
 
 GRACE = 10.0
 """Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
+PREFIX = "gpulaunch-worker-"
+"""Of a directory for a keeper's files, which is locked until the worker has begun."""
+_TRIES = 3  # another executor may remove one that is not locked yet
+
+
+class KeeperFiles:
+    """A directory for the files of one keeper; `path` is empty once it is removed."""
+
+    def __init__(self) -> None:
+        """Make the directory. Raises OSError."""
+        for _ in range(_TRIES):
+            self.path = tempfile.mkdtemp(prefix=PREFIX)
+            self._lock = locked_directory(self.path, fcntl.LOCK_SH)
+            if self._lock is not None or os.path.isdir(self.path):  # a place without locks
+                break
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path = ""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def remove_left() -> None:
+    """Remove the directories that executors of this user left when they were killed."""
+    place = tempfile.gettempdir()
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        if name.startswith(PREFIX) and (
+            (lock := locked_directory(path, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None
+        ):
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
 
 
 @dataclass(slots=True)
@@ -44,7 +79,7 @@ class WorkerSlot:
     worker: WorkerHandle
     pair: Pair
     port: PortLease
-    directory: str
+    directory: KeeperFiles
     log: int = -1
     stopped: bool = False
     thread_ended: bool = False
@@ -52,11 +87,10 @@ class WorkerSlot:
 
     def put_away(self) -> None:
         """Delete the keeper's files, which are open by now: none is left if this process dies."""
-        if self.directory:
+        if self.directory.path:
             with suppress(OSError):
-                self.log = regular(os.path.join(self.directory, "log"), os.O_RDONLY)
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory = ""
+                self.log = regular(os.path.join(self.directory.path, "log"), os.O_RDONLY)
+            self.directory.remove()
 
     def read_log(self) -> bytes:
         """Return what was written before the worker had its streams: why Python did not start."""
@@ -81,6 +115,8 @@ class Starter:
         self._plan = plan
         self._id = secrets.token_hex(4)
         self._spawner: Spawner | None = None
+        with suppress(OSError):
+            remove_left()
 
     def begin(
         self,
@@ -97,11 +133,11 @@ class Starter:
             worker = WorkerHandle(launch.attempt, launch.gpus[0], self._plan, work, tell)
             undo.callback(worker.discard)
             port = undo.enter_context(reserve_port())
-            directory = tempfile.mkdtemp(prefix="gpulaunch-worker-")
-            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            directory = KeeperFiles()
+            undo.callback(directory.remove)
             pair = self._pair([*leases, worker.theirs.fileno()])
             undo.callback(pair.close)
-            pair.launch(self._command(launch, worker, port, directory))
+            pair.launch(self._command(launch, worker, port, directory.path))
             undo.pop_all()
         worker.theirs.close()
         return WorkerSlot(worker, pair, port, directory)

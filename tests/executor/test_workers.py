@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
@@ -18,7 +19,8 @@ import pytest
 
 from gpulaunch import GpuExecutor
 from gpulaunch.executor import BrokenGpuExecutorError, GpuFuture, RemoteError, WorkerDiedError
-from tests.executor import work
+from gpulaunch.files import locked_directory
+from tests.executor import script, work
 from tests.helpers import descriptors_left, open_files, wait_until
 
 
@@ -459,6 +461,41 @@ def test_an_executor_gives_all_its_descriptors_and_threads_back() -> None:
     gc.collect()
     wait_until(lambda: threading.active_count() <= threads, 60)
     wait_until(lambda: not open_files() - before, 60)
+
+
+KILLED_IN_BETWEEN = """
+import os, signal
+from gpulaunch import GpuExecutor
+from gpulaunch.executor.worker_slot import WorkerSlot
+from tests.executor import work
+if __name__ == "__main__":
+    WorkerSlot.put_away = lambda slot: os.kill(os.getpid(), signal.SIGKILL)
+    with GpuExecutor(simulate=1) as executor:
+        executor.submit(work.double, 1).result(60)
+"""
+LATER = """
+from gpulaunch import GpuExecutor
+from tests.executor import work
+if __name__ == "__main__":
+    with GpuExecutor(simulate=1) as executor:
+        print(executor.submit(work.double, 1).result(60))
+"""
+
+
+def test_the_next_executor_removes_the_files_that_a_killed_one_left(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    env = {"TMPDIR": str(place)}
+    (place / "gpulaunch-worker-file").touch()
+    held = place / "gpulaunch-worker-held"
+    held.mkdir()
+    lock = locked_directory(str(held), fcntl.LOCK_SH)
+    assert lock is not None
+    assert script.run(tmp_path / "killed.py", KILLED_IN_BETWEEN, env=env)[2] == -signal.SIGKILL
+    assert len(list(place.iterdir())) == 3
+    assert script.run(tmp_path / "later.py", LATER, env=env) == ("2\n", "", 0)
+    assert {path.name for path in place.iterdir()} == {held.name, "gpulaunch-worker-file"}
+    os.close(lock)
 
 
 def test_scarce_descriptors_delay_workers_and_fail_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from gpulaunch.engines.local.stragglers import kill_marked
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.files import locked_directory
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.mps import MAX_PIPES_BYTES
 
@@ -40,7 +41,7 @@ def make(environ: Mapping[str, str]) -> tuple[str, int]:
         if length <= MAX_PIPES_BYTES and os.access(place, os.W_OK | os.X_OK):
             for _ in range(_TRIES):
                 path = tempfile.mkdtemp(prefix=PREFIX, dir=place)
-                if (lock := _locked(path, fcntl.LOCK_SH)) is not None:
+                if (lock := locked_directory(path, fcntl.LOCK_SH)) is not None:
                     os.mkdir(os.path.join(path, "pipe"), 0o700)
                     return path, lock
                 with suppress(OSError):
@@ -55,32 +56,13 @@ def _places(environ: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys((os.path.abspath(environ.get("TMPDIR") or "/tmp"), "/tmp")))
 
 
-def _locked(path: str, how: int) -> int | None:
-    """Lock a directory of this user's; return the descriptor, None where it cannot be had."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        lock = os.open(path, flags)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, how)
-        found = os.fstat(lock)
-        # Whoever clears away may have removed it before it was locked.
-        if os.path.samestat(found, os.stat(path)) and found.st_uid == os.geteuid():
-            return lock
-    except OSError:
-        pass
-    os.close(lock)
-    return None
-
-
 @contextmanager
 def _left(environ: Mapping[str, str]) -> Iterator[list[str]]:
     """Yield the paths of this user's directories that nobody holds, and nobody can take then."""
     with ExitStack() as stack:
         paths = []
         for path in _all(environ):
-            lock = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = locked_directory(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if lock is not None:
                 stack.callback(os.close, lock)
                 paths.append(path)
