@@ -8,19 +8,27 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 from collections import Counter
+from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
+from gpulaunch.farside.proc import state_of
 from tests.cli.launcher import Launcher
+from tests.executor import script
 from tests.faults.test_stopping import alive
 from tests.helpers import wait_until
+from tests.process.support import children_of, marked, token
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 NASTY = Path(__file__).parents[1] / "process" / "nasty.c"
 GRACE = 0.5
+MODES = ["daemons", "ignore-term", "tree", "stopped", "slow-hopper", "daemons-exit"]
+TRACED = ["traced", "traced-tracer", "traced-stopped", "traced-left", "traced-exit"]
 KEEPERS = ["python", "native"]
 """Either finishes what the other began: a supervisor may be resumed on another machine."""
 
@@ -45,7 +53,7 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
         defaults: {{grace: {GRACE}}}
         jobs:
           - name: "{{{{item}}}}"
-            foreach: {{values: [daemon, ignterm, tree, stopped, slowhop, daemonexit]}}
+            foreach: {{values: [{", ".join(MODES)}]}}
             run: |
               {nasty} {{{{item}}}} & sleep 0.4
           - name: ok-{{{{n}}}}
@@ -127,3 +135,105 @@ def _check_exactly_once(launcher: Launcher) -> None:
     for number, count in numbers.items():
         assert count <= launched[f"ok-{number}"]
     assert len(numbers) == 24
+
+
+# ── Over the compiled keepers alone ─────────────────────────────────────────────────────────────
+
+
+def test_killed_at_random_moments_jobs_that_their_own_children_trace_leave_nothing(
+    launcher: Launcher, nasty: Path
+) -> None:
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        defaults: {{grace: {GRACE}}}
+        jobs:
+          - name: "{{{{item}}}}"
+            foreach: {{values: [{", ".join(TRACED)}]}}
+            timeout: 0.3
+            run: exec {nasty} {{{{item}}}}
+        """,
+    )
+    generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
+    for kill in range(KILLS):
+        _run_for(launcher, generator.uniform(0, 2))
+        wait_until(lambda: not executing(nasty), what=f"no survivors of kill {kill}")
+
+
+@pytest.mark.parametrize("victims", [*permutations(["spawner", "guardian", "monitor"])])
+def test_keepers_killed_one_after_another_leave_nothing_beside_the_next_attempt(
+    launcher: Launcher, nasty: Path, victims: tuple[str, ...]
+) -> None:
+    """Each kill comes when all that the one before brings about is over: seconds later, say."""
+    mark = token()
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - name: a
+            run: exec {nasty} daemons {mark}-$GPULAUNCH_ATTEMPT
+        """,
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1", "--quiet") as process:
+        wait_until(lambda: len(marked(f"{mark}-1")) == 4)
+        keepers = _keepers_of(process.pid)
+        for victim in victims[:2]:
+            _kill(keepers[victim])
+        launcher.wait_for("attempt_started", 2)
+        assert marked(f"{mark}-1") == []
+        wait_until(lambda: len(marked(f"{mark}-2")) == 4)
+        _kill(keepers[victims[2]])
+        assert len(marked(f"{mark}-2")) == 4, "it has keepers of its own"
+        process.kill()
+    wait_until(lambda: not executing(nasty))
+
+
+def _keepers_of(supervisor: int) -> dict[str, int]:
+    """Return spawner, guardian and monitor of the only pair that has a job."""
+    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children_of(supervisor)}
+    (spawner,) = [pid for pid, name in names.items() if name == "keeper-spawner\n"]
+    guardians = {pid: child for pid in children_of(spawner) for child in children_of(pid)}
+    ((guardian, monitor),) = [pair for pair in guardians.items() if children_of(pair[1])]
+    return {"spawner": spawner, "guardian": guardian, "monitor": monitor}
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it had nothing left to do
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: state_of(pid) in ("", "Z"))
+
+
+EXECUTOR = """
+import subprocess, sys
+from gpulaunch import GpuExecutor
+
+def act(number):
+    subprocess.run([sys.argv[1], ["daemons-exit", "traced-left"][number % 2]])
+
+if __name__ == "__main__":
+    with GpuExecutor(simulate=2, wait=60) as executor:
+        for _ in executor.map(act, range(int(sys.argv[2]))):
+            pass
+"""
+
+
+def test_an_executor_killed_at_random_moments_leaves_no_process_no_lease_and_no_file(
+    tmp_path: Path, nasty: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    env = {"TMPDIR": str(place), "GPULAUNCH_SIM_POOL": token()}
+    file = tmp_path / "script.py"
+    generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
+    for kill in range(KILLS):
+        with script.begun(file, EXECUTOR, nasty, 1000, env=env) as process:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(generator.uniform(0.5, 2.5))
+            assert process.poll() is None
+            process.kill()
+        wait_until(
+            lambda: not (executing(nasty) or marked(env["GPULAUNCH_SIM_POOL"], "environ")),
+            what=f"no survivors of kill {kill}",
+        )
+    assert script.run(file, EXECUTOR, nasty, 2, env=env) == ("", "", 0)
+    assert list(place.iterdir()) == []
