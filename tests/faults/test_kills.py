@@ -28,7 +28,14 @@ KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 NASTY = Path(__file__).parents[1] / "process" / "nasty.c"
 GRACE = 0.5
 MODES = ["daemons", "ignore-term", "tree", "stopped", "slow-hopper", "daemons-exit"]
-TRACED = ["traced", "traced-tracer", "traced-stopped", "traced-left", "traced-exit"]
+TRACED = [
+    "traced",
+    "traced-tracer",
+    "traced-stopped",
+    "traced-left",
+    "traced-exit",
+    "traced-unreaped",
+]
 KEEPERS = ["python", "native"]
 """Either finishes what the other began: a supervisor may be resumed on another machine."""
 

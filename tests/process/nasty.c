@@ -53,9 +53,9 @@ static void hop(useconds_t pause_us) { /* each generation lives as long as it ta
   }
 }
 
-/* Fork a child that traces this process, so that its exit waits for the child; and so on, each
-   tracer traced by a child of its own. Returns once that is so. */
-static void traced_by_child(int times) {
+/* Fork a child that traces this process; and so on, each tracer traced by a child of its own. By the
+   option PTRACE_O_TRACEEXIT its exit waits for the child; else only the word of its end does. */
+static void traced_by_child(int times, long option) {
   int ready[2];
   char byte;
   if (!times || pipe(ready)) return;
@@ -63,8 +63,8 @@ static void traced_by_child(int times) {
   if (!fork()) {
     setsid();
     ignore();
-    if (ptrace(PTRACE_SEIZE, me, NULL, (void *)PTRACE_O_TRACEEXIT)) _exit(8);
-    traced_by_child(times - 1);
+    if (ptrace(PTRACE_SEIZE, me, NULL, (void *)option)) _exit(8);
+    traced_by_child(times - 1, option);
     (void)!write(ready[1], "", 1);
     for_ever();
   }
@@ -78,7 +78,7 @@ static int leave_traced(void) { /* and end once it is traced by a child of its o
   if (pipe(ready)) return 8;
   if (!fork()) {
     setsid();
-    traced_by_child(1);
+    traced_by_child(1, PTRACE_O_TRACEEXIT);
     (void)!write(ready[1], "", 1);
     for_ever();
   }
@@ -117,11 +117,12 @@ int main(int argc, char **argv) {
     ignore();
     for_ever();
   }
-  if (!strcmp(mode, "traced")) { traced_by_child(1); for_ever(); }
-  if (!strcmp(mode, "traced-tracer")) { traced_by_child(2); for_ever(); }
-  if (!strcmp(mode, "traced-stopped")) { traced_by_child(1); raise(SIGSTOP); for_ever(); }
+  if (!strcmp(mode, "traced")) { traced_by_child(1, PTRACE_O_TRACEEXIT); for_ever(); }
+  if (!strcmp(mode, "traced-tracer")) { traced_by_child(2, PTRACE_O_TRACEEXIT); for_ever(); }
+  if (!strcmp(mode, "traced-stopped")) { traced_by_child(1, PTRACE_O_TRACEEXIT); raise(SIGSTOP); for_ever(); }
   if (!strcmp(mode, "traced-left")) return leave_traced();
-  if (!strcmp(mode, "traced-exit")) { traced_by_child(1); return 0; }
+  if (!strcmp(mode, "traced-exit")) { traced_by_child(1, PTRACE_O_TRACEEXIT); return 0; }
+  if (!strcmp(mode, "traced-unreaped")) { traced_by_child(1, 0); return 0; }
   if (!strcmp(mode, "many-files")) {
     int opened = 0;
     while (opened < 5000 && open("/dev/null", O_RDONLY) >= 0) opened++;

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.farside.proc import state_of, tracer_of
+from gpulaunch.farside.proc import named_unkillable, state_of, tracer_of
 from gpulaunch.farside.wire import end_line, line_of_end
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
@@ -46,7 +47,14 @@ MODES = [
     "subreaper",
 ]
 ENDS_BY_ITSELF = {"daemons-exit", "hopping-daemon"}
-TRACED = ["traced", "traced-tracer", "traced-stopped", "traced-left", "traced-exit"]
+TRACED = [
+    "traced",
+    "traced-tracer",
+    "traced-stopped",
+    "traced-left",
+    "traced-exit",
+    "traced-unreaped",
+]
 """Jobs in which a process that is to end waits for its tracer, a process below it."""
 native_only = pytest.mark.parametrize("keeper", ["native"], indirect=True)
 TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
@@ -74,6 +82,16 @@ def test_a_process_that_its_own_descendant_traces_is_ended_too(
     assert marked(mark) == []
     assert isinstance(ended.end.outcome, Exited if mode == "traced-left" else TimedOut)
     assert slot.run("true").end.outcome == Exited(0)
+
+
+def test_a_process_that_cannot_be_killed_is_named_with_what_traces_it(nasty: str) -> None:
+    mark = token()
+    with subprocess.Popen([nasty, "traced", mark]) as traced:
+        tracer = wait_until(lambda: tracer_of(traced.pid))
+        said = named_unkillable([traced.pid, os.getpid()])
+        assert said == f"process {traced.pid} (traced by nasty, pid {tracer}), {os.getpid()}"
+        for pid in marked(mark):
+            os.kill(pid, signal.SIGKILL)
 
 
 @native_only
