@@ -10,6 +10,7 @@ on a cluster's file system.
     shared.py   files on a file system that machines share: claims
     ports.py    reserved TCP ports
     line.py     the line of launchers that ask for the same cards
+    lease.py    holds leases beside the command of `exec`
     ending.py   ends as another process did
     client.py   starts a spawner and its pairs, and talks to them
     keeper/     the processes between the supervisor and a job
