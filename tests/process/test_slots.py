@@ -97,6 +97,7 @@ def test_the_end_that_a_slot_held_before_is_not_taken_for_that_of_the_attempt(
     ours.setblocking(False)
     pair = Pair(ours)
     pair.launch(Command("job.1", ("true",), str(tmp_path / "log"), slots.file, slots.of("job.1")))
+    theirs.recv(1 << 16)  # the launch: it may have been begun
     theirs.close()
     assert pair.on_readable() == [Gone("job.1")]
     pair.close()
