@@ -63,6 +63,7 @@ _CAUSES: dict[c.Cause, str] = {
 }
 _BY_CLUSTER: dict[c.ClusterCause, str] = {
     "preempted": "preempted by Slurm{at}",
+    "cancelled": "cancelled in Slurm (scancel), not by gpulaunch",
     "requeued": "requeued by Slurm{at}",
     "requeued_silently": (
         "requeued by Slurm{at}, as when a node fails, and it left no record of its end"
@@ -151,8 +152,9 @@ def ending(outcome: m.Outcome) -> str:
             return f"exited with status {code}"
         case m.Signaled(signal):
             return f"killed by {signal_name(signal)}"
-        case m.TimedOut("timeout", 0):
-            return "was ended at a time limit"
+        case m.TimedOut("queue", seconds):
+            long = f" of {span(seconds)}" if seconds else ""
+            return f"Slurm's time limit{long} (its partition's, or --time) ended it"
         case m.TimedOut("timeout", seconds):
             return f"ran longer than its timeout of {span(seconds)}"
         case m.TimedOut(_, seconds):
@@ -161,8 +163,8 @@ def ending(outcome: m.Outcome) -> str:
             return f"left no good output: {listing(paths)}"
         case m.NotStarted(error):
             return f"could not be started: {error}"
-        case m.Cancelled():
-            return "cancelled"
+        case m.Cancelled(_, by):
+            return cause(by) if by else "cancelled"
         case m.Interrupted(by):
             return f"interrupted: {cause(by)}"
         case m.Stopped():

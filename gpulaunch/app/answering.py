@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from threading import Thread
 from typing import Any
 
@@ -219,9 +219,13 @@ class Answers(Struct):
             case Hello():
                 return presence(self.directory, ledger)
             case Reasons():
-                waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
+                jobs = ledger.jobs.values()
+                waiting = (job.name for job in jobs if job.state == "waiting")
+                # An engine with a queue has a thousand attempts at once at most.
+                running = (job.name for job in jobs if ledger.queueing and job.state == "running")
                 why = self.supervisor.why_waiting
-                known = ((name, why(name)) for name in islice(waiting, EXPLAINED))
+                asked = chain(islice(waiting, EXPLAINED), running)
+                known = ((name, why(name)) for name in asked)
                 reasons = {name: reason for name, reason in known if reason is not None}
                 answer: dict[str, object] = TOLD.plain(Told(reasons))
                 return answer

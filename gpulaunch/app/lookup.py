@@ -82,7 +82,8 @@ class FoundRun:
     def reasons(self) -> dict[str, WaitReason]:
         """Why each waiting job waits: by a live run's answer; for another, why it went no further.
 
-        A reason that holds whether the run is alive or not stands in the job's record.
+        Also what a live run doubts of a job that runs. A reason that holds whether the run is alive
+        or not stands in the job's record.
         """
         jobs = self.ledger.jobs.values()
         waiting = [job.name for job in jobs if job.state == "waiting" and not job.unrecorded]
@@ -95,9 +96,9 @@ class FoundRun:
             told = reasons(self.id, SUPERVISOR_ANSWER_TIMEOUT)
         except NoAnswerError as error:
             return dict.fromkeys(waiting, Quoted(str(error)))
-        if len(told) < EXPLAINED:
+        if len(waiting) <= EXPLAINED:
             return dict(told)
-        return {name: told.get(name, NeedsOthers(len(told))) for name in waiting}
+        return dict.fromkeys(waiting, NeedsOthers(EXPLAINED)) | dict(told)
 
     def _queued(self, name: str) -> InQueue | NextInWorker | None:
         return self.ledger.why_queued(self.ledger.jobs[name])

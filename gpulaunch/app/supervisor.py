@@ -156,14 +156,14 @@ class Supervisor:
         return self._run.ledger
 
     def why_waiting(self, job: str) -> WaitReason | None:
-        """Return why the job waits; None for a job that does not wait.
+        """Return why the job waits, or what is doubtful of one that runs; None for any other job.
 
-        Why an attempt in the engine's queue waits, and how far a pull is, the engine is asked.
+        The engine is asked of attempts that it has, and how far a pull is.
         """
         own = self._run.why_waiting(job, self._clock())
         if isinstance(own, NeedsImage):
             return replace(own, progress=self._engine.pulls().get(own.source, ""))
-        attempt = self._run.in_queue(job)
+        attempt = self._run.with_engine(job)
         if attempt is None:
             return own
         place = self._engine.why(attempt)

@@ -168,7 +168,7 @@ class RunJob(AskedJob):
 
     name: Annotated[str, "the job's name"]
     state: Annotated[JobState, "where it is in its life"]
-    reason: Annotated[str, "why it waits, failed or was skipped, in words"]
+    reason: Annotated[str, "why it waits, is in doubt, failed or was skipped, in words"]
     params: Annotated[dict[str, str], "the values that foreach and matrix gave it"]
     not_before: Annotated[Time | None, "it does not start before this"]
     exit_code: Annotated[int | None, "of its last attempt"]

@@ -55,7 +55,7 @@ class JobLine(TypedDict):
 
     name: Annotated[str, "the job's name"]
     state: Annotated[JobState, "where it is in its life"]
-    reason: Annotated[str, "why it waits, failed or was skipped, in words"]
+    reason: Annotated[str, "why it waits, is in doubt, failed or was skipped, in words"]
     failure: Annotated[str | None, "the failure class of its last attempt"]
     exit_code: Annotated[int | None, "of its last attempt"]
     attempts: Annotated[int, "how often it was started"]

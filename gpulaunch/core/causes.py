@@ -102,6 +102,7 @@ class ServiceEnded(Struct, frozen=True):
 
 ClusterCause: TypeAlias = Literal[
     "preempted",  # it makes room for another job
+    "cancelled",  # by a person, through the cluster's own commands
     "requeued",  # put back into the queue
     "requeued_silently",  # likewise without a word, as when its node fails
     "node_failed",

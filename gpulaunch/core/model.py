@@ -413,10 +413,10 @@ Status: TypeAlias = Exited | Signaled
 class TimedOut(Struct, frozen=True):
     """The attempt reached a time limit. `limit` is the job file's field, `seconds` its value.
 
-    `seconds` is 0 where the limit was of another kind (a cluster's own).
+    `queue` is the limit that an engine's queue has for it: `seconds` is 0 where it is not known.
     """
 
-    limit: Literal["timeout", "idle_timeout"]
+    limit: Literal["timeout", "idle_timeout", "queue"]
     seconds: float
     status: Status | None = None
 
@@ -438,7 +438,10 @@ class NotStarted(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
+    """A person cancelled the attempt. `by` says how, where that was not through gpulaunch."""
+
     status: Status | None = None
+    by: EndCause | None = None
 
 
 class Interrupted(Struct, frozen=True):

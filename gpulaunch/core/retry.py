@@ -111,7 +111,8 @@ def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str |
         case MissingOutput():
             return seen.kind if seen else "missing_output"
         case TimedOut(limit):
-            return seen.kind if seen and seen.gpus else limit
+            own = "timeout" if limit == "queue" else limit
+            return seen.kind if seen and seen.gpus else own
         case NotStarted():
             return seen.kind if seen else "not_started"
         case Lost():
@@ -134,8 +135,9 @@ def decide(
     service's end is a failure unless somebody stopped it.
     """
     match outcome:
-        case Cancelled():
-            return Settle("cancelled", Because("cancelled"))
+        case Cancelled(_, by):
+            how = r.AttemptEnd(outcome) if by else Because("cancelled")
+            return Settle("cancelled", how)
         case Interrupted():
             return TryAgain(RetryPlacement(job.demand), r.AttemptEnd(outcome))
         case Stopped():

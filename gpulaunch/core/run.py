@@ -149,13 +149,14 @@ class Run:
         """
         return why.of(self._state, name, now or self._state.now)
 
-    def in_queue(self, name: str) -> AttemptId | None:
-        """Return the job's attempt in the engine's queue, None for none.
+    def with_engine(self, name: str) -> AttemptId | None:
+        """Return the job's attempt that the engine has and that has no end; None for none.
 
-        Why such an attempt waits, the engine knows.
+        Why such an attempt waits, or what is doubtful of it while it runs, the engine knows.
         """
         record = self.ledger.jobs.get(name)
-        return record.attempts[-1].id if record is not None and record.in_queue else None
+        last = record.attempts[-1] if record is not None and record.attempts else None
+        return last.id if last is not None and last.is_open else None
 
 
 def _may_start_more(state: State, event: ev.Event) -> bool:

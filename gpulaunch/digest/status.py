@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from gpulaunch import wording
 from gpulaunch.contracts import SCHEMA
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     Instant,
@@ -113,7 +114,7 @@ class Standing(Struct, frozen=True):
         return next_command(self.state, self.ledger, os.fspath(self.paths.root))
 
     def reason(self, job: JobRecord) -> str:
-        """Return why the job waits, failed or was skipped, in words."""
+        """Return why the job waits, is in doubt, failed or was skipped, in words."""
         return reason_of(job, self.why.get(job.name))
 
 
@@ -304,9 +305,14 @@ def _index(uuid: str, ledger: Ledger) -> int | None:
 
 
 def reason_of(job: JobRecord, live: WaitReason | None) -> str:
-    """Return why the job waits (`live`: as the run says), failed or was skipped, in words."""
+    """Return why the job waits, failed or was skipped, or what is in doubt while it runs, in words.
+
+    `live`: what the run says of it.
+    """
     if job.gone:
         return words.gone(job)
+    if job.state == "running" and isinstance(live, Quoted):
+        return live.text
     if job.state == "waiting":
         return wording.job_reason(live or job.reason) or wording.due(job.definition.due)
     if job.state == "failed" and not job.reason and job.attempts:

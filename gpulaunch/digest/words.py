@@ -207,7 +207,9 @@ def ended_at_warning(attempt: AttemptRecord) -> bool:
     """Tell whether an attempt that counts as timed out ended by itself, after its warning."""
     outcome, sent = attempt.outcome, attempt.warned
     warned = sent is not None and sent.processes > 0 and sent.why == "timeout"
-    return warned and isinstance(outcome, TimedOut) and attempt.seconds < outcome.seconds
+    if not (warned and isinstance(outcome, TimedOut) and outcome.limit == "timeout"):
+        return False
+    return attempt.seconds < outcome.seconds
 
 
 # ── Text from elsewhere ─────────────────────────────────────────────────────────────────────────

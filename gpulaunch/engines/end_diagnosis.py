@@ -27,6 +27,7 @@ from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
     Evidence,
     OwnMemory,
+    advice_on_limit,
     advice_on_modules,
     advice_on_signal,
     diagnose,
@@ -177,5 +178,5 @@ def _plain(evidence: Evidence, job: Job) -> Failure | None:
     lines = [line.strip() for line in evidence.tail.splitlines()]
     lines = [line for line in lines if line and not is_bar(line)]
     shown = lines[-1] if lines else ""
-    advice = advice_on_signal(evidence) or advice_on_modules(evidence)
+    advice = advice_on_signal(evidence) or advice_on_modules(evidence) or advice_on_limit(evidence)
     return Failure(kind, shown, advice) if kind and (shown or advice) else None

@@ -102,7 +102,9 @@ class Engine(Protocol):
         """Learn that the journal has these attempts' ends on disk: their records may go."""
 
     def why(self, attempt: AttemptId) -> str:
-        """Why a launched attempt has not started, in a few words; empty where that is not known.
+        """Why a launched attempt has not started, or what is in doubt of one that has.
+
+        In a few words; empty where nothing is known.
 
         Never blocks: it returns what the engine last heard, and is called for many at once.
         """

@@ -137,14 +137,15 @@ def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
     table.submit(job("a", gpus=2))
     assert table.run.ledger.jobs["a"].state == "waiting"
     assert job_reason(table.run.why_waiting("a")) == ""  # the engine knows better
-    assert table.run.in_queue("a") == attempt("a.1")
+    assert table.run.with_engine("a") == attempt("a.1")
     table.queued("a.1", "Slurm job 12_3")
     assert job_reason(table.run.ledger.jobs["a"].reason) == "in the queue (Slurm job 12_3)"
     table.started("a.1", on("n2", 0), on("n2", 1), node="n2")
-    assert table.run.in_queue("a") is None
+    assert table.run.with_engine("a") == attempt("a.1")  # which may doubt that it runs
     assert table.state("a") == "running"
     assert table.run.ledger.attempt(attempt("a.1")).gpus == ("n2/0", "n2/1")
     assert table.ended("a.1") == []
+    assert table.run.with_engine("a") is None
     assert table.states() == {"a": "succeeded"}
     assert table.run.finished
 
@@ -152,7 +153,7 @@ def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
 def test_a_job_in_the_queue_ahead_of_its_needs_says_which_they_are() -> None:
     table = queue(ahead=True)
     table.submit(*jobs("a", "b"), job("c", needs=("a", "b")))
-    assert table.run.in_queue("c") == attempt("c.1")
+    assert table.run.with_engine("c") == attempt("c.1")
     assert job_reason(table.run.why_waiting("c")) == "needs a, which is in the queue (and 1 more)"
     assert (
         job_reason(table.run.ledger.why_queued(table.run.ledger.jobs["c"]))
@@ -539,7 +540,7 @@ def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
     assert chosen.left == {"b"}
     other = queue(ledger=copy.deepcopy(table.run.ledger))
     assert other.submit(*names, again=["a"], left=["b"]) == ["launch a.2 on none"]
-    assert other.run.in_queue("b") == attempt("b.1")
+    assert other.run.with_engine("b") == attempt("b.1")
     other.ended("b.1")
     other.ended("a.2")
     assert other.states() == {"a": "succeeded", "b": "succeeded"}

@@ -38,6 +38,7 @@ from gpulaunch.core.model import (
     Job,
     Lost,
     NotStarted,
+    TimedOut,
 )
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
@@ -288,6 +289,9 @@ class History:
         really = truth.ends.get(str(attempt), "never began")
         if isinstance(outcome, Exited):
             assert really == f"exited {outcome.code}", f"{attempt}: {really}, told {outcome}"
+            wanted.outcome = outcome
+        elif isinstance(outcome, TimedOut):
+            assert really == "out of time", f"{attempt}: {really}, told {outcome}"
             wanted.outcome = outcome
         elif isinstance(outcome, Cancelled) or wanted.stopped:
             assert wanted.stopped or wanted.person, f"{attempt}: {really}, told {outcome}"

@@ -118,7 +118,7 @@ def squeue(cluster: PretendCluster, form: str, array: bool = False) -> str:
             id = f"{task.number}_[{ranges(t.index or 0 for t in some)}{most}]"
         fields = (
             id, task.state, ",".join(reasons), str(task.status), str(task.restarts),
-            task.node, "N/A", task.title,
+            task.node, "N/A", f"{task.minutes}:00" if task.minutes else "UNLIMITED", task.title,
         )  # fmt: skip
         rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
     return "".join(rows)
@@ -137,11 +137,13 @@ def show(cluster: PretendCluster, id: str) -> tuple[int, str, str]:
 def _shown(task: Task) -> str:
     array = "" if task.index is None else f"ArrayJobId={task.number} ArrayTaskId={task.index} "
     code, number = task.status >> 8, task.status & 0x7F
+    limit = f"{task.minutes // 60:02}:{task.minutes % 60:02}:00" if task.minutes else "UNLIMITED"
     return (
         f"JobId={task.number} {array}JobName={task.title}\n"
         f"   UserId=root(0) GroupId=root(0) MCS_label=N/A\n"
         f"   JobState={task.state} Reason={task.reason} Dependency=(null)\n"
         f"   Requeue=1 Restarts={task.restarts} BatchFlag=1 Reboot=0 ExitCode={code}:{number}\n"
+        f"   RunTime=00:00:01 TimeLimit={limit} TimeMin=N/A\n"
         f"   NodeList={task.node}\n"
         "   Power=\n   \n\n"
     )

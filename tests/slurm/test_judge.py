@@ -46,16 +46,22 @@ from gpulaunch.engines.slurm.judge import (
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.process.ends import EndRecord
 from gpulaunch.process.nodeside import NodeStart
-from gpulaunch.wording import cause
+from gpulaunch.wording import cause, ending
 
 NOW = Instant(1.0, 1.0)
 START = NodeStart("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)
 LATE = NFS_VISIBILITY_TIMEOUT + 1
+THERE = ByCluster("cancelled")
 
 
-def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) -> QueueRow:
+def row(
+    state: str, reason: str = "", node: str = "n1", code: int | None = 0, limit: float = 0.0
+) -> QueueRow:
     status = None if code is None else Exited(code)
-    return QueueRow("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
+    name = "gl:run:1-1:a"
+    return QueueRow(
+        "12", name=name, state=state, reason=reason, status=status, node=node, limit=limit
+    )
 
 
 def end(outcome: Outcome, no_space: bool = False) -> EndRecord:
@@ -133,7 +139,7 @@ def test_the_record_of_a_failure_counts_once_slurm_has_said_that_it_was_not_its_
         assert over(Seen(row("FAILED"), START, end(outcome))) == outcome
         assert over(Seen(row("COMPLETED"), START, end(outcome))) == outcome
         assert over(Seen(None, START, end(outcome))) == outcome
-        assert over(Seen(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
+        assert over(Seen(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome, THERE)
 
 
 def test_a_code_of_0_without_a_record_is_no_success() -> None:
@@ -205,9 +211,9 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
 @pytest.mark.parametrize(
     ("state", "outcome"),
     [
-        ("CANCELLED", Cancelled(Exited(5))),
+        ("CANCELLED", Cancelled(Exited(5), THERE)),
         ("PREEMPTED", Interrupted(ByCluster("preempted"), Exited(5))),
-        ("TIMEOUT", Exited(5)),
+        ("TIMEOUT", TimedOut("queue", 0.0, Exited(5))),
         ("NODE_FAIL", Lost(ByCluster("node_failed", "n1"))),
     ],
 )
@@ -227,7 +233,7 @@ def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "outcome"),
     [
-        ("CANCELLED", "", Cancelled()),
+        ("CANCELLED", "", Cancelled(by=THERE)),
         (
             "CANCELLED",
             "DependencyNeverSatisfied",
@@ -248,7 +254,7 @@ def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
 @pytest.mark.parametrize(
     ("state", "outcome"),
     [
-        ("CANCELLED", Cancelled()),
+        ("CANCELLED", Cancelled(by=THERE)),
         ("PREEMPTED", Interrupted(ByCluster("preempted", "n1"))),
         ("NODE_FAIL", Lost(ByCluster("node_failed", "n1"))),
         ("BOOT_FAIL", Lost(ByCluster("node_failed", "n1"))),
@@ -268,16 +274,23 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     state: str, code: int
 ) -> None:
     """One that is nobody's would go again, and end there again, for ever."""
-    recorded = Seen(row(state), START, end(Interrupted(ByCluster("told_to_end"), Exited(code))))
-    heeded = replace(recorded, row=row("FAILED", code=143))
-    gone = Seen(row(state, code=code), START, over=LATE)
-    for sight in (recorded, heeded, gone):
-        verdict = judge(sight)
-        assert isinstance(verdict, Over)
-        assert verdict.outcome == (Exited(5) if code else TimedOut("timeout", 0.0, Exited(0)))
-        assert verdict.failure is not None
-        assert "time limit" in verdict.failure.evidence
-        assert failure_of(verdict.outcome, Job("a", ()), verdict.failure) == "timeout"
+    told = end(Interrupted(ByCluster("told_to_end"), Exited(code)))
+    recorded = Seen(row(state, limit=60.0), START, told)
+    heeded = replace(recorded, row=row("FAILED", code=143, limit=60.0))
+    gone = Seen(row(state, code=code, limit=60.0), START, over=LATE)
+    for sight in (recorded, heeded, gone, replace(gone, timeout=7200.0)):
+        outcome = over(sight)
+        assert outcome == TimedOut("queue", 60.0, Exited(code))
+        assert failure_of(outcome, Job("a", ())) == "timeout"
+        words = "Slurm's time limit of 60 s (its partition's, or --time) ended it"
+        assert ending(outcome) == words
+    assert "Slurm's time limit (" in ending(over(replace(recorded, row=row(state))))
+
+
+def test_slurms_longer_limit_ends_what_outlived_the_jobs_own_timeout() -> None:
+    """The keeper was to end it, and is gone without a record."""
+    sight = Seen(row("TIMEOUT", limit=300.0), START, over=LATE, timeout=60.0)
+    assert over(sight) == TimedOut("timeout", 60.0)
 
 
 def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
@@ -386,14 +399,11 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
     own = Seen(row("FAILED", code=75), START, end(Exited(75)))
     assert over(own) == Exited(75)
     cancelled = Seen(row("CANCELLED", code=75), START, end(Exited(75)))
-    assert over(cancelled) == Cancelled(Exited(75))
+    assert over(cancelled) == Cancelled(Exited(75), THERE)
     warned = replace(
         own, record=end(Interrupted(ByCluster("told_to_end"), Exited(75))), said=f"{TOLD} ***"
     )
-    verdict = judge(warned)
-    assert isinstance(verdict, Over)
-    assert verdict.failure is not None
-    assert verdict.failure.kind == "timeout"
+    assert over(warned) == TimedOut("queue", 0.0, Exited(75))
 
 
 def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:

@@ -25,6 +25,7 @@ from gpulaunch.process.ends import cause_of
 from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE
 from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_runs import SLURM, left, lines, places
 
@@ -179,6 +180,13 @@ def test_what_a_dead_node_ran_runs_elsewhere_and_spends_no_retry(
         cluster.command("scontrol", "update", "nodename=n2", "state=down", "reason=gone")
         for name in there:  # power that fails leaves its keepers no time to write
             (launcher.run / "ends" / f"{name}.1").unlink(missing_ok=True)
+        doubt = "Slurm has put it back into its queue, as when node n2 fails, for "
+
+        def doubted() -> set[str]:
+            every = launcher.jobs().items()
+            return {name for name, job in every if job["reason"].startswith(doubt)}
+
+        wait_until(lambda: doubted() == there, PATIENCE, "status says so before they are lost")
         launcher.wait_for("attempt_ended", 2)
         launcher.file("go", "")
         assert process.wait(120) == 0, cluster.log()

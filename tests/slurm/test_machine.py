@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.events import Launch
-from gpulaunch.core.model import Cancelled, Demand, Exited, Interrupted, Job, Lost, NotStarted
+from gpulaunch.core.model import (
+    Cancelled,
+    Demand,
+    Exited,
+    Interrupted,
+    Job,
+    Lost,
+    NotStarted,
+    TimedOut,
+)
+from gpulaunch.core.retry import Settle, decide
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import launch_files, step
+from gpulaunch.wording import ending, job_reason
 from tests.slurm.histories import History, Wanted
 from tests.slurm.scenes import (
     ENDLESS,
@@ -25,6 +36,7 @@ from tests.slurm.scenes import (
     outcomes,
     queued,
     submissions,
+    task_of,
 )
 from tests.slurm.world import Plan
 
@@ -35,6 +47,67 @@ ONE = attempt("one")
 def calm(history: History) -> None:
     """Nothing goes wrong but what a test has go wrong."""
     history.calm = True
+
+
+# ── What Slurm and people do to it ──────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_slurms_time_limit_ends_names_it_with_its_length_and_what_to_do(
+    history: History,
+) -> None:
+    """Exited with a failure or with a success at the warning, it is the limit that ended it."""
+    history.add("j", Plan(ENDLESS))
+    history.until(begun(history, 1))
+    history.run.log(attempt("j")).write_text("epoch 3\n")
+    history.cluster.reaches_limit(task_of(history, "j.1"), 90)
+    history.finish()
+    (ended,) = history.told
+    assert ended.end.outcome == TimedOut("queue", 5400.0, Exited(143))
+    assert ended.end.failure is not None
+    assert (ended.end.failure.kind, ended.end.failure.evidence) == ("timeout", "epoch 3")
+    assert ending(ended.end.outcome).startswith("Slurm's time limit of 1 h 30 min (")
+    assert "timeout:" in advice(ended.end.failure.advice)
+
+
+def test_of_a_job_whose_node_is_down_is_said_so_until_it_is_over(history: History) -> None:
+    """Put back into the queue or not, a minute goes by until no record can come any more."""
+    for name in ("gone", "back", "fine"):
+        history.add(name, Plan(ENDLESS))
+    history.until(lambda: len(history.begun) == 3)
+    assert not any(history.engine.why(attempt(name)) for name in ("gone", "back", "fine"))
+    history.cluster.loses_node(task_of(history, "gone.1"))
+    history.cluster.fail_node(task_of(history, "back.1"))
+    history.until(lambda: "for 30 s;" in history.engine.why(attempt("gone")))
+    said = "node n1 is down, Slurm says, for 30 s; without a record of its end it is over in 30 s"
+    assert history.engine.why(attempt("gone")) == said
+    said = "Slurm has put it back into its queue, as when node n1 fails, for "
+    assert history.engine.why(attempt("back")).startswith(said)
+    assert not history.engine.why(attempt("fine"))
+    history.until(lambda: len(history.told) == 2)
+    assert {type(ended.end.outcome) for ended in history.told} == {Lost}
+    history.cluster.ends("gone", "back", "fine")
+    history.finish()
+
+
+def test_a_job_that_a_person_cancelled_in_slurm_says_so_and_one_that_gpulaunch_cancelled_does_not(
+    history: History,
+) -> None:
+    busy(history, "waits")
+    for name in ("a0", "waits"):
+        history.wanted[name].person = True
+    history.cluster.cancels([str(task_of(history, "a0.1"))])
+    history.cluster.cancels([str(history.cluster.waiting_for("waits"))])
+    history.cancel("a1")
+    history.until(lambda: len(history.told) == 3)
+    by = {ended.attempt.job: ended.end.outcome for ended in history.told}
+    in_slurm = "cancelled in Slurm (scancel), not by gpulaunch"
+    assert by["a1"] == Cancelled(Exited(143))
+    assert {ending(by["a0"]), ending(by["waits"])} == {in_slurm}
+    decided = decide(by["a0"], history.wanted["a0"].job, 0)
+    assert isinstance(decided, Settle)
+    assert (decided.state, job_reason(decided.reason)) == ("cancelled", in_slurm)
+    free(history)
+    history.finish()
 
 
 # ── Handing over ────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.model import Exited, Signaled, Status
 from gpulaunch.engines.slurm.reading import (
@@ -20,6 +21,7 @@ from gpulaunch.engines.slurm.reading import (
     one_line,
     queue_format,
     read_id,
+    read_limit,
     read_queue,
     read_setting,
     read_shown,
@@ -63,8 +65,8 @@ EVERY_STATE = {
 
 
 def printed(*rows: tuple[str, ...]) -> str:
-    """None of them preempted."""
-    told = ((*row[:-1], "N/A", row[-1]) for row in rows)
+    """None of them preempted, each with a day and a half of time."""
+    told = ((*row[:-1], "N/A", "1-12:00:00", row[-1]) for row in rows)
     return "".join("".join(f"{field}{SEPARATOR}" for field in row) + "\n" for row in told)
 
 
@@ -86,7 +88,7 @@ def test_a_state_that_nobody_knows_is_not_an_end(state: str) -> None:
     [("2026-11-22T09:51:21", True), ("N/A", False), ("NOT_SET", False), ("UNLIMITED", False)],
 )
 def test_what_makes_room_for_another_is_known(said: str, preempted: bool) -> None:
-    fields = ("7", "RUNNING", "None", "0", "0", "n1", said, "a")
+    fields = ("7", "RUNNING", "None", "0", "0", "n1", said, "UNLIMITED", "a")
     text = "".join(f"{field}{SEPARATOR}" for field in fields)
     (row,) = read_queue(text, SEPARATOR)
     assert row.preempted == preempted
@@ -134,13 +136,14 @@ def test_a_queue_is_read_row_by_row() -> None:
     )
     tail = Tasks((range(5, 1000),))
     wait = "ReqNodeNotAvail, UnavailableNodes:n[1-2]"
-    assert read_queue(text, SEPARATOR) == (
+    rows = (
         QueueRow("7", None, Tasks(), "gl:a b|c", "RUNNING", "", None, 0, "n1"),
         QueueRow("9", 4, Tasks(), "läuf %s", "FAILED", "NonZeroExitCode", Exited(3), 0, "n2"),
         QueueRow("9", None, tail, "läuf %s", "PENDING", "Resources,JobHeldUser", None, 2, ""),
         QueueRow("11", None, Tasks((range(12, 13),)), "", "PENDING", wait),
         QueueRow("12", None, Tasks(), "x", "CANCELLED", "DependencyNeverSatisfied", Signaled(15)),
     )
+    assert read_queue(text, SEPARATOR) == tuple(replace(row, limit=129600.0) for row in rows)
     assert [row.kind for row in read_queue(text, SEPARATOR)] == ["", "failed", "", "", "dependency"]
 
 
@@ -149,6 +152,17 @@ def test_a_name_cannot_pass_for_a_row_nor_a_greeting_for_one() -> None:
     text = "Welcome | to CLUSTER: one\n\n" + printed(("8", "RUNNING", "None", "0", "0", "n1", name))
     assert [(row.id, row.name) for row in read_queue(text + "bye\n", SEPARATOR)] == [("8", name)]
     assert read_queue("", SEPARATOR) == read_queue("CLUSTER: one\n", SEPARATOR) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1:00", 60.0), ("90:30", 5430.0), ("2:00:00", 7200.0), ("00:01:00", 60.0),
+        ("3-00:00:05", 259205.0), ("UNLIMITED", 0.0), ("NOT_SET", 0.0), ("N/A", 0.0), ("", 0.0),
+    ],
+)  # fmt: skip
+def test_a_time_limit_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert read_limit(text) == seconds
 
 
 def test_a_queue_that_broke_off_has_no_half_rows() -> None:
@@ -327,6 +341,7 @@ JobId=1 ArrayJobId=1 ArrayTaskId=2-3,5%2 ArrayTaskThrottle=2 JobName=gl:x y:1
    UserId=root(0) GroupId=root(0) MCS_label=N/A
    JobState=PENDING Reason=JobArrayTaskLimit Dependency=(null)
    Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A
    ReqNodeList=(null) ExcNodeList=(null)
    NodeList=
    Power=
@@ -336,6 +351,7 @@ JobId=4 ArrayJobId=1 ArrayTaskId=1 ArrayTaskThrottle=2 JobName=gl:x JobState=FAI
    UserId=root(0) GroupId=root(0) MCS_label=N/A
    JobState=RUNNING Reason=None Dependency=(null)
    Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A
    ReqNodeList=(null) ExcNodeList=(null)
    NodeList=n1
    Power=
@@ -345,6 +361,7 @@ JobId=2 JobName=solo
    UserId=root(0) GroupId=root(0) MCS_label=N/A
    JobState=FAILED Reason=NonZeroExitCode Dependency=(null)
    Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=3:0
+   RunTime=00:00:13 TimeLimit=1-00:00:30 TimeMin=N/A
    ReqNodeList=(null) ExcNodeList=(null)
    NodeList=n2
    Power=
@@ -357,6 +374,7 @@ def test_a_job_as_scontrol_shows_it() -> None:
     assert (str(runs), runs.name, runs.state) == ("1_1", "gl:x JobState=FAILED", "RUNNING")
     assert (runs.restarts, runs.node, runs.status) == (2, "n1", None)
     assert (str(solo), solo.state, solo.status, solo.node) == ("2", "FAILED", Exited(3), "n2")
+    assert (runs.limit, solo.limit) == (0.0, 86430.0)
 
 
 def test_of_what_scontrol_shows_nothing_is_made_of_a_job_that_is_cut_off() -> None:

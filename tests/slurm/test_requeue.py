@@ -163,6 +163,9 @@ def test_what_people_do_to_jobs_in_slurm_is_told_and_what_they_requeue_runs_agai
         on_slurm.file("go", "")
         assert process.wait(120) == 1, cluster.log()
     states = on_slurm.states()
+    cancelled = {name: job["reason"] for name, job in on_slurm.jobs().items()}
+    by_hand = "cancelled in Slurm (scancel), not by gpulaunch"
+    assert {name for name, why in cancelled.items() if why == by_hand} == {"ends", "later"}
     assert {name for name, state in states.items() if state == "cancelled"} == {"ends", "later"}
     assert {states[name] for name in ("again", "held", "waits", "late", "then")} == {"succeeded"}
     assert ends_of(on_slurm, "interrupted") == dict.fromkeys(

@@ -21,7 +21,7 @@ from gpulaunch.core.events import Pause
 from tests.cli.launcher import UNTIL_GO, Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
-from tests.slurm.conftest import nothing_waits
+from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 
 pytestmark = pytest.mark.usefixtures("node_side")
 
@@ -284,6 +284,32 @@ def check_what_was_found(launcher: Launcher) -> None:
     assert 0 < port != master > 0
     assert launcher.log("next") == "x\n"
     assert (launcher.run / "results" / "see").resolve() == launcher.run / "out" / "see.1"
+
+
+LIMITED = f"""
+    defaults: {{gpus: 0, engine: {{slurm: {{partition: brief}}}}}}
+    jobs:
+      - {{name: limited, run: "echo epoch 3; exec sleep 300"}}
+      - {{name: heeds, run: "trap 'exit 0' TERM; {UNTIL_GO}"}}
+      - {{name: own, run: sleep 300, timeout: 0.5, engine: {{slurm: {{partition: main}}}}}}
+"""
+
+
+@pytest.mark.slow
+def test_slurms_time_limit_and_the_jobs_own_are_told_apart_each_with_its_length(
+    own_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """Slurm tells a job a minute before, which is most of this limit."""
+    cluster = own_cluster(nodes=1)
+    cluster.command("scontrol", "create", "partitionname=brief", "nodes=ALL", "maxtime=1")
+    launcher = launcher_on(cluster, tmp_path)
+    assert run(launcher, LIMITED).status == 1
+    jobs = launcher.jobs()
+    assert {name: job["failure"] for name, job in jobs.items()} == dict.fromkeys(jobs, "timeout")
+    limit = "Slurm's time limit of 60 s (its partition's, or --time) ended it"
+    assert jobs["limited"]["reason"] == f"{limit}: epoch 3"
+    assert jobs["heeds"]["reason"].startswith(limit)
+    assert jobs["own"]["reason"] == "ran longer than its timeout of 0.5 s"
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────

@@ -290,6 +290,18 @@ class PretendCluster:
             if task.state == "RUNNING":
                 self._look_at_stop(task)
 
+    def reaches_limit(self, task: Task, minutes: int) -> None:
+        """Slurm ends what runs, as its time of so many minutes is over."""
+        task.minutes = minutes
+        self._record(task, 143, "interrupted", SLURM_ENDED_IT)
+        self._stops_living(task, "out of time")
+        self._over(task, "TIMEOUT", status=15)
+
+    def loses_node(self, task: Task) -> None:
+        """The node is gone, with what ran there; Slurm does not start its job again."""
+        self._stops_living(task, "killed")
+        self._over(task, "NODE_FAIL")
+
     def hold(self, ids: Sequence[str], on: bool) -> None:
         for task in self.named(ids):
             self._may_touch(task, "held")

@@ -210,6 +210,14 @@ def _by_shell(evidence: Evidence) -> Failure | None:
     return None
 
 
+def advice_on_limit(evidence: Evidence) -> Advice:
+    """Return what to do about a time limit of an engine's queue; empty for any other end."""
+    match evidence.outcome:
+        case TimedOut("queue"):
+            return (Hint("queue_time"),)
+    return ()
+
+
 def advice_on_signal(evidence: Evidence) -> Advice:
     """Return what to do about a signal of which nothing else is known: who may have sent a SIGKILL,
     how a crash is found; empty for other signals, and for what gpulaunch itself ended."""

@@ -36,6 +36,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Outcome,
     Signaled,
+    Status,
     TimedOut,
     status_of,
 )
@@ -48,6 +49,7 @@ from gpulaunch.process.nodeside import NodeStart
 NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
 NEED_FAILED = Interrupted(ByCluster("need_failed"))
+CANCELLED_THERE = ByCluster("cancelled")
 _TOLD_TO_END = cause_of(SLURM_ENDED_IT)
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` prints when a process was killed for want of memory (its source)."""
@@ -107,10 +109,10 @@ def judge(seen: AttemptEvidence) -> Over | None:
     if row is not None and row.phase == "running":
         return None
     if row is not None and seen.start is None:
+        if stopped and (row.node or row.kind == "cancelled"):
+            return Over(Cancelled())  # before its claim, be it with a node: it never starts
         if not row.node:
             return _never_began(row, None if stopped else recalled)
-        if stopped:
-            return Over(Cancelled())  # before its claim, though it had a node: it never starts
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
     return _unrecorded(seen) if seen.is_late else None
@@ -137,18 +139,18 @@ def _recorded(record: EndRecord, seen: AttemptEvidence) -> Over | None:
         return None  # Slurm's final state will show whether Slurm ended it
     match "" if row is None else row.kind:
         case "cancelled":
-            return Over(Cancelled(status))
+            return Over(Cancelled(status, CANCELLED_THERE))
         case "preempted":
             return Over(Interrupted(ByCluster("preempted"), status))
         case "node_fail" | "boot_fail" if row is not None:
             return Over(Lost(ByCluster("node_failed", row.node)))
-        case "timeout" | "deadline":
-            return _out_of_time(status, seen)
+        case "timeout" | "deadline" if row is not None:
+            return _out_of_time(row, status)
         case "failed" if one.sight.preempted:  # ended at the warning (preempt_send_user_signal)
             return Over(Interrupted(ByCluster("preempted"), status))
-        case "failed" if outcome == Interrupted(_TOLD_TO_END, status):
+        case "failed" if row is not None and outcome == Interrupted(_TOLD_TO_END, status):
             # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
-            return _out_of_time(status, seen, said="Slurm told it to end, as before a time limit")
+            return _out_of_time(row, status)
     short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
     return Over(outcome, _out_of_memory(seen) if short else None)
 
@@ -216,7 +218,7 @@ def _never_began(row: QueueRow, recalled: ByCluster | None) -> Over:
     if row.kind == "dependency":
         return Over(NEED_FAILED)
     if row.kind == "cancelled":
-        return Over(Cancelled())
+        return Over(Cancelled(by=CANCELLED_THERE))
     return Over(NotStarted(f"Slurm: {row.state}"))
 
 
@@ -233,13 +235,11 @@ def _unrecorded(seen: AttemptEvidence) -> Over:
     where = f" ({node})" if node else ""
     match row.kind:
         case "cancelled":
-            return Over(Cancelled())
+            return Over(Cancelled(by=CANCELLED_THERE))
         case "preempted":
             return Over(Interrupted(ByCluster("preempted", node)))
         case "dependency":
             return Over(NEED_FAILED)
-        case "timeout" | "deadline" if (timeout := seen.one.job.timeout) is not None:
-            return Over(TimedOut("timeout", timeout))
         case "node_fail" | "boot_fail":
             return Over(Lost(ByCluster("node_failed", node)))
     if seen.start is None:
@@ -249,7 +249,11 @@ def _unrecorded(seen: AttemptEvidence) -> Over:
         return Over(Signaled(9), memory)
     status = row.status
     if row.kind in ("timeout", "deadline"):
-        return _out_of_time(status, seen, f"Slurm's time limit{where}")
+        own = seen.one.job.timeout
+        # Slurm's limit is made of the job's own, and longer, unless a person asked for another.
+        if own is not None and not 0 < row.limit < own:
+            return Over(TimedOut("timeout", own))
+        return _out_of_time(row, status)
     if status == Exited(NO_ROOM):
         return _no_room(row)
     if status == Exited(UNFIT):
@@ -275,14 +279,9 @@ def _gone_before_that(seen: AttemptEvidence, start: NodeStart) -> Over:
     return Over(Interrupted(ByCluster(_why_anew(seen), start.node)))
 
 
-def _out_of_time(
-    status: Exited | Signaled | None, seen: AttemptEvidence, said: str = "Slurm's time limit"
-) -> Over:
+def _out_of_time(row: QueueRow, status: Status | None) -> Over:
     """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
-    failure = Failure("timeout", said, (Hint("queue_time"),))
-    if status is None or (isinstance(status, Exited) and status.code in seen.one.job.success_codes):
-        return Over(TimedOut("timeout", 0.0, status), failure)
-    return Over(status, failure)
+    return Over(TimedOut("queue", row.limit, status))
 
 
 def _out_of_memory(seen: AttemptEvidence) -> Failure | None:

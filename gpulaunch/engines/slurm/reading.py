@@ -39,7 +39,8 @@ UNSEEN = frozenset((Signaled(53), Exited(1)))
 see the directory. From 23.02 on, where it may, Slurm makes a directory of that name instead."""
 
 FIELDS = (
-    "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "PreemptTime", "Name",
+    "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "PreemptTime",
+    "TimeLimit", "Name",
 )  # fmt: skip
 RETRYING = b"retrying"
 """What `sbatch` prints before it sleeps for a second or more; it has no job number then."""
@@ -76,7 +77,8 @@ class QueueRow(Struct, frozen=True):
     is how the script ended, None while it has not; 0 alone means nothing (NODE_FAIL has it too).
     `restarts` counts how often Slurm started the job again. `node` is empty until it has one.
     `preempted`: the job makes room for another, now or after its grace; Slurm forgets that once
-    the job waits again. `inferred`: Slurm has no row for this task; its array's row implies one.
+    the job waits again. `limit` is the job's time limit in seconds, 0 for none or an unknown one.
+    `inferred`: Slurm has no row for this task; its array's row implies one.
     """
 
     id: str
@@ -89,6 +91,7 @@ class QueueRow(Struct, frozen=True):
     restarts: int = 0
     node: str = ""
     preempted: bool = False
+    limit: float = 0.0
     inferred: bool = False
 
     @property
@@ -143,7 +146,15 @@ def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
 
 
 def _row(
-    id: str, state: str, reason: str, code: str, restarts: str, node: str, preempted: str, name: str
+    id: str,
+    state: str,
+    reason: str,
+    code: str,
+    restarts: str,
+    node: str,
+    preempted: str,
+    limit: str,
+    name: str,
 ) -> QueueRow | None:
     """Return the row from what Slurm's programs print for it; None if that is none.
 
@@ -168,6 +179,7 @@ def _row(
         restarts=int(restarts) if restarts.isdigit() else 0,
         node="" if node in ("n/a", "(null)") else node,
         preempted=preempted[:1].isdigit(),
+        limit=read_limit(limit),
     )
 
 
@@ -175,6 +187,7 @@ _SHOWN_LINE = re.compile(
     r"^JobId=(?P<job>\d+) (?P<array>.*?)JobName=(?P<name>[^\n]*)\n"
     r"(?:(?!JobId=).*\n)*?\s+JobState=(?P<state>\S+) Reason=(?P<reason>\S*) .*\n"
     r"(?:(?!JobId=).*\n)*?\s+.*\bRestarts=(?P<restarts>\d+) .*\bExitCode=(?P<code>\d+:\d+)\n"
+    r"(?:(?:(?!JobId=).*\n)*?\s+RunTime=\S+ TimeLimit=(?P<limit>\S+) .*\n)?"
     r"(?:(?!JobId=).*\n)*?\s+NodeList=(?P<node>\S*)\n",
     re.M,
 )
@@ -190,8 +203,17 @@ def read_shown(text: str) -> tuple[QueueRow, ...]:
         id, tasks = told.pop("job"), array.get("ArrayTaskId", "")
         if tasks:
             id = f"{array['ArrayJobId']}_{tasks if tasks.isdigit() else f'[{tasks}]'}"
-        rows.append(_row(id, preempted="", **told))
+        rows.append(_row(id, preempted="", limit=told.pop("limit") or "", **told))
     return tuple(filter(None, rows))
+
+
+def read_limit(text: str) -> float:
+    """Return the seconds of a time limit (`1-02:30:00`, `5:00`); 0 for `UNLIMITED` and the like."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
+    if not found:
+        return 0.0
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def read_tasks(text: str) -> Tasks:

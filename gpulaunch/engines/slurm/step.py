@@ -30,8 +30,10 @@ from gpulaunch.engines.slurm import (
 )
 from gpulaunch.engines.slurm.attempt import REQUEUED, Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
+from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT, found_its_claim
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.state import SlurmState
+from gpulaunch.text import span
 
 
 def step(state: SlurmState, observation: a.Observation, now: float) -> list[a.Action]:
@@ -222,11 +224,13 @@ def _adopt(state: SlurmState, left: a.Adopted) -> None:
 
 
 def why(state: SlurmState, attempt: AttemptId) -> str:
-    """Return why a launched attempt has not started, in words for people; else ""."""
+    """Return why an attempt has not started, or what is in doubt of one that has; else ""."""
     one, silent = state.attempts.get(attempt), state.outage.why
     if one is None:
         _, scarce = state.postponed.get(attempt, (None, ""))
         return scarce or ("waits for what it needs" if attempt in state.postponed else "")
+    if one.begun:
+        return _doubt(state, one)
     if not one.id:
         handed = "not yet" if state.hold.on else "is being"
         waits = state.outbox.waits or silent or submission.why(state, attempt)
@@ -235,6 +239,26 @@ def why(state: SlurmState, attempt: AttemptId) -> str:
     if silent or one.row is None or one.row.phase != "queued":
         return queued + (f": {silent}" if silent else "")
     return queued + in_words(one.row.reason, _known_here(state, one, one.row.reason))
+
+
+def _doubt(state: SlurmState, one: SlurmAttempt) -> str:
+    """Return what Slurm says of an attempt that a node has and whose end is not on record."""
+    gone, row = one.sight.unaccounted, one.row
+    if gone is None or one.end_seen_at is not None:
+        return ""
+    node = one.start.node if one.start else ""
+    at = f"node {node}" if node else "its node"
+    left = max(0.0, gone.since + NFS_VISIBILITY_TIMEOUT - state.now)
+    if row is None:
+        said = "Slurm knows it no longer"
+    elif row.kind in ("node_fail", "boot_fail"):
+        said = f"{at} is down, Slurm says"
+    elif one.sight.recalled or row.phase == "queued" or found_its_claim(row):
+        said = f"Slurm has put it back into its queue, as when {at} fails"
+    else:
+        said = f"Slurm has ended it ({row.state})"
+    ago = span(round(state.now - gone.since))
+    return f"{said}, for {ago}; without a record of its end it is over in {span(round(left))}"
 
 
 def _known_here(state: SlurmState, one: SlurmAttempt, reason: str) -> str:

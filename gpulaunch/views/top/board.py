@@ -110,9 +110,9 @@ class Board:
         return list(self.waiting)
 
     def reason(self, job: JobRecord) -> str:
-        """Return why the job waits, failed or was skipped, in words."""
+        """Return why the job waits, is in doubt, failed or was skipped, in words."""
         live = None
-        if job.state == "waiting":
+        if job.state in ("waiting", "running"):
             live = self._live_reason(job) or self.ledger.why_queued(job)
         return reason_of(job, live)
 
