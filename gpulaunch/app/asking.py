@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpulaunch.app.lookup import alive, jobs_of, pulse, status
+from gpulaunch.app import resuming
+from gpulaunch.app.lookup import NoneAliveError, alive, jobs_of, left_in_queue, pulse, status
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import RunEnd
 from gpulaunch.control.client import call
 from gpulaunch.core.events import Cancel
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED_STATES
+from gpulaunch.digest.words import ON_ITS_OWN
 from gpulaunch.errors import SOME_JOB_FAILED, UsageError
 from gpulaunch.journal.liveness import origin_of
 from gpulaunch.journal.read import Follower
@@ -60,12 +62,24 @@ def cancel(
 ) -> CancelledJobs:
     """Stop jobs of a live run, by names or patterns; None: all of them, and so the run.
 
-    Returns once the run has taken it up; the jobs may still take their grace to end.
+    Returns once the run has taken it up; the jobs may still take their grace to end. Of a run whose
+    launcher is gone, None cancels what it left in an engine's queue, and returns once that is over.
 
     `run`: None is the only live run here. Raises UsageError where no such run is alive, or none of
     the jobs is left to be stopped.
     """
-    one = alive(run, observer)
+    try:
+        one = alive(run, observer)
+    except UsageError as error:
+        alone = run is not None or isinstance(error, NoneAliveError)
+        orphan = left_in_queue(run) if alone else None
+        if orphan is None:
+            raise
+        if jobs is not None:
+            raise UsageError(f"{orphan.path} is not alive: {ON_ITS_OWN}") from None
+        resuming.cancel_left(orphan, observer)
+        observer.note(f"cancelled what {orphan.path} had in Slurm's queue")
+        return CancelledJobs(orphan, None)
     names = None if jobs is None else jobs_of(one.ledger, jobs, one.run)
     if names is not None:
         left = [name for name in names if one.ledger.jobs[name].state not in SETTLED_STATES]

@@ -40,6 +40,7 @@ from gpulaunch.journal.finding import (
     working_directory,
 )
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
+from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, queue_dir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.text import listing, shell_word
@@ -158,6 +159,18 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
     return living[0]
+
+
+def left_in_queue(run: str | os.PathLike[str] | None) -> RunDir | None:
+    """Return the run that is meant, where it has attempts in a queue and no launcher any more."""
+    try:
+        one = directory(run, NOBODY)
+        if state_of(one) != "interrupted":
+            return None
+        ledger = replay(one.events)
+    except UsageError:
+        return None
+    return one if ledger.queueing and ledger.open_attempts() else None
 
 
 def alive_of(job_file: Path) -> list[RunDir]:

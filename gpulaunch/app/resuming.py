@@ -41,7 +41,7 @@ from gpulaunch.control.client import call, present, wait_until_gone
 from gpulaunch.control.protocol import AlreadySupervisedError, NoAnswerError
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
-from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.events import Cancel, GoOn, Request, Retry, Submitted
 from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, JobState
@@ -156,13 +156,36 @@ def retry(
     return _go_on(one, options, observer, failed, recorded)
 
 
+def cancel_left(run: RunDir, observer: Observer) -> RunEnd:
+    """Cancel what a run whose launcher is gone has left in its engine's queue; return its end.
+
+    Takes the run up for that, and starts nothing: jobs that were not handed over stay as they are.
+    """
+
+    def nothing(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
+        left = several(len(ledger.open_attempts()), "attempt")
+        text = f"the launcher of {typed(run.path)} is gone, and left {left} in Slurm's queue"
+        observer.note(f"{text}: they are cancelled there")
+        return resume_plan.resume(ledger, jobs, frozenset())
+
+    return _go_on(run, DEFAULTS, observer, nothing, True, [Cancel(None)])
+
+
 # ── A run that is over ──────────────────────────────────────────────────────────────────────────
 
 
 def _go_on(
-    run: RunDir, options: RunOptions, observer: Observer, choose: Choose, recorded: bool
+    run: RunDir,
+    options: RunOptions,
+    observer: Observer,
+    choose: Choose,
+    recorded: bool,
+    asked: Sequence[Request] = (),
 ) -> RunEnd:
-    """Go on with a run with the jobs that `choose` picks; return what it came to."""
+    """Go on with a run with the jobs that `choose` picks; return what it came to.
+
+    `asked`: what is asked of the run as soon as it lives.
+    """
     observer.created(run)
     # The lock comes first: after it nobody changes what is read, and an error names the live run
     # itself rather than the metrics port that it holds.
@@ -184,7 +207,8 @@ def _go_on(
                 lambda: warn_of_telling(plan, looking, observer),
             )
         cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
-        observer.note(f"{cards}{chosen}")
+        if not asked:
+            observer.note(f"{cards}{chosen}")
         _note_what_differs(chosen, given, endless, observer)
         if observer.preview_only:
             observer.planned(Preview(plan, resume_plan.starts(ledger, chosen), pool))
@@ -216,6 +240,7 @@ def _go_on(
             [attempt.id for attempt in ledger.open_attempts()],
             given,
             None if recorded else filed_of(manifest, options),
+            asked=asked,
         )
         with Journal.reopen(run) as journal:
             return run_to_its_end(session, server, journal, exporter, observer)

@@ -32,7 +32,7 @@ from gpulaunch.app.telling import targets_of
 from gpulaunch.app.upgraded import FilesKeeper
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
-from gpulaunch.core.events import Submitted
+from gpulaunch.core.events import Asked, Request, Submitted
 from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Job
@@ -72,7 +72,8 @@ class Session(Struct, frozen=True):
 
     `left`: attempts without a recorded end. `given`: jobs that were added while it lived. `filed`:
     the job file; None: the jobs are only in the run's directory. `earlier`: how long jobs took in
-    earlier runs of the file, in seconds by name.
+    earlier runs of the file, in seconds by name. `asked`: what is asked of the run once its jobs
+    are recorded, as by another terminal.
     """
 
     run: RunDir
@@ -86,6 +87,7 @@ class Session(Struct, frozen=True):
     given: Sequence[Job] = ()
     filed: Filed | None = None
     earlier: Mapping[str, float] = field(default_factory=dict)
+    asked: Sequence[Request] = ()
 
     @property
     def standing(self) -> Literal["", "follow", "queue"]:
@@ -297,7 +299,13 @@ def supervise(
             loop.later(archiver.look)
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
-        supervisor.serve(engine, session.submitted, session.left, teller.farewell, listed)
+
+        def recorded() -> None:
+            listed()
+            for request in session.asked:
+                supervisor.post(Asked(request))
+
+        supervisor.serve(engine, session.submitted, session.left, teller.farewell, recorded)
         return supervisor
 
 

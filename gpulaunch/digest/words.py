@@ -127,7 +127,10 @@ def not_due(moments: Mapping[float, int], now: float, zone: tzinfo | None = None
     return f"{count(sum(ahead.values()))} not due, the first at {when}"
 
 
-ON_ITS_OWN = "its supervisor is gone; what was handed over goes on, `gpulaunch resume` takes it up"
+ON_ITS_OWN = (
+    "its supervisor is gone; what was handed over goes on: `gpulaunch resume` takes it up,"
+    " `gpulaunch cancel --all` cancels it"
+)
 """Of an interrupted run whose attempts are an engine's."""
 
 KILLED = "its supervisor is gone: it was killed, or the machine went down"

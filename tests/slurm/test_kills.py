@@ -25,7 +25,7 @@ from gpulaunch.process.ends import cause_of
 from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
-from tests.slurm.cluster import PATIENCE
+from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_runs import SLURM, left, lines, places
 
@@ -134,9 +134,10 @@ def test_a_run_whose_launcher_died_on_another_machine_goes_on_and_is_taken_over(
         process.send_signal(signal.SIGKILL)
         process.wait()
     manifest.write_text(ours)
-    assert "goes on, `gpulaunch resume` takes it up" in on_slurm("status").out
-    cancelled = on_slurm("cancel", "-r", on_slurm.run, "--all")
-    assert (cancelled.status, "`gpulaunch resume` takes it up" in cancelled.err) == (2, True)
+    assert "goes on: `gpulaunch resume` takes it up" in on_slurm("status").out
+    for named in ((), ("-r", on_slurm.run)):
+        cancelled = on_slurm("cancel", *named, "second")
+        assert (cancelled.status, "`gpulaunch resume` takes it up" in cancelled.err) == (2, True)
     manifest.write_text(theirs)
     refused = on_slurm("resume")
     assert refused.status == 2
@@ -152,6 +153,34 @@ def test_a_run_whose_launcher_died_on_another_machine_goes_on_and_is_taken_over(
     assert {len(job["attempts"]) for job in on_slurm.jobs().values()} == {1}
     assert json.loads(manifest.read_text())["epochs"][-1]["host"] == hostname()
     assert re.search(r"n[12], no card", (on_slurm.run / "report.html").read_text())
+
+
+def test_cancel_takes_what_a_launcher_that_was_killed_left_out_of_slurms_queue(
+    cluster: Cluster, on_slurm: Launcher
+) -> None:
+    """What runs is ended, what waits is withdrawn, and nobody else's job is touched."""
+    jobs = """
+        jobs:
+          - {name: 'runs-{{n}}', matrix: {n: [1, 2, 3]}, run: sleep 300}
+          - {name: waits, gpus: 2, run: sleep 300}
+          - {name: then, needs: [runs-1], run: sleep 300}
+    """
+    on_slurm.file("jobs.yaml", jobs)
+    wrap = ("--wrap=sleep 300", "--output=/dev/null", "--job-name=gl:another:1-1:runs")
+    other = cluster.command("sbatch", "--parsable", "--gpus=1", *wrap).strip()
+    with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        on_slurm.wait_for("attempt_started", 3)
+        on_slurm.wait_for("attempt_queued", 5)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert len(cluster.command("squeue", "-h", "-r").splitlines()) == 6
+    cancelled = on_slurm("cancel", "--all")
+    assert cancelled.status == 0, cancelled.err
+    assert "is gone, and left 5 attempts in Slurm's queue: they are cancelled" in cancelled.err
+    wait_until(lambda: cluster.command("squeue", "-h", "-o", "%A").split() == [other], PATIENCE)
+    assert set(on_slurm.states().values()) == {"cancelled"}
+    again = on_slurm("cancel", "--all")
+    assert (again.status, "no run of" in again.err) == (2, True)
 
 
 # ── The cluster ─────────────────────────────────────────────────────────────────────────────────

@@ -88,7 +88,7 @@ def test_what_goes_on_without_a_supervisor_is_not_called_cut_off() -> None:
     run.ledger.cut_off()
     said = status(run, "interrupted")
     assert "cut off" not in said
-    assert "goes on, `gpulaunch resume` takes it up" in said
+    assert "goes on: `gpulaunch resume` takes it up" in said
     assert "n10 GPUs 0, 1" in said
     assert "in the queue" in said
 
