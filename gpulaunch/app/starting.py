@@ -41,7 +41,7 @@ from gpulaunch.app.session import (
 from gpulaunch.app.surroundings import surroundings_at_start
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.engines import setup_of
 from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.files import regular
@@ -51,8 +51,15 @@ from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal, lock
 from gpulaunch.journal.codec import iso, now
-from gpulaunch.journal.finding import counts, newest_around, newest_of, typed, working_directory
-from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.finding import (
+    counts,
+    is_of,
+    newest_around,
+    newest_of,
+    typed,
+    working_directory,
+)
+from gpulaunch.journal.liveness import origin_of, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.text import shell_word
@@ -90,6 +97,8 @@ def run(
     beside = []
     if not (new or kept):
         beside = [refuse_unfinished(file, options), alive_elsewhere(file)]
+    if not new:
+        beside.append(refuse_in_queue(file, options, kept))
     return start(plan, file, options, observer, kept, beside)
 
 
@@ -218,6 +227,43 @@ def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
         text = f"the last run of this file was {state}: {where}"
         text += f"\n  go on with it: gpulaunch resume {where}"
     raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
+
+
+def refuse_in_queue(job_file: Path, options: RunOptions, run_dir: Path | None) -> str:
+    """Raise UnfinishedRunError if an engine's queue has jobs of this file that no launcher follows.
+
+    Wherever their run is kept: each job would run a second time beside them. Returns a line where
+    the queue cannot be asked; else "".
+    """
+    found, unknown = setup_of(with_engine(options).engine or LOCAL).runs_in_queue(os.environ)
+    real = os.path.realpath(job_file)
+    runs = [run for run in map(RunDir, found) if run.holds_run and is_of(run, real)]
+    orphan = next((run for run in runs if _is_orphan(run)), None)
+    if orphan is not None:
+        where = shell_word(typed(orphan.path))
+        told = "" if run_dir is None else f" --run-dir {shell_word(str(run_dir))}"
+        again = f"gpulaunch run --new {shell_word(str(job_file))}{told}{options.words()}"
+        raise UnfinishedRunError(
+            f"jobs of this file are in Slurm's queue, by a run whose launcher is gone: {where}"
+            f"\n  go on with it: gpulaunch resume {where}"
+            f"\n  cancel them:   gpulaunch cancel --run {where} --all"
+            f"\n  start afresh:  {again}"
+        )
+    why = f"whether Slurm has jobs of this file already cannot be told: {unknown}"
+    return why if unknown else ""
+
+
+def _is_orphan(run: RunDir) -> bool:
+    """Return True if the run is not over, and no launcher on this machine follows it.
+
+    Slurm shows jobs of a run that is over for a moment. One that lives here may be meant to:
+    `alive_elsewhere` notes it.
+    """
+    try:
+        state = state_of(run)
+        return state == "interrupted" or (state == "running" and not origin_of(run).here)
+    except UsageError:
+        return False
 
 
 def alive_elsewhere(job_file: Path) -> str:

@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpulaunch.core.selection import Selection
     from gpulaunch.engines.context import RunContext
     from gpulaunch.engines.pool import CardPool
@@ -40,6 +42,12 @@ class EngineSetup(Protocol):
 
         NoCardsError: its programs are missing, or know of no cluster. UsageError: a wrong setting
         in the environment, or too few descriptors.
+        """
+
+    def runs_in_queue(self, environ: Mapping[str, str], /) -> tuple[list[Path], str]:
+        """Return the directories of this user's runs that have jobs in the engine's queue.
+
+        Also why that cannot be told; "" where it can.
         """
 
     def make(self, context: RunContext, pool: CardPool, words: Sequence[str], /) -> Engine:

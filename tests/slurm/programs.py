@@ -79,6 +79,8 @@ class Programs(commands.Slurm):
                 return commands._End(program, 1, "", UNKNOWN_NEED)
             case ["sbatch", *_]:
                 return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
+            case ["squeue", *_] if any("Command:" in word for word in arguments):
+                return commands._End(program, 0, scripts(cluster, arguments))
             case ["squeue", *_]:
                 (form,) = (w.partition("=")[2] for w in arguments if w.startswith("--Format="))
                 array = "--array" in arguments
@@ -122,6 +124,17 @@ def squeue(cluster: PretendCluster, form: str, array: bool = False) -> str:
         )  # fmt: skip
         rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
     return "".join(rows)
+
+
+def scripts(cluster: PretendCluster, arguments: Sequence[str]) -> str:
+    """Each job's name and command, of those that wait or run."""
+    separator = next(w for w in arguments if "Command:" in w).rpartition("Command:")[2]
+    told = [
+        (task.title, f"{cluster.run.batch_script} {task.batch}" if task.ours else "/home/x/job.sh")
+        for task in cluster.tasks
+        if not task.over
+    ]
+    return "".join(f"{name}{separator}{command}{separator}\n" for name, command in told)
 
 
 def show(cluster: PretendCluster, id: str) -> tuple[int, str, str]:

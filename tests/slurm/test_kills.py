@@ -23,7 +23,7 @@ import pytest
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.process.ends import cause_of
 from gpulaunch.wording import cause
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on
@@ -153,6 +153,33 @@ def test_a_run_whose_launcher_died_on_another_machine_goes_on_and_is_taken_over(
     assert {len(job["attempts"]) for job in on_slurm.jobs().values()} == {1}
     assert json.loads(manifest.read_text())["epochs"][-1]["host"] == hostname()
     assert re.search(r"n[12], no card", (on_slurm.run / "report.html").read_text())
+
+
+def test_a_list_whose_jobs_are_in_slurms_queue_is_not_handed_over_again_from_another_directory(
+    on_slurm: Launcher,
+) -> None:
+    """Wherever the second run would be kept, and wherever it is typed; --new says that it may."""
+    on_slurm.file("jobs.yaml", f"jobs: [{{name: job, gpus: 0, run: 'echo x >> ran; {UNTIL_GO}'}}]")
+    elsewhere = Launcher(on_slurm.path / "sub", on_slurm.environ)
+    elsewhere.path.mkdir()
+    file = str(on_slurm.path / "jobs.yaml")
+    with on_slurm.begun("run", file, *SLURM, "--quiet", "--run-dir", "kept") as process:
+        wait_until(lambda: len(lines(on_slurm.path / "ran")) == 1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for launcher, options in ((on_slurm, ()), (on_slurm, ("--run-dir", "a b")), (elsewhere, ())):
+        refused = launcher("run", file, *SLURM, "--quiet", *options)
+        assert refused.status == 5, refused.err
+        for words in ("whose launcher is gone: ", "gpulaunch resume ", "kept", "--new "):
+            assert words in refused.err
+    assert "--run-dir 'a b'" in on_slurm("run", file, *SLURM, "--run-dir", "a b").err
+    assert len(lines(on_slurm.path / "ran")) == 1
+    on_slurm.file("go", "")
+    assert on_slurm("run", file, *SLURM, "--quiet", "--new").status == 0
+    kept = on_slurm("resume", "kept", "--quiet")
+    assert kept.status == 0, kept.err
+    assert on_slurm("run", file, *SLURM, "--quiet", "--run-dir", "again").status == 0
+    assert len(lines(on_slurm.path / "ran")) == 3
 
 
 def test_cancel_takes_what_a_launcher_that_was_killed_left_out_of_slurms_queue(

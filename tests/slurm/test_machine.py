@@ -23,6 +23,8 @@ from gpulaunch.core.model import (
 from gpulaunch.core.retry import Settle, decide
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import launch_files, step
+from gpulaunch.engines.slurm.commands import ScriptsAnswer, Unreachable
+from gpulaunch.engines.slurm.health import directories_of
 from gpulaunch.wording import ending, job_reason
 from tests.slurm.histories import History, Wanted
 from tests.slurm.scenes import (
@@ -337,6 +339,32 @@ def test_what_a_person_held_in_slurm_stays_held_when_the_run_goes_on(history: Hi
 
 
 # ── Taken up by a later launcher ────────────────────────────────────────────────────────────────
+
+
+def test_whose_jobs_wait_or_run_is_known_by_their_script_when_no_launcher_lives(
+    history: History,
+) -> None:
+    history.cluster.strange()
+    busy(history, "waits")
+    launcher_is_killed(history)
+    assert directories(history) == [history.run.path]
+    history.restart()
+    free(history)
+    history.finish()
+    assert directories(history) == []
+    odd = ("gl:x:1-1:a", "/a b/slurm/batch.sh /r\u00fcn/slurm/batch.sh 1-1")
+    assert directories_of([odd]) == [Path("/a b/slurm/batch.sh /r\u00fcn")]
+    assert directories_of([("gl:x", "(null)"), ("", ""), ("wrap", "/r/slurm/batch.sh 1-1")]) == []
+
+
+def directories(history: History) -> list[Path]:
+    """The runs that have jobs in the queue, as a launcher that begins asks for them."""
+    answers: list[ScriptsAnswer] = []
+    history.programs.scripts(answers.append)
+    while not answers:
+        history.loop.turn()
+    assert not isinstance(answers[0], Unreachable)
+    return directories_of(answers[0])
 
 
 def test_what_runs_goes_on_without_its_launcher_and_is_taken_up(history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 
 from gpulaunch.core.selection import Selection
@@ -34,6 +35,10 @@ def open_pool(
 
 def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
     require_descriptors(len(pool.gpus))
+
+
+def runs_in_queue(environ: Mapping[str, str]) -> tuple[list[Path], str]:
+    return [], ""
 
 
 def make(context: RunContext, pool: CardPool, words: Sequence[str]) -> Engine:

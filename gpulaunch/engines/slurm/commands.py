@@ -1,6 +1,6 @@
 """Slurm's programs, called without waiting: each call has a time limit, and answers once.
 
-    submit                  sbatch      queue  squeue, all of this user's jobs
+    submit                  sbatch      queue, scripts  squeue, all of this user's jobs
     cancel, signal          scancel     show   scontrol, one job
     hold, release, ask      scontrol    look_for_config  scontrol, without the controller
 
@@ -102,6 +102,7 @@ SubmitAnswer: TypeAlias = SubmissionAccepted | Full | SubmissionRefused | Unreac
 QueueAnswer: TypeAlias = QueueListing | Unreachable
 CancelAnswer: TypeAlias = Done | SubmissionRefused | Unreachable
 ConfigAnswer: TypeAlias = Config | Unreachable
+ScriptsAnswer: TypeAlias = tuple[tuple[str, str], ...] | Unreachable
 Answer: TypeAlias = SubmitAnswer | QueueAnswer | CancelAnswer | ConfigAnswer
 
 
@@ -156,6 +157,18 @@ class Slurm:
                 done(answer)
 
         self._squeue([mine], seen)
+
+    def scripts(self, done: Callable[[ScriptsAnswer], object]) -> None:
+        """List the name and the command of each job of this user that waits or runs."""
+        separator = f"|{secrets.token_hex(6)}|"
+        form = f"--Format={reading.queue_format(separator, reading.SCRIPTS)}"
+
+        def read(end: _End) -> ScriptsAnswer:
+            if end.code or end.late:
+                return Unreachable(end.text)
+            return reading.read_scripts(end.out, separator)
+
+        self._ask("squeue", ["--all", "--noheader", f"--user={os.getuid()}", form], read, done)
 
     def show(self, id: str, done: Callable[[QueueAnswer], object]) -> None:
         """List one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).

@@ -26,7 +26,7 @@ from gpulaunch.engines.prepare import OutputDirs
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
-from gpulaunch.engines.slurm.rundir import SlurmDir, forget
+from gpulaunch.engines.slurm.rundir import TITLES, SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
 from gpulaunch.errors import GpulaunchError
@@ -68,7 +68,7 @@ class SlurmEngine:
         self._recorded: Sequence[AttemptId] = ()
         launch_files.lay_out(run)
         script.lay_out(run)
-        prefix, seen = f"gl:{context.run_id}:", self._records.probe_was_here()
+        prefix, seen = f"{TITLES}{context.run_id}:", self._records.probe_was_here()
         held = self._records.held()
         self._state = SlurmState(
             prefix,

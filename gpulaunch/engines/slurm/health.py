@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from pathlib import Path
 
-from gpulaunch.engines.slurm.commands import PROGRAMS, Config, QueueListing, Slurm
+from gpulaunch.engines.slurm.commands import (
+    PROGRAMS,
+    Config,
+    QueueListing,
+    ScriptsAnswer,
+    Slurm,
+    Unreachable,
+)
+from gpulaunch.engines.slurm.rundir import TITLES, SlurmDir
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.loop import Loop
 
@@ -28,6 +37,34 @@ def unconfigured(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) ->
         return ""
     unset = "" if conf else ", and SLURM_CONF is not set"
     return f"Slurm's programs have no configuration that they can use{unset}: {said[0]}"
+
+
+def runs_in_queue(
+    environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT
+) -> tuple[list[Path], str]:
+    """Return the directories of this user's runs whose jobs wait or run, else why none can be told.
+
+    Of a machine without Slurm's programs, or without a configuration, nothing is told.
+    """
+    with closing(Loop()) as loop, closing(Slurm(loop, environ, limit)) as slurm:
+        if slurm.missing or unconfigured(environ, limit):
+            return [], ""
+        answers: list[ScriptsAnswer] = []
+        slurm.scripts(answers.append)
+        while not answers:
+            loop.turn()
+    match answers[0]:
+        case Unreachable(text):
+            return [], text
+        case jobs:
+            return directories_of(jobs), ""
+
+
+def directories_of(jobs: Iterable[tuple[str, str]]) -> list[Path]:
+    """Return the run directory of each job of a run, once, by the job's name and its command."""
+    script = f"{SlurmDir(Path('/')).batch_script} "
+    found = (command.rpartition(script) for name, command in jobs if name.startswith(TITLES))
+    return list(dict.fromkeys(Path(directory) for directory, below, _ in found if below))
 
 
 def finding(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) -> DoctorFinding | None:

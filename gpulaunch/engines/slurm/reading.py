@@ -10,7 +10,7 @@ pass for a field or a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -126,9 +126,9 @@ class QueueRow(Struct, frozen=True):
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def queue_format(separator: str) -> str:
+def queue_format(separator: str, fields: Sequence[str] = FIELDS) -> str:
     """Return the value of `squeue --Format`. A field with a suffix and no width is never cut."""
-    return ",".join(f"{name}:{separator}" for name in FIELDS)
+    return ",".join(f"{name}:{separator}" for name in fields)
 
 
 def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
@@ -237,6 +237,21 @@ def read_status(text: str) -> Status | None:
     first, second = found.groups()
     code, signal = (int(first), int(second)) if second else (int(first) >> 8, int(first) & 0x7F)
     return Signaled(signal) if signal else Exited(code)
+
+
+SCRIPTS = ("Name", "Command")
+"""The fields of squeue that tell which script a job is."""
+
+
+def read_scripts(text: str, separator: str) -> tuple[tuple[str, str], ...]:
+    """Return each job's name and its command, the script's path with its arguments.
+
+    `text`: what squeue printed of `SCRIPTS`.
+    """
+    pieces = text.split(separator)
+    # Text that a site printed before a row ends with a line break.
+    names = (piece.rpartition("\n")[2] for piece in pieces[0::2])
+    return tuple(zip(names, pieces[1::2], strict=False))
 
 
 # ── What else it says ───────────────────────────────────────────────────────────────────────────

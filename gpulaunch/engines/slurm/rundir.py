@@ -20,6 +20,8 @@ from gpulaunch import __version__
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal.rundir import Below, RunDir
 
+TITLES = "gl:"
+"""With this the name of every job of ours in Slurm begins; the run's id follows."""
 PROGRAM = f"farside-{__version__}"
 """How the nodes' programs are called. What is in Slurm's queue when another version goes on with
 the run still starts as its own: the tickets of one version are not for the programs of another."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from shutil import which
 
 from gpulaunch.config.files import required
@@ -68,6 +69,12 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
         raise NoCardsError(
             f"--engine slurm: {why}; set SLURM_CONF, or start the run where `sinfo` answers"
         )
+
+
+def runs_in_queue(environ: Mapping[str, str]) -> tuple[list[Path], str]:
+    from gpulaunch.engines.slurm import health
+
+    return health.runs_in_queue(environ)
 
 
 def make(context: RunContext, pool: CardPool, words: Sequence[str]) -> Engine:
