@@ -153,8 +153,11 @@ def ending(outcome: m.Outcome) -> str:
         case m.Signaled(signal):
             return f"killed by {signal_name(signal)}"
         case m.TimedOut("queue", seconds):
-            long = f" of {span(seconds)}" if seconds else ""
-            return f"Slurm's time limit{long} (its partition's, or --time) ended it"
+            if seconds:
+                return (
+                    f"Slurm's time limit of {span(seconds)} (its partition's, or --time) ended it"
+                )
+            return "Slurm's time limit ended it (its partition's, --time or --deadline)"
         case m.TimedOut("timeout", seconds):
             return f"ran longer than its timeout of {span(seconds)}"
         case m.TimedOut(_, seconds):

@@ -280,11 +280,21 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     gone = Seen(row(state, code=code, limit=60.0), START, over=LATE)
     for sight in (recorded, heeded, gone, replace(gone, timeout=7200.0)):
         outcome = over(sight)
-        assert outcome == TimedOut("queue", 60.0, Exited(code))
+        long = 0.0 if sight is not heeded and state == "DEADLINE" else 60.0
+        assert outcome == TimedOut("queue", long, Exited(code))
         assert failure_of(outcome, Job("a", ())) == "timeout"
-        words = "Slurm's time limit of 60 s (its partition's, or --time) ended it"
-        assert ending(outcome) == words
-    assert "Slurm's time limit (" in ending(over(replace(recorded, row=row(state))))
+
+
+def test_a_time_limit_that_is_known_is_named_with_its_length_and_a_deadline_has_none() -> None:
+    told = end(Interrupted(ByCluster("told_to_end"), Exited(1)))
+    words = {
+        state: ending(over(Seen(row(state, limit=5400.0), START, told)))
+        for state in ("TIMEOUT", "DEADLINE")
+    }
+    assert words == {
+        "TIMEOUT": "Slurm's time limit of 1 h 30 min (its partition's, or --time) ended it",
+        "DEADLINE": "Slurm's time limit ended it (its partition's, --time or --deadline)",
+    }
 
 
 def test_slurms_longer_limit_ends_what_outlived_the_jobs_own_timeout() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import (
@@ -23,10 +25,11 @@ from gpulaunch.core.model import (
 from gpulaunch.core.retry import Settle, decide
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.engines.slurm import launch_files, step
-from gpulaunch.engines.slurm.commands import ScriptsAnswer, Unreachable
+from gpulaunch.engines.slurm.commands import ScriptsAnswer, Unreachable, _End
 from gpulaunch.engines.slurm.health import directories_of
 from gpulaunch.wording import ending, job_reason
-from tests.slurm.histories import History, Wanted
+from tests.slurm.histories import FINE, History, Wanted, fine
+from tests.slurm.programs import Faults
 from tests.slurm.scenes import (
     ENDLESS,
     attempt,
@@ -89,6 +92,30 @@ def test_of_a_job_whose_node_is_down_is_said_so_until_it_is_over(history: Histor
     assert {type(ended.end.outcome) for ended in history.told} == {Lost}
     history.cluster.ends("gone", "back", "fine")
     history.finish()
+
+
+def test_of_a_job_that_slurm_has_suspended_or_not_yet_ended_is_said_so(history: History) -> None:
+    history.add("j", Plan(ENDLESS, 3))
+    history.until(lambda: len(history.begun) == 1)
+    history.faults = shows("SUSPENDED")
+    history.until(lambda: history.engine.why(attempt("j")).startswith("Slurm has suspended it"))
+    history.faults = shows("RUNNING")
+    history.until(lambda: not history.engine.why(attempt("j")))
+    history.faults = shows("COMPLETING")
+    history.cluster.ends("j")
+    history.until(lambda: "it has ended;" in history.engine.why(attempt("j")))
+    history.faults = fine
+    history.finish()
+    assert outcomes(history) == {"j": Exited(3)}
+
+
+def shows(state: str) -> Faults:
+    """Slurm's programs show so whatever has a node."""
+
+    def change(end: _End) -> _End:
+        return replace(end, out=re.sub("RUNNING|FAILED", state, end.out))
+
+    return lambda program, arguments: replace(FINE, change=change)
 
 
 def test_a_job_that_a_person_cancelled_in_slurm_says_so_and_one_that_gpulaunch_cancelled_does_not(

@@ -281,7 +281,8 @@ def _gone_before_that(seen: AttemptEvidence, start: NodeStart) -> Over:
 
 def _out_of_time(row: QueueRow, status: Status | None) -> Over:
     """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
-    return Over(TimedOut("queue", row.limit, status))
+    limit = 0.0 if row.kind == "deadline" else row.limit
+    return Over(TimedOut("queue", limit, status))
 
 
 def _out_of_memory(seen: AttemptEvidence) -> Failure | None:

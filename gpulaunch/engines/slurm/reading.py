@@ -30,6 +30,8 @@ QUEUED = {
 """States of a job that has not started, or that Slurm has put back into the queue."""
 ON_ITS_WAY = {"CONFIGURING", "POWER_UP_NODE"}
 """Those of `QUEUED` in which the job has its nodes, which are being made ready."""
+SUSPENDED = {"SUSPENDED", "STOPPED"}
+"""States of a job whose processes Slurm has stopped for a while."""
 OVER: dict[str, Kind] = {k.upper(): k for k in get_args(Kind) if k not in ("", "dependency")}
 NEVER_MET = "DependencyNeverSatisfied"
 """The reason of a job that Slurm cancelled because one that it needed failed."""

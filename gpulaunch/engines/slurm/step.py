@@ -31,6 +31,7 @@ from gpulaunch.engines.slurm import (
 from gpulaunch.engines.slurm.attempt import REQUEUED, Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT, found_its_claim
+from gpulaunch.engines.slurm.reading import SUSPENDED
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.text import span
@@ -241,11 +242,16 @@ def why(state: SlurmState, attempt: AttemptId) -> str:
     return queued + in_words(one.row.reason, _known_here(state, one, one.row.reason))
 
 
+_SUSPENDED = "Slurm has suspended it; scontrol resume lets it go on"
+
+
 def _doubt(state: SlurmState, one: SlurmAttempt) -> str:
-    """Return what Slurm says of an attempt that a node has and whose end is not on record."""
+    """Return why an attempt that a node has may not run: its end, or what Slurm says of it."""
     gone, row = one.sight.unaccounted, one.row
-    if gone is None or one.end_seen_at is not None:
-        return ""
+    if one.end_seen_at is not None:
+        return "it has ended; what Slurm says of its end is awaited"
+    if gone is None:
+        return _SUSPENDED if row is not None and row.state in SUSPENDED else ""
     node = one.start.node if one.start else ""
     at = f"node {node}" if node else "its node"
     left = max(0.0, gone.since + NFS_VISIBILITY_TIMEOUT - state.now)
