@@ -258,7 +258,8 @@ class EnvironmentMaker:
         if number:
             whole = delta(job, place, self.machine, environ, own).over(environ)
             return _between(self.base, whole)
-        kind = (*_kind(job, place, own), self._asks and _calls_module(job))
+        facts = _facts(job, place)
+        kind = (*_kind(job, place, own), tuple(facts), self._asks and _calls_module(job))
         if kind not in self._shared:
             if len(self._shared) >= KINDS_KEPT:
                 self._shared.clear()
@@ -267,7 +268,7 @@ class EnvironmentMaker:
             self._shared[kind] = marked, ports
         shared, ports = self._shared[kind]
         port = dict.fromkeys(ports, str(place.master_port))
-        return Delta({**shared.set, **_facts(job, place), **port}, shared.unset)
+        return Delta({**shared.set, **facts, **port}, shared.unset)
 
     def inside(
         self, job: Job, place: AttemptPlace, own: Mapping[str, str | None], caches: str
@@ -298,11 +299,14 @@ def _calls_module(job: Job) -> bool:
 
 
 def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple[object, ...]:
-    """Return all that `delta` goes by, but for the attempt's own port and `_facts`."""
+    """Return all that `delta` goes by, but for the attempt's own port and the values of `_facts`.
+
+    The names of those come beside it: what one attempt has and another has not is not shared.
+    """
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
     flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
     cards = place.gpus, place.style, place.sharers, place.near, place.mps and place.mps.limit
-    return needs, interpreter, flags, cards, tuple(place.addresses), tuple(own.items())
+    return needs, interpreter, flags, cards, tuple(own.items())
 
 
 def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str, str]:

@@ -201,6 +201,51 @@ def test_conda_sets_prefix_and_path() -> None:
     assert (env["CONDA_PREFIX"], env["CONDA_DEFAULT_ENV"]) == ("/opt/conda/envs/chai", "chai")
 
 
+# Attempts of one run that differ in one respect, and in what they may find because of that.
+VARIANTS: dict[str, tuple[Job, AttemptPlace, dict[str, str | None]]] = {
+    "plain": (JOB, PLACE, {}),
+    "another job": (Job("b", "true"), replace(PLACE, attempt=3, out="/o", master_port=9), {}),
+    "another card": (JOB, replace(PLACE, gpus=(GPUS[1],)), {}),
+    "two cards": (JOB, replace(PLACE, gpus=GPUS[:2]), {}),
+    "no card": (replace(JOB, demand=Demand(gpus=0)), replace(PLACE, gpus=()), {}),
+    "by uuid": (JOB, replace(PLACE, style="uuid"), {}),
+    "cpus": (replace(JOB, demand=Demand(cpus=3)), PLACE, {}),
+    "shares": (replace(JOB, demand=Demand(per_gpu=2)), PLACE, {}),
+    "sharers": (replace(JOB, demand=Demand(per_gpu=2)), replace(PLACE, sharers=4), {}),
+    "a service": (JOB, replace(PLACE, addresses={"msa": "tcp:127.0.0.1:1"}), {}),
+    "moved service": (JOB, replace(PLACE, addresses={"msa": "tcp:127.0.0.1:2"}), {}),
+    "two services": (JOB, replace(PLACE, addresses={"msa": "tcp:h:1", "llm": "tcp:h:3"}), {}),
+    "a step": (JOB, replace(PLACE, step=2), {}),
+    "another step": (JOB, replace(PLACE, step=1), {}),
+    "a value": (JOB, PLACE, {"SEED": "1"}),
+    "another value": (JOB, PLACE, {"SEED": "2"}),
+    "another name": (JOB, PLACE, {"SEEDS": "1"}),
+    "a removal": (JOB, PLACE, {"SEED": None}),
+    "its own port": (JOB, PLACE, {"MASTER_PORT": "77"}),
+    "its own threads": (JOB, PLACE, {"OMP_NUM_THREADS": "7"}),
+    "ranks": (replace(JOB, inherit_ranks=True), PLACE, {}),
+    "explained": (replace(JOB, explain=True), PLACE, {}),
+    "keeps": (replace(JOB, keep=True), replace(PLACE, keep="/runs/r/keep/a"), {}),
+    "venv": (replace(JOB, venv="/venv"), PLACE, {}),
+    "conda": (replace(JOB, conda="/envs/x"), PLACE, {}),
+    "mps": (JOB, replace(PLACE, mps=MpsPlace("/pipes", "/logs")), {}),
+    "mps limit": (JOB, replace(PLACE, mps=MpsPlace("/pipes", "/logs", 8 << 30)), {}),
+    "another mps": (JOB, replace(PLACE, mps=MpsPlace("/p2", "/l2")), {}),
+    "program": (replace(JOB, run=("true",)), PLACE, {}),
+}
+
+
+@pytest.mark.parametrize("before", VARIANTS)
+def test_no_attempt_finds_a_variable_of_one_that_began_before_it(before: str) -> None:
+    """Made apart, without anything that attempts share, each has what it is to have."""
+    base = {"PATH": "/usr/bin", "SEED": "0", "RANK": "5", "BASH_ENV": "/etc/init"}
+    for after, (job, place, own) in VARIANTS.items():
+        maker = EnvironmentMaker(MACHINE, base)
+        maker.delta(*VARIANTS[before])
+        found = maker.delta(job, place, own).over(base)
+        assert found == delta(job, place, MACHINE, base, own).over(base), after
+
+
 def test_services_are_found_by_address() -> None:
     env = environment(place=replace(PLACE, addresses={"msa-server": "127.0.0.1:8000"}))
     assert env["GPULAUNCH_ADDR_MSA_SERVER"] == "127.0.0.1:8000"
