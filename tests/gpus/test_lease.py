@@ -487,6 +487,26 @@ def test_one_user_s_crowd_keeps_no_other_user_s_launcher_out(key: str) -> None:
             assert ours.on_readable() == "still"
 
 
+@as_root
+def test_one_more_of_a_user_s_launchers_takes_no_place_of_another_user_s_that_has_no_more(
+    key: str,
+) -> None:
+    """Of three places one user has two and the other one: with a second it would be the other way
+    round, and the next launcher of the first would turn it round again, without end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (127, hard))  # room for three
+    try:
+        with take(key) as lease, python(BECOME + CROWD, key, "2") as theirs:
+            assert theirs.stdout is not None
+            assert theirs.stdout.readline() == "there\n"
+            lease.on_readable()
+            with Waiter_closing(waiter_for(key)) as first, Waiter_closing(waiter_for(key)) as more:
+                lease.on_readable()
+                assert (first.on_readable(), more.on_readable()) == ("still", "gone")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.usefixtures("no_leaked_descriptors")
 def test_where_descriptors_are_few_a_lease_keeps_few_connections(key: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
