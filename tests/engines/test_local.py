@@ -24,6 +24,7 @@ from gpulaunch.core.events import (
     Refused,
     Release,
     Sick,
+    WaitGently,
     Wanted,
 )
 from gpulaunch.core.facts import AttemptStarted
@@ -118,6 +119,18 @@ def test_a_card_that_another_holds_is_refused_and_its_return_announced(make: Mak
     assert other.expect(Freed) == Freed(gpu.uuid)
     other.engine.carry_out(Acquire(gpu.uuid))
     assert other.expect(Granted).gpu == gpu.uuid
+
+
+def test_a_holder_hears_whether_a_launcher_waits_with_spare_jobs_alone(make: Make) -> None:
+    one, other = make("one"), make("other")
+    gpu = one.gpus[0]
+    one.hold(gpu)
+    other.engine.carry_out(WaitGently(True))
+    other.engine.carry_out(Acquire(gpu.uuid))
+    other.expect(Refused)
+    assert one.expect(Wanted) == Wanted(gpu.uuid, True, gently=True)
+    other.engine.carry_out(WaitGently(False))
+    assert one.expect(Wanted) == Wanted(gpu.uuid, True)
 
 
 def test_a_card_held_in_another_container_is_no_news_until_it_is_free(

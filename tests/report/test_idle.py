@@ -80,6 +80,14 @@ def test_a_card_given_back_unused_waits_for_no_memory_that_nobody_asked_for() ->
     assert causes(run) == {"nothing_ready": 15}
 
 
+def test_a_card_given_back_after_a_job_ran_there_waits_for_no_memory() -> None:
+    """It was not looked at in vain, although a job that asks for memory waits."""
+    run = History(1).open().add(f.JobAdded("big", 0, 1, "d", gpu_memory=60 << 30)).jobs("a")
+    card(run, "leased").start("a", 0).pass_(30).succeed("a")
+    card(run, "free").pass_(15)
+    assert causes(run) == {"busy": 30, "nothing_ready": 15}
+
+
 def test_a_leased_card_without_a_job_is_kept_for_one() -> None:
     run = card(History(2).open().jobs("wide", cards=2), "leased").pass_(40)
     assert causes(run, after=0) == {"kept": 40}
