@@ -9,9 +9,11 @@ import random
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from gpulaunch.farside.launch import (
 )
 from gpulaunch.farside.wire import line_of_end, packed, send_bytes
 from gpulaunch.process import native
-from gpulaunch.process.client import Spawner, for_the_child, for_the_keeper
+from gpulaunch.process.client import Gone, Spawner, Unkillable, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, Main, Task
 from tests.helpers import wait_until
 from tests.process.messages import (
@@ -387,3 +389,59 @@ def test_the_program_that_was_built_works_and_knows_no_other_protocol(
     program = chosen()
     assert native.choose_keeper() == native.KeeperChoice(program, "works")
     assert subprocess.run([program, "--self-test", "999"], check=False).returncode == 64
+
+
+# ── Pauses ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a process that may not be killed needs two users")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
+def test_keepers_pause_longer_and_longer_between_their_tries_to_kill_what_they_may_not(
+    nasty: str,
+) -> None:
+    """By the time at which they say so, they have looked thirty times. At full speed it would be a
+    hundred thousand times, and with a pause of always the same length ten thousand times."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, mark = Path(name), token()
+        folder.chmod(0o777)
+        program, keeper, go = folder / "setuid", folder / "keeper", folder / "go"
+        shutil.copy(nasty, program)
+        program.chmod(0o4755)
+        shutil.copy(native.PROGRAM, folder / "compiled")
+        as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        keeper.write_text(f'#!/bin/sh\nexec {as_nobody} {folder}/compiled "$@"\n')
+        keeper.chmod(0o755)
+        with Spawner(program=str(keeper)) as spawner, Slot(spawner, folder) as slot:
+            script = f"{program} root {mark} & until [ -e {go} ]; do sleep 0.05; done"
+            slot.launch("sh", "-c", script, grace=0.1)
+            wait_until(lambda: any(os.stat(f"/proc/{pid}").st_uid == 0 for pid in marked(mark)))
+            go.touch()
+            slot.expect(Unkillable, 60.0)
+            (left,) = marked(mark)
+            monitor = parent_of(left)
+            check_pauses(monitor)
+            os.kill(monitor, signal.SIGKILL)
+            wait_until(lambda: parent_of(left) != monitor)
+            slot.expect(Unkillable, 60.0)
+            check_pauses(parent_of(left))
+            os.kill(left, signal.SIGKILL)
+            slot.expect(Gone)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def check_pauses(pid: int) -> None:
+    """By the kernel's counts: a look reads each process once at most, and a pause is a sleep."""
+    processes = sum(name.isdigit() for name in os.listdir("/proc"))
+    looks = counted(pid, "io", "syscr") / (processes + 20)
+    assert looks < 100
+    assert 0 < counted(pid, "status", "voluntary_ctxt_switches") < 500
+
+
+def counted(pid: int, file: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+)$", Path(f"/proc/{pid}/{file}").read_text(), re.M)
+    assert found is not None
+    return int(found[1])
