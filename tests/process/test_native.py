@@ -420,12 +420,14 @@ def test_keepers_pause_longer_and_longer_between_their_tries_to_kill_what_they_m
             slot.expect(Unkillable, 60.0)
             (left,) = marked(mark)
             monitor = parent_of(left)
-            check_pauses(monitor)
-            os.kill(monitor, signal.SIGKILL)
-            wait_until(lambda: parent_of(left) != monitor)
-            slot.expect(Unkillable, 60.0)
-            check_pauses(parent_of(left))
-            os.kill(left, signal.SIGKILL)
+            try:
+                check_pauses(monitor)
+                os.kill(monitor, signal.SIGKILL)
+                wait_until(lambda: parent_of(left) != monitor)
+                slot.expect(Unkillable, 60.0)
+                check_pauses(parent_of(left))
+            finally:
+                os.kill(left, signal.SIGKILL)
             slot.expect(Gone)
 
 
