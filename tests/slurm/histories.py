@@ -407,7 +407,7 @@ def lived(at: Path, seed: int) -> History:
 QUIET = ("cancel", "stop", "stop now", "restart", "pause", "go on", "person cancels", "restart")
 ROUGH = (
     *QUIET, "requeue", "preempt", "node dies", "forgotten", "down", "killed", "killed and reused",
-    "person holds", "person frees", "wait", "taken for dead",
+    "person holds", "person frees", "wait", "taken for dead", "out of time", "node is lost",
 )  # fmt: skip
 WILD = ROUGH
 
@@ -445,6 +445,10 @@ def happens(history: History, chance: random.Random, what: str) -> None:
             cluster.takes_for_dead(chance.choice(running))
         case "node dies" if running:
             cluster.fail_node(chance.choice(running))
+        case "out of time" if running:
+            cluster.reaches_limit(chance.choice(running), minutes=5)
+        case "node is lost" if running:
+            cluster.loses_node(chance.choice(running))
         case "forgotten" if running:
             cluster.forget(chance.choice(running))
         case "down":

@@ -73,7 +73,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach(at: Path) -> None:
         seen.update(type(ended.end.outcome).__name__ for ended in history.told)
         seen.update(call[1] for call in history.programs.calls)
         seen["useless"] += len(history.cluster.truth.useless)
-    expected = {*ROUGH, "Exited", "Interrupted", "Cancelled", "Lost", "useless", "scontrol"}
+    outcomes = {"Exited", "Interrupted", "Cancelled", "Lost", "TimedOut"}
+    expected = {*ROUGH, *outcomes, "useless", "scontrol"}
     assert not expected - {name for name, count in seen.items() if count}
 
 
