@@ -23,7 +23,7 @@ from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId
 from gpulaunch.digest.tail import Folder, fold
-from gpulaunch.digest.words import visible
+from gpulaunch.digest.words import ON_ITS_OWN, visible
 from gpulaunch.errors import UsageError
 from gpulaunch.files import regular
 from gpulaunch.journal.finding import typed
@@ -222,6 +222,8 @@ def follow_logs(wanted: LogSelection, lines: int | None) -> None:
                 if attempt.job not in ledger.jobs or ledger.attempt(attempt).ended:
                     streams.pop(attempt).close()
             if supervisor is None or ledger.closed or _all_settled(wanted, ledger):
+                if supervisor is None and not ledger.closed and ledger.queueing and streams:
+                    say(f"nobody tells of the end of these jobs: {ON_ITS_OWN}")
                 return
             with supervisor:
                 follower.wait(also=[supervisor])

@@ -135,6 +135,7 @@ def test_a_run_whose_launcher_died_on_another_machine_goes_on_and_is_taken_over(
         process.wait()
     manifest.write_text(ours)
     assert "goes on: `gpulaunch resume` takes it up" in on_slurm("status").out
+    assert "these jobs: its supervisor is gone; " in on_slurm("logs", "--follow").err
     for named in ((), ("-r", on_slurm.run)):
         cancelled = on_slurm("cancel", *named, "second")
         assert (cancelled.status, "`gpulaunch resume` takes it up" in cancelled.err) == (2, True)
