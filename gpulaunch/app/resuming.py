@@ -193,7 +193,7 @@ def _go_on(
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
-        if ledger.opening.standing == "queue":
+        if ledger.opening.standing == "queue" and not asked:
             options = replace(options, standing=True)
         plan = plan_again(run, manifest, options, recorded, ledger.complete)
         given = added_to(run, plan, ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import Cancelled, Exited, Interrupted
 from tests.slurm.histories import History
 from tests.slurm.scenes import ENDLESS, begun, good, outcomes, queued, submissions
@@ -95,7 +96,8 @@ def test_of_what_follows_item_by_item_one_can_be_cancelled_while_it_waits(
         history.wanted["b3"].person = True
         history.cluster.cancels([str(history.cluster.waiting_for("b3"))])
     history.until(lambda: bool(history.told))
-    assert outcomes(history) == {"b3": Cancelled()}
+    how = None if by == "us" else ByCluster("cancelled")
+    assert outcomes(history) == {"b3": Cancelled(by=how)}
     all_end(history)
     history.finish()
     assert history.starts("b3") == 0
