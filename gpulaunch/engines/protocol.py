@@ -28,10 +28,11 @@ Attempts
   gone.
 
   `Launch(behind=attempt)` comes while that attempt still runs in the worker. This one begins there
-  as soon as the other is over and `kept`, even before its `Ended` is posted, which is posted first.
-  Where the worker does not stay, after `StopAttempt`, or after `TakeBack`, it never begins, and is
-  `Ended(Interrupted)`; when it has begun by then, `TakeBack` changes nothing. The engine begins
-  none for a supervisor that is gone.
+  as soon as the other is over and `kept`, even before its `Ended` is posted. Where the worker does
+  not stay, after `StopAttempt`, or after `TakeBack`, it never begins, and is `Ended(Interrupted)`;
+  when it has begun by then, `TakeBack` changes nothing. The engine begins none for a supervisor
+  that is gone. Once an attempt is over, its `Ended` is posted before anything of an attempt behind
+  it: while the core knows of no end, the worker is there, or the answer tells that it is not.
 
 Attempts in a queue
   An engine may queue and place by itself (Slurm). `Launch` names no card then, and is first

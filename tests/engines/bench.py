@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
@@ -21,26 +22,32 @@ from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from tests.gpus.fake import FakeDriver, own_leases
 from tests.slurm.cluster import Cluster
 
 E = TypeVar("E")
 
 
 class Bench:
-    """The engine of this machine, on two pretend cards; those of the same `pool` share them."""
+    """The engine of this machine, on two cards; those of the same `pool` share them.
+
+    `simulate`: pretend cards, whose memory is always back; None: the cards of a pretend driver,
+    which this process's environment names.
+    """
 
     engine: Engine
 
-    def __init__(self, run: RunDir, pool: str, epoch: int = 1) -> None:
+    def __init__(self, run: RunDir, pool: str, epoch: int = 1, simulate: int | None = 2) -> None:
         self.loop = Loop()
         self.run = run
         self.run_id = f"{pool}-{run.path.name}"
         self.events: list[Event] = []
         self.warned: list[str] = []
         environ = {**os.environ, "GPULAUNCH_SIM_POOL": pool}
-        environ.pop("GPULAUNCH_LEASED", None)
+        if simulate:
+            environ.pop("GPULAUNCH_LEASED", None)
         self.environ = environ
-        self.pool = open_pool(None, 2, environ, self.run_id)
+        self.pool = open_pool(None, simulate, environ, self.run_id)
         self.epoch = epoch
         self.begin()
 
@@ -117,6 +124,14 @@ class SlurmBench(Bench):
 
 
 Make = Callable[..., Bench]
+
+
+def on_driver(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process find two cards of the pretend driver, whose leases are nobody else's."""
+    for index in range(2):
+        driver.card(index)
+    for name, value in own_leases(driver).items():
+        monkeypatch.setenv(name, value)
 
 
 def run_directory(path: Path) -> RunDir:

@@ -28,7 +28,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.template import Slot, text_of
 from gpulaunch.process.ends import Ends
-from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, run_directory, sh
+from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, on_driver, run_directory, sh
 from tests.slurm.cluster import Cluster
 
 KEEPERS = ["native", "python"]
@@ -36,7 +36,11 @@ KEEPERS = ["native", "python"]
 
 
 @pytest.fixture(
-    params=["local", *(pytest.param(f"slurm {k}", marks=pytest.mark.cluster) for k in KEEPERS)]
+    params=[
+        "local",
+        "driver",
+        *(pytest.param(f"slurm {k}", marks=pytest.mark.cluster) for k in KEEPERS),
+    ]
 )
 def make(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,6 +53,9 @@ def make(
         run, epoch = run_directory(tmp_path / name), len(made) + 1
         if request.param == "local":
             made.append(Bench(run, shared, epoch))
+        elif request.param == "driver":
+            on_driver(request.getfixturevalue("driver"), monkeypatch)
+            made.append(Bench(run, shared, epoch, simulate=None))
         else:
             monkeypatch.setenv("GPULAUNCH_KEEPER", request.param.partition(" ")[2])
             cluster: Cluster = request.getfixturevalue("cluster")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from msgspec import field
 from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because, Quoted
@@ -34,11 +37,15 @@ from gpulaunch.core.model import (
     Worker,
 )
 from gpulaunch.core.template import Slot, Template
-from tests.engines.test_local import Bench, Make, bench, make
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.gpus.machine import LookCallback
+from gpulaunch.gpus.simulated import SimulatedProbe
+from gpulaunch.loop import Loop
+from tests.engines.bench import Bench, Make, fresh_pool, on_driver, run_directory
+from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until
 from tests.process.support import children_of
 
-__all__ = ["bench", "make"]
 pytestmark = pytest.mark.usefixtures("keeper")  # of both kinds
 
 PROGRAM = """
@@ -50,6 +57,25 @@ def act(item):
     sys.stdout.flush()
     exec(item.what)
 """
+
+
+@pytest.fixture
+def make(tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """A bench on cards whose driver is asked before an end is told."""
+    on_driver(driver, monkeypatch)
+    with ExitStack() as stack:
+
+        def build() -> Bench:
+            made = Bench(run_directory(tmp_path / "run"), fresh_pool(), simulate=None)
+            stack.callback(made.close)
+            return made
+
+        yield build
+
+
+@pytest.fixture
+def bench(make: Make) -> Bench:
+    return make()
 
 
 @pytest.fixture
@@ -190,17 +216,26 @@ def test_a_program_that_reads_lines_works_alike(bench: Bench, tmp_path: Path) ->
 
 
 class Line:
-    """Two attempts on one card: `a` runs until `go`, with `b` behind it."""
+    """Two attempts on one card: `a` runs until `go`, with `b` behind it (`follows`)."""
 
-    def __init__(self, bench: Bench, program: Path, ends: str = "pass") -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        program: Path,
+        ends: str = "pass",
+        follows: bool = True,
+        timeout: float | None = None,
+    ) -> None:
         self.bench, self.gpu = bench, bench.gpus[0]
         self.file = program.with_name("go")
         self.program = program
         bench.hold(self.gpu)
         waits = f"while not os.path.exists({str(self.file)!r}): time.sleep(0.001)\n{ends}"
-        self.bench.engine.carry_out(Launch(A, item(program, "a", waits), (self.gpu,)))
+        first = item(program, "a", waits, timeout=timeout)
+        self.bench.engine.carry_out(Launch(A, first, (self.gpu,)))
         assert bench.expect(AttemptStarted).attempt == A
-        self.follow(B, A)
+        if follows:
+            self.follow(B, A)
 
     def follow(self, attempt: AttemptId, behind: AttemptId, what: str = "pass") -> None:
         job = item(self.program, attempt.job, what)
@@ -235,14 +270,92 @@ def test_what_is_behind_an_attempt_begins_in_its_worker_and_is_told_after_it(
     assert line.next() == WorkerEnded(A)
 
 
-def test_what_is_behind_a_worker_that_ends_is_given_back(bench: Bench, program: Path) -> None:
-    line = Line(bench, program, "os._exit(3)")
+ENDS = {
+    "exit": "sys.exit(3)",
+    "SIGKILL": "os.kill(os.getpid(), 9)",
+    "lost card": "print('CUDA error: an illegal memory access was encountered'); os._exit(1)",
+    "timeout": "time.sleep(600)",
+}
+"""Ways in which an item ends its worker: what it does, by name."""
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_what_is_behind_an_item_that_ends_its_worker_is_given_back_after_that_items_end(
+    bench: Bench, program: Path, ends: str
+) -> None:
+    line = Line(bench, program, ENDS[ends], timeout=0.5 if ends == "timeout" else None)
     line.file.touch()
-    assert line.ended(A, kept=False).end.outcome == Exited(3)
+    line.ended(A, kept=False)
     assert line.ended(B, kept=False).end.outcome == Interrupted(Because("worker_ended"))
     bench.engine.carry_out(Launch(C, item(program, "c"), (line.gpu,)))
     assert isinstance(line.next(), AttemptStarted)
     assert line.ended(C, kept=True).end.outcome == Exited(0)
+
+
+class HeldProbe(SimulatedProbe):
+    """Answers once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Gpu, LookCallback]] = []
+        self.holds = False
+
+    def look(self, gpu: Gpu, then: LookCallback) -> None:
+        self.asked.append((gpu, then))
+        if not self.holds:
+            self.answer()
+
+    def answer(self) -> None:
+        self.holds, asked, self.asked = False, self.asked, []
+        for gpu, then in asked:
+            super().look(gpu, then)
+
+
+class HeldPool(CardPool, frozen=True):
+    """Cards that are looked at by `held`."""
+
+    held: HeldProbe = field(default_factory=HeldProbe)
+
+    def probe(self, loop: Loop) -> HeldProbe:
+        return self.held
+
+
+class HeldBench(Bench):
+    """An engine that is told of its cards when the test lets it."""
+
+    def begin(self) -> None:
+        fields = {name: getattr(self.pool, name) for name in CardPool.__struct_fields__}
+        self.pool = self.held_pool = HeldPool(**fields)
+        super().begin()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_is_launched_behind_an_end_that_is_not_told_yet_is_told_after_it(
+    tmp_path: Path, program: Path, stays: bool
+) -> None:
+    bench = HeldBench(run_directory(tmp_path / "run"), fresh_pool())
+    with closing(bench):
+        line = Line(bench, program, "raise ValueError" if stays else "os._exit(3)", follows=False)
+        probe = bench.held_pool.held
+        probe.holds = True
+        line.file.touch()
+        while not probe.asked:  # as the end of `a` makes the engine do
+            bench.loop.turn()
+        for attempt in (B, C) if stays else (B,):
+            line.follow(attempt, A if attempt == B else B)
+        if stays:
+            wait_until((bench.run.out(C) / "made").exists)
+        bench.loop.turn(block=False)
+        assert not bench.events, "the end of `a` comes first"
+        probe.answer()
+        line.ended(A, kept=stays)
+        if not stays:
+            assert line.ended(B, kept=False).end.outcome == Interrupted(Because("worker_ended"))
+            return
+        for attempt in (B, C):
+            started = line.next()
+            assert isinstance(started, AttemptStarted)
+            assert started.attempt == attempt
+            assert line.ended(attempt, kept=True).end.outcome == Exited(0)
 
 
 def test_what_is_behind_another_is_taken_back_and_stopped(bench: Bench, program: Path) -> None:

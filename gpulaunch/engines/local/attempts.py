@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace as changed
+from functools import partial
 from itertools import chain, count
 
 from msgspec import Struct
@@ -179,7 +180,7 @@ class LocalAttempts:
     def _refuse(self, launch: Launch, outcome: Outcome, why: Failure | None = None) -> None:
         """Post the end of an attempt that never began. Its worker, if it has one, waits on."""
         kept = launch.worker in self._workers
-        self._in_order.post(Ended(launch.attempt, End(outcome, why), kept=kept))
+        self._in_order.post(Ended(launch.attempt, End(outcome, why), kept=kept), launch.behind)
         if launch.job.demand.mps:
             self.mps.forget(launch.attempt)
             self._review_mps()
@@ -396,7 +397,7 @@ class LocalAttempts:
 
     def _started(self, running: _Running, started: client.ProgramStarted) -> None:
         launch = running.launch
-        self._in_order.post(AttemptStarted(launch.attempt, started.pid))
+        self._in_order.post(AttemptStarted(launch.attempt, started.pid), launch.behind)
         goes_on = launch.worker is not None
         container = self._container(running)
         mps = running.place.mps is not None
@@ -415,14 +416,13 @@ class LocalAttempts:
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
         memory = self._limits.used(launch) if launch.job.demand.memory else None
-        mps, post = running.place.mps, self._in_order.post
+        mps, post = running.place.mps, partial(self._in_order.post, behind=launch.behind)
         tell = post if mps is None else self.mps.telling(launch, mps, post)
         self._over(running, report.kept, report.cpu)
         follower = next(iter(self._all_on(running.pair)), None)
         if report.kept and follower:
             self._diagnosis.begin(follower.attempt)
             follower.behind, follower.ports = None, running.ports
-            self._in_order.post_after(follower.attempt, launch.attempt)
         elif report.kept:
             worker = WaitingWorker(running.pair, _leases(launch), running.ports, running.slot)
             self._workers.put(running.worker, worker)
@@ -442,6 +442,7 @@ class LocalAttempts:
             why = os.strerror(errno.ENOSPC)
             self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, why)
             return
+        self._in_order.is_over(launch.attempt)
         free = {} if report.kept else self._cards.memory_back(_leases(launch))
         ended = Ended(launch.attempt, report.end, report.kept, free)
         self._diagnosis.diagnose(ended, launch.job, launch.gpus, tell, memory)
@@ -501,7 +502,7 @@ class LocalAttempts:
                 end_stragglers(self._context, attempt)
             self._over(running)
             outcome = Interrupted(Because("worker_ended")) if running.behind else KEEPER_KILLED
-            self._in_order.post(Ended(running.attempt, End(outcome)))
+            self._in_order.post(Ended(running.attempt, End(outcome)), running.launch.behind)
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         """Return the attempt that runs on the pair, then one that is behind it."""

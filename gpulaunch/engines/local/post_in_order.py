@@ -1,6 +1,10 @@
 """The order of what is posted of attempts that follow each other in one worker.
 
-An attempt may begin, and end, while the cards of the one before it are still being looked at.
+    AttemptOver(a) ─▶ is_over(a) ─▶ a's cards are looked at ─▶ Ended(a) ─▶ what was held behind a
+
+An attempt is over some time before its end is posted: the driver is asked about its cards first.
+Meanwhile the core takes its worker for one that runs, and launches behind it. INVARIANT: whatever
+becomes of such a launch is posted after that end, so that the core knows whether there is a worker.
 """
 
 from __future__ import annotations
@@ -12,25 +16,25 @@ from gpulaunch.engines.protocol import Post
 
 
 class PostInOrder:
-    """Posts what comes of an attempt once the end of the one before it is posted."""
+    """Posts what comes of an attempt once the end of the attempt before it is posted."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._before: dict[AttemptId, AttemptId] = {}
         self._held: dict[AttemptId, list[Ended | AttemptStarted]] = {}
 
-    def post_after(self, attempt: AttemptId, before: AttemptId) -> None:
-        """Hold what comes of this attempt until the end of the one before it is posted."""
-        self._before[attempt] = before
-        self._held[before] = []
+    def is_over(self, attempt: AttemptId) -> None:
+        """Hold what comes of attempts behind this one until its end, now to be told, is posted."""
+        self._held[attempt] = []
 
-    def post(self, event: Ended | AttemptStarted) -> None:
-        """Post the event, and after an attempt's end what was held until then; or hold it."""
-        if before := self._before.get(event.attempt):
-            self._held[before].append(event)
+    def post(self, event: Ended | AttemptStarted, behind: AttemptId | None = None) -> None:
+        """Post the event, and after an attempt's end what was held for it; or hold the event.
+
+        `behind`: the attempt behind which the event's own was launched.
+        """
+        if behind is not None and behind in self._held:
+            self._held[behind].append(event)
             return
         self._post(event)
-        if isinstance(event, Ended) and event.attempt in self._held:
-            self._before = {a: b for a, b in self._before.items() if b != event.attempt}
-            for held in self._held.pop(event.attempt):
+        if isinstance(event, Ended):
+            for held in self._held.pop(event.attempt, ()):
                 self.post(held)
