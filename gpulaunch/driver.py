@@ -21,6 +21,10 @@ from gpulaunch.core.model import Instant
 from gpulaunch.core.run import Run
 from gpulaunch.loop import Loop
 
+ROUNDS = 50
+"""Times that events are handled, and what comes of them at once, before the loop looks again for
+signals, timers and requests: an engine that answers at once could keep them out for ever."""
+
 
 class Host(Protocol):
     """Whoever drives a run: records its facts and carries its instructions out."""
@@ -76,7 +80,7 @@ class Driver:
     def post(self, event: ev.Event) -> None:
         """Queue an event for the core.
 
-        All that were queued are handled together, in order, before the loop waits again.
+        All that are queued are handled together, in order, before the loop waits again.
         """
         self._inbox.append(event)
 
@@ -86,10 +90,16 @@ class Driver:
         self.settle()
 
     def settle(self) -> None:
-        """Handle all that was posted, and what is posted on the way."""
+        """Handle all that was posted, and what is posted on the way.
+
+        After `ROUNDS` times something may be left: the driver is busy then, and the loop's next
+        turn does not wait.
+        """
         self._handle_posted()
         self._mind_the_wait()
         self._handle_posted()
+        if self._inbox:
+            self._loop.call_at("settle", 0.0, lambda: None)
 
     def want_no_card(self) -> None:
         """Forget since when a card is wanted: the wait begins anew with the next request."""
@@ -107,7 +117,9 @@ class Driver:
             self._begin_to_wait(self._clock().mono - waited)
 
     def _handle_posted(self) -> None:
-        while self._inbox:
+        for _ in range(ROUNDS):
+            if not self._inbox:
+                break
             events, self._inbox = self._inbox, []
             if self._looking:
                 for event in events:

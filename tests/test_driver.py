@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from gpulaunch.core.events import (
     Acquire,
+    Drain,
+    Drained,
     Elsewhere,
+    Event,
     Granted,
     Instruction,
     Launch,
@@ -106,3 +112,50 @@ def test_a_wait_begins_anew_after_no_card_was_wanted() -> None:
         world.driver.settle()
 
     assert driven(0.5, act) == ["Acquire", "waits"]
+
+
+class Endless(Run):
+    """A core that answers whatever it hears by an instruction."""
+
+    def handle(self, events: Sequence[Event], now: Instant) -> list[Fact | Instruction]:
+        return [Drain(GPU.uuid)]
+
+
+class Endlessly:
+    """Has an endless core, whose instructions an engine answers at once."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.carried_out = 0
+        self.driver = Driver(Endless([GPU]), loop, self)
+        self.driver.post(Drained(GPU.uuid, 0))
+
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """No fact comes."""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        self.carried_out += 1
+        assert self.carried_out < 10_000, "nothing else is heard any more"
+        self.driver.post(Drained(GPU.uuid, 0))
+
+    def card_awaited(self) -> None:
+        """No card is wanted."""
+
+    def wait_over(self) -> None:
+        """No card is wanted."""
+
+
+def test_signals_timers_and_requests_are_heard_however_much_core_and_engine_have_to_say() -> None:
+    heard: list[str] = []
+    theirs, ours = socket.socketpair()
+    with closing(Loop()) as loop, theirs, ours:
+        loop.on_signals([signal.SIGUSR1], lambda number: heard.append("signal"))
+        loop.call_after("timer", 0.0, lambda: heard.append("timer"))
+        loop.watch(ours.fileno(), lambda: heard.append(ours.recv(16).decode()))
+        theirs.send(b"request")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        endless = Endlessly(loop)
+        endless.driver.settle()
+        assert endless.driver.busy
+        for _ in range(3):
+            endless.driver.turn()  # and does not wait for anything
+    assert sorted(heard) == ["request", "signal", "timer"]

@@ -139,7 +139,7 @@ class Supervisor:
         """
         self._driver.settle()
         self._show()  # what is still to be shown may speak of them
-        if not self._recording or not put():
+        if not self._recording or self._driver.busy or not put():
             return False
         self.post(ev.Archived(tuple(names), history))
         self._driver.settle()

@@ -197,7 +197,8 @@ def _follow(state: State, node: Node, decision: retry.Decision) -> None:
     if there.demand != node.job.demand:
         graph.redemand(state, node, there.demand)
     step = step_after(node.job, state.record(node).attempts[-1]) if decision.charged else None
-    delayed = JobDelayed(node.name, decision.reason, there.delay, there.change, step=step)
+    delay = max(there.delay, graph.pause(state, node))
+    delayed = JobDelayed(node.name, decision.reason, delay, there.change, step=step)
     state.effects.fact(delayed)
     if there.change == "other_card":
         graph.hold_out(state, node, there.delay)

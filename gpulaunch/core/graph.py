@@ -39,6 +39,11 @@ from gpulaunch.core.waiting import (
 
 HOLD_OUT = 120.0
 """Seconds for which a job waits for another card while one that it avoids is free."""
+IN_VAIN = 5
+"""Attempts in vain, in a row, after which the next launch waits. An attempt is in vain if it costs
+the job nothing and ends within a second of its launch."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds for which the next launch waits then. Each further attempt in vain doubles the pause."""
 AHEAD_OF = 50
 """Needs up to which a job may be handed over ahead of them; with more, it waits for their end."""
 
@@ -127,12 +132,37 @@ def too_early(state: State, node: Node) -> NotDue | Delayed | None:
 
     None where both have come. One may come later than it seemed, as the clock may be set.
     """
-    record = state.record(node)
-    retry, due = record.not_before, record.definition.due
-    delay = 0.0 if retry is None else retry - state.now.mono
-    if due is not None and due.utc - state.now.utc > max(delay, 0.0):
+    record, now = state.record(node), state.now
+    due = record.definition.due
+    delay = 0.0 if record.not_before is None else record.not_before - now.mono
+    if record.attempts:
+        delay = max(delay, pause(state, node))
+    if due is not None and due.utc - now.utc > max(delay, 0.0):
         return NotDue(due.utc)
-    return Delayed(retry) if retry is not None and delay > 0.0 else None
+    return Delayed(now.mono + delay) if delay > 0.0 else None
+
+
+def pause(state: State, node: Node) -> float:
+    """Return for how many seconds the job is not launched again, after attempts in vain.
+
+    INVARIANT: whatever the engine answers, no job is launched without end within one moment.
+    """
+    record, count = state.record(node), 0
+    # A request starts afresh. What requeues a service may be such an attempt's end.
+    since = node.fresh_from if node.job.service else max(node.fresh_from, record.budget_from)
+    for attempt in reversed(record.attempts):
+        ended = attempt.ended
+        if attempt.id.number < since or attempt.charged or ended is None:
+            break
+        if ended.mono - attempt.launched.mono >= 1.0:
+            break
+        count += 1
+    if count < IN_VAIN:
+        return 0.0
+    last = record.attempts[-1].ended
+    assert last is not None
+    seconds = FIRST_PAUSE * 2.0 ** min(count - IN_VAIN, 30)
+    return last.mono + min(seconds, LONGEST_PAUSE) - state.now.mono
 
 
 def _wait(state: State, node: Node, early: NotDue | Delayed) -> None:

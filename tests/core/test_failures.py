@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from gpulaunch.core.causes import Because, Hint, Quoted
@@ -10,6 +12,7 @@ from gpulaunch.core.events import (
     Asked,
     Cancel,
     Ended,
+    Event,
     GoOn,
     GpuEvent,
     HeldIdle,
@@ -20,8 +23,17 @@ from gpulaunch.core.events import (
     Timer,
     TimerFired,
 )
-from gpulaunch.core.facts import AttemptEnded, AttemptIdle, GpuReported, JobRequeued, Noted
+from gpulaunch.core.facts import (
+    AttemptEnded,
+    AttemptIdle,
+    GpuReported,
+    JobDelayed,
+    JobRequeued,
+    Noted,
+)
+from gpulaunch.core.graph import IN_VAIN
 from gpulaunch.core.model import (
+    AttemptId,
     Cancelled,
     Demand,
     End,
@@ -34,9 +46,10 @@ from gpulaunch.core.model import (
     Outcome,
     RetryPolicy,
     Signaled,
+    Stopped,
     TimedOut,
 )
-from gpulaunch.core.reasons import OutsideHours
+from gpulaunch.core.reasons import OutsideHours, RetryIn
 from gpulaunch.core.retry import (
     CARD_PAUSE,
     RetryContext,
@@ -45,7 +58,7 @@ from gpulaunch.core.retry import (
     failure_of,
 )
 from gpulaunch.wording import card_reason, job_reason, run_reason
-from tests.core.table import Table, attempt, job
+from tests.core.table import Table, attempt, job, service
 from tests.core.world import GIB
 
 SMALL = Gpu("GPU-s", 0, "s", "A40", 48 * GIB)
@@ -690,3 +703,60 @@ def test_a_later_retry_waits_for_its_turn() -> None:
     table.drained(0)
     table.now += 30
     assert table.on(TimerFired(Timer("retry", "a"))) == ["acquire 0"]
+
+
+# ── An engine that answers at once, always alike ────────────────────────────────────────────────
+
+
+def launches(table: Table, lines: list[str], answer: Callable[[AttemptId], Event]) -> int:
+    """How often a job is launched, at this moment, by a run that hears this of every launch."""
+    count = 0
+    while launched := [line.split()[1] for line in lines if line.startswith("launch")]:
+        count += len(launched)
+        assert count <= 20, "it is launched without end"
+        lines = [line for what in launched for line in table.on(answer(attempt(what)))]
+    return count
+
+
+def refused(what: AttemptId) -> Ended:
+    return Ended(what, End(Interrupted(Because("lease_lost"))))
+
+
+def test_a_job_whose_attempts_are_all_in_vain_waits_longer_each_time() -> None:
+    table = Table(0)
+    assert launches(table, table.submit(job("a", gpus=0)), refused) == IN_VAIN
+    for seconds in (0.5, 1, 2, 4, 8, 16, 32, 60, 60):
+        assert table.run.why_waiting("a") == RetryIn(seconds)
+        assert launches(table, table.timer("job/a", seconds), refused) == 1
+    delays = [fact.delay for fact in table.facts if isinstance(fact, JobDelayed)]
+    assert delays == [0, 0, 0, 0, 0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_what_ends_a_second_later_or_costs_the_job_a_retry_was_not_in_vain() -> None:
+    table = Table(0)
+    table.submit(job("a", gpus=0, retry=RetryPolicy(20)))
+    for number in range(1, 8):
+        table.now += 1.0
+        assert table.on(refused(AttemptId("a", number))) == [f"launch a.{number + 1} on none"]
+    for number in range(8, 16):
+        assert table.ended(f"a.{number}", Exited(1)) == [f"launch a.{number + 1} on none"]
+
+
+def test_a_request_starts_a_job_at_once_whose_attempts_were_in_vain() -> None:
+    table = Table(0)
+    launches(table, table.submit(job("a", gpus=0)), refused)
+    assert table.asked(Retry(("a",))) == [f"launch a.{IN_VAIN + 1} on none"]
+
+
+def test_what_is_refused_behind_an_attempt_without_an_end_is_not_launched_without_end() -> None:
+    table = Table(1)
+    table.submit(*(job(f"fold{n}", worker="fold") for n in range(2)))
+    table.granted(0)
+    assert launches(table, table.started("fold0.1"), refused) == IN_VAIN
+
+
+def test_a_service_that_is_stopped_as_soon_as_it_is_launched_is_not_launched_without_end() -> None:
+    table = Table(0)
+    jobs = service("s", gpus=0), job("a", gpus=0, needs=("s",))
+    count = launches(table, table.submit(*jobs), lambda what: Ended(what, End(Stopped(Exited(0)))))
+    assert count == IN_VAIN
