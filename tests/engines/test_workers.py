@@ -109,6 +109,13 @@ def words(bench: Bench, name: str) -> list[str]:
     return (bench.run.path / "logs" / f"{name}.1.log").read_text().split()
 
 
+def keepers_of(pid: int) -> tuple[int, int]:
+    """The guardian and the monitor of a worker."""
+    monitor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    guardian = int(Path(f"/proc/{monitor}/stat").read_text().rpartition(")")[2].split()[1])
+    return guardian, monitor
+
+
 A, B, C = (AttemptId(name, 1) for name in "abc")
 
 
@@ -358,6 +365,26 @@ def test_what_is_launched_behind_an_end_that_is_not_told_yet_is_told_after_it(
             assert line.ended(attempt, kept=True).end.outcome == Exited(0)
 
 
+def test_a_worker_whose_keepers_die_before_its_items_end_is_told_has_ended_after_that(
+    tmp_path: Path, program: Path
+) -> None:
+    bench = HeldBench(run_directory(tmp_path / "run"), fresh_pool())
+    with closing(bench):
+        line = Line(bench, program, "raise ValueError", follows=False)
+        probe = bench.held_pool.held
+        probe.holds = True
+        line.file.touch()
+        while not probe.asked:
+            bench.loop.turn()
+        for keeper in keepers_of(int(words(bench, "a")[0])):
+            os.kill(keeper, signal.SIGKILL)
+        bench.loop.turn()  # they hang up
+        assert not bench.events
+        probe.answer()
+        line.ended(A, kept=True)
+        assert line.next() == WorkerEnded(A)
+
+
 def test_what_is_behind_another_is_taken_back_and_stopped(bench: Bench, program: Path) -> None:
     line = Line(bench, program)
     bench.engine.carry_out(TakeBack(B))
@@ -395,9 +422,7 @@ def test_what_is_behind_an_attempt_whose_keepers_are_killed_never_ran(
     line = Line(bench, program)
     wait_until(lambda: (bench.run.path / "logs" / "a.1.log").exists() and words(bench, "a"))
     pid = int(words(bench, "a")[0])
-    monitor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    guardian = int(Path(f"/proc/{monitor}/stat").read_text().rpartition(")")[2].split()[1])
-    for keeper in (guardian, monitor):
+    for keeper in keepers_of(pid):
         os.kill(keeper, signal.SIGKILL)
     assert isinstance(line.ended(A, kept=False).end.outcome, Lost)
     assert line.ended(B, kept=False).end.outcome == Interrupted(Because("worker_ended"))

@@ -22,7 +22,6 @@ from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import (
     Ended,
     EndWorker,
-    Event,
     Launch,
     StopAttempt,
     TakeBack,
@@ -424,7 +423,8 @@ class LocalAttempts:
             self._diagnosis.begin(follower.attempt)
             follower.behind, follower.ports = None, running.ports
         elif report.kept:
-            worker = WaitingWorker(running.pair, _leases(launch), running.ports, running.slot)
+            ports, slot = running.ports, running.slot
+            worker = WaitingWorker(running.pair, _leases(launch), launch.attempt, ports, slot)
             self._workers.put(running.worker, worker)
         elif not follower:  # else the pair is kept once it has given that one back
             self.pairs.keep(running.pair, running.kind)
@@ -494,9 +494,9 @@ class LocalAttempts:
         pair.close()
         self.pairs.forget(pair)
         self.ahead.forget(pair)
-        for worker in self._workers.pair_gone(pair):
+        for worker, last in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
-            self._worker_over(WorkerEnded(worker))
+            self._worker_over(worker, last)
         for running in self._all_on(pair):
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
@@ -528,10 +528,10 @@ class LocalAttempts:
                 self._limits.end(running.worker)
         self._context.loop.later(lambda: self._end_out(attempt))
 
-    def _worker_over(self, event: Event) -> None:
-        if isinstance(event, WorkerEnded):
-            self._limits.end(event.worker)
-        self._context.post(event)
+    def _worker_over(self, worker: AttemptId, last: AttemptId | None) -> None:
+        """Post the end of a worker, after the end of the last attempt that it ran."""
+        self._limits.end(worker)
+        self._in_order.post(WorkerEnded(worker), last)
 
     def _end_out(self, attempt: AttemptId) -> None:
         self._outs.over(self._context.run.out_dir(attempt))

@@ -9,7 +9,7 @@ becomes of such a launch is posted after that end, so that the core knows whethe
 
 from __future__ import annotations
 
-from gpulaunch.core.events import Ended
+from gpulaunch.core.events import Ended, WorkerEnded
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.protocol import Post
@@ -20,16 +20,19 @@ class PostInOrder:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._held: dict[AttemptId, list[Ended | AttemptStarted]] = {}
+        self._held: dict[AttemptId, list[Ended | AttemptStarted | WorkerEnded]] = {}
 
     def is_over(self, attempt: AttemptId) -> None:
         """Hold what comes of attempts behind this one until its end, now to be told, is posted."""
         self._held[attempt] = []
 
-    def post(self, event: Ended | AttemptStarted, behind: AttemptId | None = None) -> None:
+    def post(
+        self, event: Ended | AttemptStarted | WorkerEnded, behind: AttemptId | None = None
+    ) -> None:
         """Post the event, and after an attempt's end what was held for it; or hold the event.
 
-        `behind`: the attempt behind which the event's own was launched.
+        `behind`: the attempt behind which the event's own was launched, or which the worker ran
+        last.
         """
         if behind is not None and behind in self._held:
             self._held[behind].append(event)

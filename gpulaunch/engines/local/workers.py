@@ -5,35 +5,46 @@ The ports stay reserved: the worker's libraries may have opened them for good.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from gpulaunch.core.events import EndWorker, WorkerEnded
+from gpulaunch.core.events import EndWorker
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.local.pairs import PairKind, Pairs
-from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.gpus.port import PortPool
 from gpulaunch.process.client import Pair
 
 
 class WaitingWorker(Struct, frozen=True):
-    """A worker without an attempt. `slot`: its number among those that share its card."""
+    """A worker without an attempt. `slot`: its number among those that share its card.
+
+    `last`: the attempt that it ran last, whose end may not be posted yet.
+    """
 
     pair: Pair
     leases: tuple[str, ...]
+    last: AttemptId
     ports: tuple[PortLease, ...]
     slot: int = 0
 
 
 class WaitingWorkers:
-    """By the attempt with which each worker was started. Posts WorkerEnded, once for each."""
+    """By the attempt with which each worker was started.
 
-    def __init__(self, pairs: Pairs, ports: PortPool, post: Post) -> None:
+    `over` is called with a worker that has ended, and the attempt that it ran last.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        ports: PortPool,
+        over: Callable[[AttemptId, AttemptId | None], None],
+    ) -> None:
         self._pairs = pairs
         self._ports = ports
-        self._post = post
+        self._over = over
         self._workers: dict[AttemptId, WaitingWorker] = {}
 
     def __contains__(self, worker: AttemptId | None) -> bool:
@@ -59,25 +70,28 @@ class WaitingWorkers:
         return {one.slot for one in self._workers.values() if cards & set(one.leases)}
 
     def end(self, instruction: EndWorker) -> None:
-        """End a worker. For one that is gone (killed from outside), post its end at once."""
+        """End a worker. One that is gone (killed from outside) has ended at once."""
         if waiting := self._workers.get(instruction.worker):
             waiting.pair.retire(instruction.now)
         else:
-            self._post(WorkerEnded(instruction.worker))
+            self._over(instruction.worker, None)
 
     def reaped(self, pair: Pair) -> None:
-        """Post the end of the worker that was to retire on this pair, and keep the pair."""
+        """Forget the worker that has ended on this pair, and keep the pair."""
         for worker, waiting in self._pop(pair):
             self._ports.give_back(waiting.ports)
             self._pairs.keep(pair, PairKind(waiting.leases))
-            self._post(WorkerEnded(worker))
+            self._over(worker, waiting.last)
 
-    def pair_gone(self, pair: Pair) -> list[AttemptId]:
-        """Remove and return the workers that waited on a pair whose keepers are gone."""
+    def pair_gone(self, pair: Pair) -> list[tuple[AttemptId, AttemptId]]:
+        """Remove the workers that waited on a pair whose keepers are gone.
+
+        Return each with the attempt that it ran last.
+        """
         gone = self._pop(pair)
         for _, waiting in gone:
             self._ports.give_back(waiting.ports)
-        return [worker for worker, _ in gone]
+        return [(worker, waiting.last) for worker, waiting in gone]
 
     def _pop(self, pair: Pair) -> list[tuple[AttemptId, WaitingWorker]]:
         found = [(w, waiting) for w, waiting in self._workers.items() if waiting.pair is pair]
