@@ -4,6 +4,8 @@
     driver.card(0)
     driver.card(1, name="NVIDIA L40S", used=3 * GIB)
     driver.process(1, pid=os.getpid(), memory=3 * GIB)
+    driver.card(2, drain=0.5)
+    (driver.held / f"2.{pid}").write_text(str(GIB))  # as long as it lives, and half a second
     find(driver.environ)
 
 Every change is there at the next call into the library, atomically.
@@ -25,6 +27,8 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 GIB = 2**30
 MIB = 2**20
+TAKES = f'echo {GIB} > "$FAKE_NVML_STATE.held/$GPULAUNCH_GPU_INDEX.$$"'
+"""A job's line, by which its shell has memory on the job's card for as long as it lives."""
 
 
 class FakeDriver:
@@ -34,6 +38,8 @@ class FakeDriver:
         self.library = build(old)
         self.state = directory / "nvml-state"
         self.sysfs = directory / "sys"
+        self.held = directory / "nvml-state.held"
+        self.held.mkdir(exist_ok=True)
         self._driver: dict[str, object] = {"version": "550.54.15", "cuda": 12040}
         self._parts: dict[str, dict[str, object]] = {}
         self._processes: list[tuple[str, dict[str, object]]] = []
@@ -67,13 +73,12 @@ class FakeDriver:
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
         retiring remap_pending remap_failed utilization bandwidth temperature power power_limit
-        energy throttled events capability affinity links driver_model` (0: Windows', as under
-        WSL), and
-        `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
+        energy throttled events capability affinity links driver_model` (0: Windows', as under WSL),
+        and `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
         `processes`, `work` or `register`. `energy` is in millijoules; usual cards have no such
-        counter. `events` has the bits of what the card can announce, `registers` of what the driver
-        then takes. `affinity` has bits of CPUs; `links` the far end of each NVLink,
-        comma-separated: a bus id, `switch` or `down`.
+        counter. `drain`: seconds within which memory in `held` comes back. `events` has the bits of
+        what the card can announce, `registers` of what the driver then takes. `affinity` has bits
+        of CPUs; `links` the far end of each NVLink, comma-separated: a bus id, `switch` or `down`.
         """
         card = self._parts.setdefault(f"card.{index}", usual(index))
         card |= values

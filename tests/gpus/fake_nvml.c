@@ -9,18 +9,27 @@
  *     mig.0.1 uuid=MIG-... name=... total=N used=N
  *     process.0 kind=C pid=4242 memory=1048576          (mig: process.0.1; memory=-1: not told)
  *     process.0 ... sm=80 mem=10 enc=0 dec=0            (what it computes; all 0 where left out)
+ *     card.0 ... drain=0.5                              (seconds; see below)
  *     event card=0 type=8 data=79 gi=1 ci=0             (gi, ci: all where they are left out)
  *
  * On a card, `error.CALL=N` makes that call return N, `hang=CALL` makes it never return and
  * `crash=CALL` kills the caller; CALL is open, uuid, memory, processes, mode, ... as below.
+ * A process that writes a number of bytes into the file CARD.PID of the directory $FAKE_NVML_STATE.held
+ * has them on that card for as long as it lives. Then nobody has them, and they come back little by
+ * little, within the card's `drain` seconds after the library first saw that the process is gone.
+ *
  * `wait` and `event_set` are on the driver's line. Events are only ever added: those that stood
  * there when an event set was made were before its time.
  * With -DOLD the symbols are missing that drivers before R510 lack.
  */
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned int u32;
@@ -292,6 +301,64 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(dev d, u32 link, struct pci *out) {
     return code;
 }
 
+/* ---- memory that processes hold ---- */
+
+static int alive(long pid) {
+    char path[64], text[512] = "", *after;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    fgets(text, sizeof text, file);
+    fclose(file);
+    after = strrchr(text, ')');
+    return after && after[1] && after[2] != 'Z' && after[2] != 'X';
+}
+
+/* The share of a process's memory that is not back yet; notes when it was first seen to be gone. */
+static double left(const char *path, double drain) {
+    char gone[WIDTH + 400];
+    struct stat at;
+    struct timespec now;
+    snprintf(gone, sizeof gone, "%s.gone", path);
+    if (stat(gone, &at)) {
+        close(open(gone, O_CREAT | O_WRONLY, 0600));
+        return drain > 0;
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    double since = (double)(now.tv_sec - at.st_mtim.tv_sec) + (double)(now.tv_nsec - at.st_mtim.tv_nsec) / 1e9;
+    return since < drain ? 1 - since / drain : 0;
+}
+
+/* The bytes held on a card; with `pid`, the n-th process that holds some, or 0. */
+static u64 held(dev d, const char *line, int n, u32 *pid) {
+    char folder[WIDTH], path[WIDTH + 300], text[64];
+    u64 sum = 0;
+    struct dirent *entry;
+    snprintf(folder, sizeof folder, "%s.held", getenv("FAKE_NVML_STATE"));
+    DIR *dir = is_mig(d) ? NULL : opendir(folder);
+    while (dir && (entry = readdir(dir))) {
+        long card, who;
+        int end = 0;
+        if (sscanf(entry->d_name, "%ld.%ld%n", &card, &who, &end) < 2 || entry->d_name[end]) continue;
+        if (card != card_of(d)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file) continue;
+        u64 bytes = fgets(text, sizeof text, file) ? strtoull(text, NULL, 0) : 0;
+        fclose(file);
+        int here = alive(who);
+        if (pid) {
+            if (!here || n--) continue;
+            *pid = (u32)who;
+            sum = bytes;
+            break;
+        }
+        sum += here ? bytes : (u64)((double)bytes * left(path, get(line, "drain", text) ? atof(text) : 0));
+    }
+    if (dir) closedir(dir);
+    return sum;
+}
+
 /* ---- what does ---- */
 
 struct memory { u64 total, free, used; };
@@ -303,7 +370,7 @@ static int memory_of(dev d, struct memory_v2 *out) {
     if (code) return code;
     out->total = number(line, "total", 0);
     out->reserved = number(line, "reserved", 0);
-    out->used = number(line, "used", 0);
+    out->used = number(line, "used", 0) + held(d, line, 0, NULL);
     out->free = out->total - out->reserved - out->used;
     return OK;
 }
@@ -332,6 +399,12 @@ static int processes(dev d, char kind, u32 *count, struct process *out) {
         if (!get(line, "kind", text) || text[0] != kind) continue;
         if (*count < room)
             out[*count] = (struct process){(u32)number(line, "pid", 0), number(line, "memory", -1), 0, 0};
+        ++*count;
+    }
+    u32 pid;
+    u64 bytes;
+    for (int n = 0; kind == 'C' && (bytes = held(d, line, n, &pid)); n++) {
+        if (*count < room) out[*count] = (struct process){pid, bytes, 0, 0};
         ++*count;
     }
     return *count > room ? INSUFFICIENT_SIZE : OK;
