@@ -21,6 +21,7 @@ from gpulaunch.farside.proc import state_of
 from tests.cli.launcher import Launcher
 from tests.executor import script
 from tests.faults.test_stopping import alive
+from tests.gpus.fake import TAKES, FakeDriver
 from tests.helpers import wait_until
 from tests.process.support import children_of, marked, token
 
@@ -36,6 +37,18 @@ TRACED = [
     "traced-exit",
     "traced-unreaped",
 ]
+WORK = """
+    import os, time
+
+    def act(item):
+        held = os.environ["FAKE_NVML_STATE"] + ".held/" + os.environ["GPULAUNCH_GPU_INDEX"]
+        with open(f"{held}.{os.getpid()}", "w") as file:
+            file.write(str(1 << 30))
+        time.sleep(0.02)
+        if item["n"] == "7" and item.attempt == "1":
+            os._exit(1)
+"""
+"""An item that is killed has memory on its card; one of them ends its worker."""
 KEEPERS = ["python", "native"]
 """Either finishes what the other began: a supervisor may be resumed on another machine."""
 
@@ -52,8 +65,11 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_killed_at_random_moments_the_list_is_completed_exactly_once(
-    launcher: Launcher, nasty: Path
+    on_cards: Launcher, driver: FakeDriver, nasty: Path
 ) -> None:
+    launcher = on_cards
+    for index in range(4):
+        driver.card(index, drain=0.05)
     launcher.file(
         "jobs.yaml",
         f"""
@@ -66,14 +82,16 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
           - name: ok-{{{{n}}}}
             matrix: {{n: [{", ".join(map(str, range(24)))}]}}
             run: |
+              {TAKES}
               sleep 0.05
               echo {{{{n}}}} >> {launcher.path}/done
           - name: item-{{{{n}}}}
             matrix: {{n: [{", ".join(map(str, range(24)))}]}}
             worker: made.py:act
+            retries: 1
         """,
     )
-    launcher.file("made.py", "import time\ndef act(item):\n    time.sleep(0.02)\n")
+    launcher.file("made.py", WORK)
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
     for kill in range(KILLS):
         launcher.environ["GPULAUNCH_KEEPER"] = generator.choice(KEEPERS)
@@ -100,7 +118,7 @@ def _run_for(launcher: Launcher, seconds: float) -> tuple[int | None, str]:
     Its exit status and words where it was done before that, else (None, "").
     """
     before = len(launcher.events())
-    command = ("resume",) if before else ("run", "jobs.yaml", "--simulate", "4")
+    command = ("resume",) if before else ("run", "jobs.yaml")
     with launcher.begun(*command, "--quiet") as process:
         wait_until(lambda: len(launcher.events()) > before + 1 or process.poll() is not None)
         try:
