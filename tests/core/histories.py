@@ -171,13 +171,14 @@ def play(
     images: bool = True,
     shares: bool = True,
     limited: bool = False,
+    refuses: bool = True,
 ) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
     containers; `shares`: in some, jobs share cards by memory. `limited`: the sides are one user's,
-    who may have so many cards at once. In some, cards are linked, and jobs are for one model, or
-    for one card.
+    who may have so many cards at once. `refuses`: in some, launches are refused at once. In some,
+    cards are linked, and jobs are for one model, or for one card.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
@@ -186,7 +187,8 @@ def play(
     machine = random.Random(f"machine {seed}")
     gpus, mixed = pretend_gpus(cards, *sizes), machine.random() < 0.25
     gpus = some_machine(gpus, machine) if mixed else gpus
-    world = World(gpus, rng, allowance=allowance)
+    refusing = random.Random(f"refusing {seed}").choice([0.0] * 8 + [0.2, 0.5] * refuses)
+    world = World(gpus, rng, allowance=allowance, refusing=refusing)
     aside = random.Random(f"images {seed}")
     share = aside.choice([0.0, 0.0, 0.4, 0.9]) if images else 0.0
     sharers = random.Random(f"sharing {seed}")
@@ -224,6 +226,8 @@ def play(
             world.crash(side, edited(rng, side))
         elif not world.step():
             break
+    if refusing:
+        world.refuse_all(300)
     world.quiet_down()
     world.run_to_end()
     return world

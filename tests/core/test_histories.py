@@ -36,13 +36,14 @@ from gpulaunch.core import (
     submission,
     waiting,
 )
-from gpulaunch.core.events import ImageFailed, ImageReady, MemoryPeaked
+from gpulaunch.core.causes import Because
+from gpulaunch.core.events import Ended, ImageFailed, ImageReady, MemoryPeaked
 from gpulaunch.core.facts import AdmissionContinued, JobVanished, PullBegun
-from gpulaunch.core.model import Demand, Job
+from gpulaunch.core.model import Demand, Interrupted, Job
 from gpulaunch.core.state import InEngineQueue, State
 from tests.core.cluster import Cluster
 from tests.core.histories import play, play_in_a_queue
-from tests.core.world import World
+from tests.core.world import Side, World
 
 COUNT = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "1500"))
 CHUNK = 100
@@ -90,6 +91,9 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["followed"] += world.followed
         seen["taken back"] += world.taken_back
         seen["gave way"] += world.gave_way
+        seen["told late"] += world.told_late
+        seen["refused at once"] += world.refused_at_once
+        seen["worker died"] += world.workers_died
         for side in world.sides:
             seen["unlike"] += side.shares.unlike
             seen["learned"] += side.shares.learned
@@ -104,7 +108,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle"
     )
     others = "unlike", "learned", "outgrew", "taken back", "gave way", "WaitGently"
-    for name in (*expected.split(" "), *others, "AttemptWarned"):
+    late = "told late", "refused at once", "worker died"
+    for name in (*expected.split(" "), *others, *late, "AttemptWarned"):
         assert seen[name], f"no history has {name}: {seen}"
 
 
@@ -543,6 +548,10 @@ def _overlook_what_takes_more_than_promised(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sharing, "peaked", broken)
 
 
+def _launch_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(graph, "pause", lambda state, node: 0.0)
+
+
 SHARING = [
     _promise_twice_among_those_that_share,
     _share_before_anything_is_known,
@@ -588,17 +597,52 @@ SHARING = [
         _read_the_time_of_day_anew,
         _keep_a_service_for_what_is_not_due,
         _never_look_at_the_clock,
+        _launch_again_at_once,
     ],
 )
 def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(breakage)
     breakage(monkeypatch)
-    for seed in range(400):
+    for seed in range(800):
         try:
             play(seed, 1 + seed % 2)
         except (AssertionError, LookupError, ValueError):
             return
-    pytest.fail("400 histories passed with a broken core")
+    pytest.fail("800 histories passed with a broken core")
+
+
+def _tell_of_what_is_given_back_first(patch: pytest.MonkeyPatch) -> None:
+    """An engine that does not wait for the end of the item whose worker is gone."""
+    say = World._say
+
+    def broken(
+        self: World, side: Side, event: Ended, behind: Any = None, late: Any = False
+    ) -> None:
+        end = event.end.outcome if isinstance(event, Ended) else None
+        given_back = end == Interrupted(Because("worker_ended"))
+        say(self, side, event, None if given_back else behind, late)
+
+    patch.setattr(World, "_say", broken)
+
+
+def test_an_engine_that_tells_of_the_next_item_first_has_it_launched_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _tell_of_what_is_given_back_first(monkeypatch)
+    for seed in range(450, 490):
+        play(seed, 1 + seed % 2, refuses=False)
+    _launch_again_at_once(monkeypatch)
+    found = _first_error(range(470, 2000))
+    assert "too often within a second" in found
+
+
+def _first_error(seeds: Iterable[int]) -> str:
+    for seed in seeds:
+        try:
+            play(seed, 1 + seed % 2, refuses=False)
+        except AssertionError as error:
+            return str(error)
+    return ""
 
 
 def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:

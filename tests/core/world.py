@@ -64,7 +64,14 @@ from gpulaunch.core.events import (
     Wanted,
     WorkerEnded,
 )
-from gpulaunch.core.facts import AttemptStarted, AttemptWarned, Fact, RunOpened, ServiceReady
+from gpulaunch.core.facts import (
+    AttemptStarted,
+    AttemptWarned,
+    Fact,
+    JobRequeued,
+    RunOpened,
+    ServiceReady,
+)
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -104,6 +111,9 @@ EPOCH = 1e9
 
 CANCELLED = Because("cancelled")
 PAUSES: tuple[PausedBy, ...] = ("recorder", "asked", "hours")
+MOST_LAUNCHES = 20
+"""Launches of one job within a second at most, whatever it is answered: as many as its retries and
+what costs none come to."""
 GENTLY, PRESSING = 1, 2
 """How launchers wait for a card: with spare jobs alone, or with others."""
 
@@ -201,6 +211,7 @@ class Side:
     pulls: Pulls = field(default_factory=Pulls)
     shares: CardShares = field(default_factory=CardShares)
     beside: dict[str, object] = field(default_factory=dict)  # who had which card, once it was spent
+    launched: dict[str, list[float]] = field(default_factory=dict)  # when, since it was asked for
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -222,7 +233,12 @@ class World:
         calm: bool = False,
         lasting: Callable[[AttemptId], float] = lambda attempt: 0.0,
         allowance: int | None = None,
+        refusing: float = 0.0,
     ) -> None:
+        self.refusing = refusing  # the share of launches that are refused at once
+        self.told_late = self.refused_at_once = self.workers_died = 0
+        # Attempts that are over, and of which that is not told yet, with what is told after it.
+        self.untold: dict[tuple[str, AttemptId], list[Ended | AttemptStarted | WorkerEnded]] = {}
         self.allowance = allowance  # cards that all sides may have together
         self.refused = 0  # for the allowance
         self.rng = rng
@@ -309,8 +325,10 @@ class World:
         side.left += [*side.held, *unbegun]
         side.held = {}
         ledger = copy.deepcopy(side.replayed)
-        recorded = [event for event in side.inbox if isinstance(event, Ended)]
+        told = [*side.inbox, *self._forget_untold(side)]
+        recorded = [event for event in told if isinstance(event, Ended)]
         side.inbox.clear()
+        side.launched.clear()
         side.timers.clear()
         side.asking.clear()
         side.told_wanted.clear()
@@ -345,6 +363,10 @@ class World:
         for process in list(self.processes.values()):
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
+
+    def _forget_untold(self, side: Side) -> list[Ended | AttemptStarted | WorkerEnded]:
+        mine = [key for key in self.untold if key[0] == side.name]
+        return [event for key in mine for event in self.untold.pop(key)]
 
     def _lose(self, side: Side, attempt: AttemptId) -> None:
         side.left.remove(attempt)
@@ -397,6 +419,8 @@ class World:
                 side.ladders.see(result)
                 side.shares.see(result, side.replayed)
                 side.facts.append(result)
+                if isinstance(result, JobRequeued):
+                    side.launched.pop(result.name, None)
         assert len(side.facts) >= before
         for result in results:
             if isinstance(result, Instruction):
@@ -478,8 +502,8 @@ class World:
             case StopAttempt(gently=True) if not self._gives_way(side, instruction):
                 raise AssertionError(f"{instruction}: nobody presses for its card")
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
-                del side.held[attempt]
-                side.inbox.append(Ended(attempt, End(Interrupted(by))))
+                behind = side.held.pop(attempt).behind
+                self._say(side, Ended(attempt, End(Interrupted(by))), behind)
             case StopAttempt(attempt, _, by, _) if (side.name, attempt) in self.behind:
                 self._not_begun(self.behind[side.name, attempt], by)
             case TakeBack(attempt):
@@ -490,7 +514,7 @@ class World:
                 process = self.processes.get((side.name, attempt))
                 if process is None:
                     told = any(isinstance(e, Ended) and e.attempt == attempt for e in side.inbox)
-                    told = told or attempt in side.just_ended
+                    told = told or attempt in side.just_ended or (side.name, attempt) in self.untold
                     assert told, f"StopAttempt({attempt}), not alive"
                     return
                 assert reason in ("cancelled", "interrupted", "stopped")
@@ -499,7 +523,9 @@ class World:
             case EndWorker(worker):
                 idle = self.workers.get((side.name, worker))
                 if idle is None:
-                    assert WorkerEnded(worker) in side.inbox, f"EndWorker({worker}), not alive"
+                    untold = [event for held in self.untold.values() for event in held]
+                    coming = WorkerEnded(worker) in (*side.inbox, *untold)
+                    assert coming, f"EndWorker({worker}), not alive"
                 elif not idle.ending:
                     idle.ending = True
                     self._later(side.name, partial(self._end_worker, side, worker))
@@ -546,6 +572,9 @@ class World:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
         uuids = [gpu.uuid for gpu in launch.gpus]
         side.shares.launched(launch)
+        times = [at for at in side.launched.get(job.name, ()) if at > self.now - 1.0]
+        side.launched[job.name] = [*times, self.now]
+        assert len(times) < MOST_LAUNCHES, f"Launch({attempt}), too often within a second"
         check_definition(job, side.jobs)
         side.pulls.check_launch(job)
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
@@ -591,14 +620,17 @@ class World:
             assert through <= {demand.mps}, (
                 f"Launch({attempt}) on {uuid}: through MPS beside others"
             )
+        seat = None
         if launch.behind is not None:
             self._launch_behind(side, launch)
         elif launch.worker is not None:
-            idle = self.workers.pop((side.name, launch.worker), None)
-            assert idle is not None, f"Launch({attempt}) in a worker that is not there"
-            assert not idle.ending, f"Launch({attempt}) in a worker that is being ended"
-            assert set(idle.gpus) == set(uuids), f"Launch({attempt}) on other cards than its worker"
-            assert idle.job.demand.same_seat(demand), f"Launch({attempt}) in another one's worker"
+            seat = self.workers.pop((side.name, launch.worker), None)
+            died = WorkerEnded(launch.worker) in side.inbox  # the attempt begins without it
+            assert seat or died, f"Launch({attempt}) in a worker that is not there"
+        if launch.behind is None and launch.worker is not None and seat is not None:
+            assert not seat.ending, f"Launch({attempt}) in a worker that is being ended"
+            assert set(seat.gpus) == set(uuids), f"Launch({attempt}) on other cards than its worker"
+            assert seat.job.demand.same_seat(demand), f"Launch({attempt}) in another one's worker"
             self.continued += 1
         states = {name: record.state for name, record in side.run.ledger.jobs.items()}
         for need in job.needs:
@@ -607,6 +639,9 @@ class World:
                     p for p in mine if p.attempt.job == need and p.ready and not p.asked
                 ]
                 serving += [e for e in side.inbox if isinstance(e, Ended) and e.attempt.job == need]
+                serving += [
+                    key for key in self.untold if key[0] == side.name and key[1].job == need
+                ]
                 assert serving, f"Launch({attempt}) before its service {need} is ready"
             else:
                 assert states[need] == "succeeded", f"Launch({attempt}) before {need}"
@@ -633,12 +668,30 @@ class World:
             assert most is None or reserved <= most, f"{attempt}: {reserved} bytes of {most}"
         process = Process(side, attempt, job, tuple(uuids), worker=launch.worker)
         process.behind = launch.behind
+        if self._refuse(process, seat):
+            return
         if launch.behind is None:
             self._begin(process)
         elif (side.name, launch.behind) in self.processes:
             self.behind[side.name, attempt] = process
         else:
             self._go_on_after(process, (side.name, launch.worker) in self.workers)
+
+    def _refuse(self, process: Process, idle: Idle | None) -> bool:
+        """Answer the launch at once, by an end; a worker that was to run it waits on."""
+        aside = random.Random(f"refuse {process.attempt} {self.steps}")
+        if self.calm or aside.random() >= self.refusing:
+            return False
+        self.refused_at_once += 1
+        outcome = aside.choice([Interrupted(Because("lease_lost"))] * 9 + [NotStarted("no room")])
+        for uuid in process.gpus if process.behind is None else ():
+            self.cards[uuid].carried.add(process.attempt)  # until the run hears of it
+        if idle is not None:
+            assert process.worker is not None
+            self.workers[process.side.name, process.worker] = idle
+        ended = Ended(process.attempt, End(outcome), kept=idle is not None)
+        self._say(process.side, ended, process.behind)
+        return True
 
     def _launch_behind(self, side: Side, launch: Launch) -> None:
         """Check that what it is behind runs there, and that nobody told the run otherwise."""
@@ -647,7 +700,8 @@ class World:
         followed = any(p.behind == launch.behind for p in self.behind.values() if p.side is side)
         assert not followed, f"{name}, which has one behind it"
         if leader is None:
-            told = [e for e in side.inbox if isinstance(e, Ended) and e.attempt == launch.behind]
+            told = any(isinstance(e, Ended) and e.attempt == launch.behind for e in side.inbox)
+            told = told or (side.name, launch.behind) in self.untold
             assert told, f"{name}, which does not run"
             return
         assert leader.started, f"{name}, which has not started"
@@ -667,13 +721,49 @@ class World:
                 side.shares.goes_on(process.attempt, process.behind)
             self._begin(process)
         else:
-            side.inbox.append(
-                Ended(process.attempt, End(Interrupted(Because("worker_ended"))), kept=kept)
-            )
+            outcome = Interrupted(Because("worker_ended"))
+            self._say(side, Ended(process.attempt, End(outcome), kept=kept), process.behind)
 
     def _not_begun(self, process: Process, by: EndCause) -> None:
         del self.behind[process.side.name, process.attempt]
-        process.side.inbox.append(Ended(process.attempt, End(Interrupted(by))))
+        self._say(process.side, Ended(process.attempt, End(Interrupted(by))), process.behind)
+
+    def _say(
+        self,
+        side: Side,
+        event: Ended | AttemptStarted | WorkerEnded,
+        behind: AttemptId | None = None,
+        late: bool = False,
+    ) -> None:
+        """Tell of an attempt, once the end of the one that it is behind is told.
+
+        `late`: this end is told later, as the attempt's cards are looked at before.
+        """
+        key = None if isinstance(event, WorkerEnded) else (side.name, event.attempt)
+        if behind is not None and (side.name, behind) in self.untold:
+            self.untold[side.name, behind].append(event)
+            if key is not None and isinstance(event, Ended):
+                self.untold.setdefault(key, [])
+        elif late and key is not None:
+            self.told_late += 1
+            self.untold[key] = [event]
+            long = random.Random(f"long {key} {self.steps}").choice([0.0, 0.0, 0.05])
+            self._later(side.name, partial(self._look_done, side, key, self.now + long))
+        else:
+            side.inbox.append(event)
+
+    def _look_done(self, side: Side, key: tuple[str, AttemptId], until: float) -> None:
+        """Tell of an end now that its cards were looked at; a driver may take its time."""
+        if self.now < until:
+            self._later(side.name, partial(self._look_done, side, key, until))
+        else:
+            self._tell_untold(side, key)
+
+    def _tell_untold(self, side: Side, key: tuple[str, AttemptId]) -> None:
+        for event in self.untold.pop(key, ()):
+            side.inbox.append(event)
+            if isinstance(event, Ended):
+                self._tell_untold(side, (side.name, event.attempt))
 
     def _begin(self, process: Process) -> None:
         """Once it is known of each of its cards whether it is ours."""
@@ -683,7 +773,8 @@ class World:
             return
         side.held.pop(attempt, None)
         if any(uuid in side.unleased for uuid in process.gpus):
-            side.inbox.append(Ended(attempt, End(Interrupted(Because("gave_back")))))
+            ended = Ended(attempt, End(Interrupted(Because("gave_back"))))
+            self._say(side, ended, process.behind)
             return
         for uuid in process.gpus:
             assert self._has(side, self.cards[uuid])
@@ -753,7 +844,8 @@ class World:
             self._end(process, NotStarted("no such file"), 0)
             return
         process.started = True
-        process.side.inbox.append(AttemptStarted(process.attempt, self.rng.randrange(2, 9999)))
+        started = AttemptStarted(process.attempt, self.rng.randrange(2, 9999))
+        self._say(process.side, started, process.behind)
         aside = random.Random(f"{process.attempt} {self.steps}")
         process.side.inbox += process.side.shares.grow(process.attempt, process.job, aside)
         if process.job.service is not None:
@@ -787,9 +879,16 @@ class World:
         free = {} if kept else self._back_at_once(process)
         warned = self._warned(process)
         end = End(outcome, failure, leftovers=leftovers, warned=warned)
-        process.side.inbox.append(Ended(process.attempt, end, kept, free))
+        aside = random.Random(f"late {process.attempt} {self.steps}")
+        late = process.asked != "old" and aside.random() < 0.3
+        if late or (process.side.name, process.behind) in self.untold:
+            for uuid in free:  # something else may be there by the time at which that is told
+                self.cards[uuid].dirty = True
+            free = {}
+        self._say(process.side, Ended(process.attempt, end, kept, free), process.behind, late)
         if not self.calm and self.rng.random() < 0.05:
-            process.side.inbox.append(Ended(process.attempt, End(outcome, leftovers=leftovers)))
+            again = Ended(process.attempt, End(outcome, leftovers=leftovers))
+            self._say(process.side, again, process.attempt)
         for key, next in list(self.behind.items()):
             if key[0] == process.side.name and next.behind == process.attempt:
                 del self.behind[key]
@@ -861,6 +960,18 @@ class World:
     def _end_worker(self, side: Side, worker: AttemptId) -> None:
         if self.workers.pop((side.name, worker), None):
             side.inbox.append(WorkerEnded(worker))
+
+    def _worker_dies(self) -> None:
+        """An idle worker ends by itself, as when somebody kills it."""
+        aside = random.Random(f"worker {self.steps} {len(self.log)}")
+        if self.calm or not self.workers or aside.random() >= 0.02:
+            return
+        key = aside.choice(list(self.workers))
+        side = next(side for side in self.sides if side.name == key[0])
+        if side.asleep or self.workers[key].ending:
+            return
+        self.workers_died += 1
+        self._say(side, WorkerEnded(key[1]), self.workers.pop(key).last)
 
     def _free(self, place: Place) -> int:
         return place.gpu.memory - place.taken
@@ -1061,6 +1172,7 @@ class World:
         self.now += 0.001
         self._say_freed()
         self.say_wanted()
+        self._worker_dies()
         ready = [side for side in self.sides if side.inbox and not side.asleep]
         if ready and self.rng.random() < 0.6:
             self._deliver(self.rng.choice(ready))
@@ -1267,6 +1379,14 @@ class World:
         if verdict == "lost":
             side.lost.add(uuid)
         self.tell(side, GpuEvent(uuid, 79, "Xid 79", verdict, self.rng.random() < 0.5))
+
+    def refuse_all(self, steps: int) -> None:
+        """For so many steps whatever is launched is refused at once."""
+        self.refusing = 1.0
+        for _ in range(steps):
+            if not self.step():
+                break
+        self.refusing = 0.0
 
     def quiet_down(self) -> None:
         """From here on nobody interferes, and jobs succeed."""
