@@ -14,7 +14,7 @@ from gpulaunch.config.files import current
 from gpulaunch.config.model import NOTHING
 from gpulaunch.process import native
 from gpulaunch.process.client import reap
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import Launcher, OnDriver
 from tests.durations import Durations, recorded
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import wait_until
@@ -107,3 +107,11 @@ def on_cards(tmp_path: Path, driver: FakeDriver) -> Launcher:
     at = tmp_path / "work"
     at.mkdir()
     return Launcher(at, own_leases(driver))
+
+
+@pytest.fixture
+def not_simulated(tmp_path: Path, driver: FakeDriver) -> Launcher:
+    """A launcher whose `--simulate N` finds the pretend driver's cards: for tests of either."""
+    at = tmp_path / "work"
+    at.mkdir()
+    return OnDriver(at, driver)

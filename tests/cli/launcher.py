@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from gpulaunch.cli.status import status
 from tests.cli.warm import WARM
+from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import goes_along, held_by, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
@@ -151,3 +152,29 @@ class Launcher:
 
     def log(self, job: str, attempt: int = 1) -> str:
         return (self.run / "logs" / f"{job}.{attempt}.log").read_text()
+
+
+class OnDriver(Launcher):
+    """gpulaunch on a pretend driver's cards: as many as `--simulate`, which is left out, says."""
+
+    def __init__(
+        self, path: Path, driver: FakeDriver, environ: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(path, own_leases(driver) | dict(environ or {}))
+        self._driver = driver
+
+    def __call__(self, *argv: str | Path, stdin: str = "", timeout: float = 120) -> Result:
+        return super().__call__(*self._found(argv), stdin=stdin, timeout=timeout)
+
+    def begun(self, *argv: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
+        return super().begun(*self._found(argv))
+
+    def _found(self, argv: Sequence[str | Path]) -> list[str]:
+        """Make the cards that are asked for; return the arguments without them."""
+        words = list(map(str, argv))
+        if "--simulate" in words:
+            at = words.index("--simulate")
+            for index in range(int(words[at + 1])):
+                self._driver.card(index)
+            del words[at : at + 2]
+        return words

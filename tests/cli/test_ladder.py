@@ -28,6 +28,11 @@ JOBS = """
 """
 
 
+@pytest.fixture
+def launcher(not_simulated: Launcher) -> Launcher:
+    return not_simulated
+
+
 def test_one_job_finds_the_step_and_the_others_begin_there(launcher: Launcher) -> None:
     launcher.file("embed.py", EMBED)
     launcher.file("jobs.yaml", JOBS)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.launcher import Launcher, Result
+from tests.cli.launcher import Launcher, OnDriver, Result
 from tests.explain.support import FAKE, MIXING, REPORT
+from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until
 
 SCRIPT = """
@@ -30,10 +31,10 @@ HEAVY = """
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Launcher:
+def launcher(tmp_path: Path, driver: FakeDriver) -> Launcher:
     site = tmp_path / "site-packages"
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    launcher = Launcher(tmp_path, {"PYTHONPATH": path})
+    launcher = OnDriver(tmp_path, driver, {"PYTHONPATH": path})
     launcher.file("site-packages/heavy.py", HEAVY)
     launcher.file("script.py", SCRIPT)
     return launcher

@@ -8,6 +8,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.cli.launcher import Launcher
 from tests.faults.test_stopping import alive, run_id
 from tests.helpers import wait_until
@@ -28,6 +30,11 @@ FOLD = """
         if item.n == os.environ.get("LONG"):
             time.sleep(1000)
 """
+
+
+@pytest.fixture
+def launcher(not_simulated: Launcher) -> Launcher:
+    return not_simulated
 
 
 def entry(count: int, **more: str) -> str:

@@ -69,6 +69,11 @@ def test_a_signal_ends_the_run_and_a_resume_goes_on(
     assert sorted(attempts.values()) == [1, 2, 2]
 
 
+@pytest.fixture
+def launcher(not_simulated: Launcher) -> Launcher:
+    return not_simulated
+
+
 def test_ctrl_c_twice_kills_at_once(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", STUBBORN)
     with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
