@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from textwrap import dedent
 
 import pytest
@@ -47,7 +48,6 @@ WAYS = {
     "_exit": "os._exit(3)",
     "zero": "os._exit(0)",
     "lost": "print('CUDA error: an illegal memory access was encountered'); os._exit(1)",
-    "timeout": "time.sleep(600)",
 }
 """What an item does at its first attempt, by name."""
 
@@ -70,7 +70,7 @@ def test_whatever_items_do_to_their_workers_the_list_ends_and_none_begins_on_a_d
     on_cards.file(
         "jobs.yaml",
         f"""
-        defaults: {{timeout: 1s, grace: 1s, retries: 2}}
+        defaults: {{grace: 1s, retries: 2}}
         jobs:
           - name: "{{{{item}}}}"
             foreach: {{values: {items(generator)}}}
@@ -79,7 +79,22 @@ def test_whatever_items_do_to_their_workers_the_list_ends_and_none_begins_on_a_d
             matrix: {{n: [1, 2, 3]}}
             run: |
               {TAKES}
-              exit $((GPULAUNCH_ATTEMPT == 1))
+          - name: shared-{{{{n}}}}
+            matrix: {{n: [1, 2, 3, 4]}}
+            share: true
+            gpu_memory: 10GB
+            run: |
+              {TAKES}
+          - name: server
+            service: {{ready: "tcp:{{{{port}}}}"}}
+            run: |
+              {TAKES}
+              {sys.executable} -m http.server {{{{port}}}} --bind 127.0.0.1
+          - name: client-{{{{n}}}}
+            matrix: {{n: [1, 2]}}
+            needs: [server]
+            run: |
+              {TAKES}
         """,
     )
     result = on_cards("run", "jobs.yaml", "--breaker", "0", timeout=90)
