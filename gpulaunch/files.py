@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
 import os
+import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -142,6 +144,38 @@ def may(path: str | os.PathLike[str], mode: int) -> bool:
     Plain `os.access` asks for the user alone, and leaves out capabilities that the kernel counts.
     """
     return os.access(path, mode, effective_ids=True)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or `user NUMBER` if the user has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"user {uid}"
+
+
+def others_may_write(path: str | os.PathLike[str], found: os.stat_result) -> bool:
+    """Return True if users besides the owner and root may write to a file or directory.
+
+    A group counts as others, except the private group that many systems give to each user: it has
+    the user's name and no other member. `found`: the `lstat` of the path.
+    """
+    if stat.S_ISLNK(found.st_mode):
+        return False  # a link has no rights of its own
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(path, found)
+
+
+def _is_private_group(path: str | os.PathLike[str], found: os.stat_result) -> bool:
+    with suppress(OSError):
+        os.getxattr(path, "system.posix_acl_access")
+        return False  # with an access list, the group's rights are the most that anybody has
+    try:
+        user, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except (KeyError, OverflowError):
+        return False
+    return group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
 
 
 def is_nowhere() -> bool:

@@ -192,7 +192,7 @@ def test_a_run_that_is_not_alive_is_a_clear_line() -> None:
     run = some_run()
     with pytest.raises(NoAnswerError, match=f"run {run} is not alive"):
         call(run, Hello())
-    assert watch(run) is None
+    assert watch(run, os.geteuid()) is None
     assert not supervised(run, os.getuid())
 
 
@@ -254,7 +254,7 @@ def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
         assert other.stdout.readline() == "bound\n"
         with pytest.raises(AlreadySupervisedError, match=f"pid {other.pid}"):
             ControlServer(run)
-        watching = watch(run)
+        watching = watch(run, os.geteuid())
         assert watching is not None
         with watching:
             assert not select.select([watching], [], [], 0)[0]
@@ -605,6 +605,25 @@ def test_a_name_that_another_user_took_makes_no_run_alive() -> None:
     with taken_by_nobody(run):
         assert not supervised(run, owner)
         assert supervised(run, NOBODY)
+
+
+@root_only
+def test_nobody_waits_for_the_end_of_another_user_s_process_that_took_the_name() -> None:
+    run = some_run()
+    with taken_by_nobody(run):
+        assert watch(run, os.geteuid()) is None
+        with pytest.raises(AlreadySupervisedError) as refused:
+            ControlServer(run)
+    assert not refused.value.admits
+    assert "is taken by a process of nobody" in str(refused.value)
+
+
+@root_only
+def test_root_gives_its_environment_to_no_run_of_another_user() -> None:
+    run = some_run()
+    add = Add("1", "jobs: [{name: a, run: 'true'}]", "add", "/", {"SECRET": "1"})
+    with taken_by_nobody(run), pytest.raises(NoAnswerError, match="belongs to nobody"):
+        call(run, add)
 
 
 @root_only

@@ -59,6 +59,7 @@ from gpulaunch.jobfile import Plan, load
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, typed, working_directory
 from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.rundir import RunDir, home_of_runs
 from gpulaunch.journal.users import use
 from gpulaunch.text import clip, listing
@@ -298,6 +299,7 @@ def _source(run: str | None, options: RunOptions, recorded: bool, observer: Obse
             raise
         plan = load(Path(run), surroundings_later(options.choices, cards_of(options.choices)))
         return Source(plan, RunDir(home_of_runs(working_directory())), options)
+    require_own(found)
     held = use(found, observer.note)
     manifest = found.read_manifest()
     if manifest.engine != LOCAL:

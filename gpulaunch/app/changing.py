@@ -33,6 +33,7 @@ from gpulaunch.jobfile.source import read_bytes
 from gpulaunch.journal.finding import working_directory
 from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.liveness import own_id
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing
@@ -111,6 +112,7 @@ def add(
     this is found out, and they are returned.
     """
     one = _where(run, observer)
+    require_own(one)
     addition, id = uuid4().hex, own_id(one)
     asking = Add(addition, text, label, str(base), as_given(os.environ), stem)
     try:

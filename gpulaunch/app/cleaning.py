@@ -28,11 +28,11 @@ from gpulaunch.core.model import AttemptId, RunState
 from gpulaunch.core.superseded import superseded
 from gpulaunch.engines.local.stragglers import alive_without
 from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.files import user_name
 from gpulaunch.journal import finding
 from gpulaunch.journal.finding import typed, working_directory
 from gpulaunch.journal.lines import Damage, Fault
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
-from gpulaunch.journal.manifest import user_name
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.removal import leftovers, weigh
 from gpulaunch.journal.rundir import RUNS, RunDir, home_of_runs

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpulaunch.app.archived import recall, refuse_archived
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer
-from gpulaunch.control.client import live_runs, reasons, watch
+from gpulaunch.control.client import live_runs, present, reasons, watch
 from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
@@ -34,12 +34,15 @@ from gpulaunch.journal.finding import (
     find_or_queue,
     here,
     is_of,
+    is_ours,
     names_of,
     nothing_under,
+    owner_of,
     typed,
     working_directory,
 )
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, queue_dir
 from gpulaunch.lifesigns import mark_last_seen
@@ -137,6 +140,16 @@ def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     return fits[0]
 
 
+def own_directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
+    """Return the run that `directory` returns, for what starts something from it.
+
+    Raises UsageError also for a run that another user owns or may change.
+    """
+    one = directory(run, observer)
+    require_own(one)
+    return one
+
+
 def alive(run: str | os.PathLike[str] | None, observer: Observer) -> FoundRun:
     """Return the live run of that name; without one, the only live run here. Raises UsageError."""
     return FoundRun(alive_dir(run, observer), observer)
@@ -149,6 +162,7 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
         if state_of(one) != "running":
             raise UsageError(f"{one.path} is not alive: it {_was(FoundRun(one, observer))}")
         refuse_elsewhere(one)
+        _require_answer_of(one)
         return one
     near = here(working_directory(), _begun_in_directories())
     living = [each for each in near.runs if state_of(each) == "running"] if near else []
@@ -158,6 +172,7 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
+    _require_answer_of(living[0])
     return living[0]
 
 
@@ -171,6 +186,19 @@ def left_in_queue(run: str | os.PathLike[str] | None) -> RunDir | None:
     except UsageError:
         return None
     return one if ledger.queueing and ledger.open_attempts() else None
+
+
+def _require_answer_of(run: RunDir) -> None:
+    """Raise UsageError if the supervisor of that id has another directory.
+
+    Anybody can write the id of a live run into a manifest. A directory of this user's own is
+    believed.
+    """
+    if is_ours(run):
+        return
+    said = present(origin_of(run).run)
+    if os.path.realpath(said.dir) != os.path.realpath(run.path):
+        raise UsageError(f"{run.path} is not alive: it has the id of the run in {said.dir}")
 
 
 def alive_of(job_file: Path) -> list[RunDir]:
@@ -260,7 +288,7 @@ def pulse(run: RunDir, id: str) -> socket | UnseenLife | None:
     """
     if original_of(run):
         return None
-    if (link := watch(id)) or origin_of(run).here:
+    if (link := watch(id, owner_of(run))) or origin_of(run).here:
         return link
     return UnseenLife() if state_of(run) == "running" else None
 

@@ -29,8 +29,8 @@ from gpulaunch.app.damage import remembered_to_go_on
 from gpulaunch.app.listing import added_to, as_set
 from gpulaunch.app.lookup import (
     SUPERVISOR_ANSWER_TIMEOUT,
-    directory,
     jobs_of,
+    own_directory,
     with_needs,
 )
 from gpulaunch.app.observer import NOBODY, Observer, Preview
@@ -97,7 +97,7 @@ def resume(
 
     Raises UnfinishedRunError for a run that is alive, else as `run` does.
     """
-    one = directory(run, observer)
+    one = own_directory(run, observer)
     taken_over = take_over and not origin_of(one).here
     if taken_over:
         require_dead_elsewhere(one)
@@ -140,7 +140,7 @@ def retry(
     `recorded` as for `resume`. A live run requeues the jobs, as its job file has them now, and the
     call returns at once. Raises as `resume` does.
     """
-    one = directory(run, observer)
+    one = own_directory(run, observer)
     refuse_elsewhere(one)
     names = tuple(jobs_of(replay(one.events), jobs, one)) if jobs else None
     if state_of(one) == "running":

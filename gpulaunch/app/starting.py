@@ -54,6 +54,7 @@ from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.finding import (
     counts,
     is_of,
+    is_ours,
     newest_around,
     newest_of,
     typed,
@@ -203,8 +204,10 @@ def _last(job_file: Path, run_dir: Path | None, observer: Observer) -> RunDir | 
     cwd = working_directory()
     if last := newest_of(job_file, cwd):
         return last
-    if last := newest_around(Path(os.path.realpath(job_file)), cwd):
-        observer.note(f"goes on with {typed(last.path)}, which was not begun here")
+    last = newest_around(Path(os.path.realpath(job_file)), cwd)
+    if last is None or not is_ours(last):
+        return None
+    observer.note(f"goes on with {typed(last.path)}, which was not begun here")
     return last
 
 

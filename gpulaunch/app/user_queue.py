@@ -24,6 +24,7 @@ from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile.plan import empty_plan
 from gpulaunch.journal.liveness import own_id, state_of
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.rundir import RunDir, queue_dir
 
 NAME = "queue"
@@ -41,6 +42,8 @@ def start(options: RunOptions = DEFAULTS, observer: Observer = NOBODY) -> RunEnd
     if options.choices.breaker is None:
         options = replace(options, choices=replace(options.choices, breaker=BREAKER_OFF))
     options = replace(options, standing=True)
+    if run.path.is_dir():
+        require_own(run)
     if not run.holds_run:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         return starting.start(empty_plan(NAME, Path.home()), None, options, observer, run.path)

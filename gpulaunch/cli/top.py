@@ -27,6 +27,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.extras import require
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.finding import owner_of
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import origin_of, original_of
 from gpulaunch.journal.read import Follower, read
@@ -181,7 +182,7 @@ class Attached:
             if not select.select([self._pulse], [], [], 0)[0]:
                 return True
             self._lose_pulse()  # gone, or too many ask the run at once
-        self._pulse = None if original_of(self.run) else watch(run)
+        self._pulse = None if original_of(self.run) else watch(run, owner_of(self.run))
         return self._pulse is not None
 
     def _lose_pulse(self) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from gpulaunch.config.keys import KEYS
 from gpulaunch.config.model import CardCounts, CardLimits, Configuration, NamedCard
 from gpulaunch.errors import JobFileError, Mistake, UsageError
+from gpulaunch.files import others_may_write, user_name
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.convert import unknown_key
 from gpulaunch.jobfile.mistakes import Mistakes, as_field_error
@@ -29,10 +30,10 @@ NOT_THE_MACHINES = "limits stand in the machine's file, /etc/gpulaunch/config.ya
 
 
 class FileText(Struct, frozen=True):
-    """A file's bytes, and why its limits do not count; empty where they do."""
+    """A file's bytes, and by key why its value does not hold."""
 
     data: bytes
-    untrusted: str
+    untrusted: Mapping[str, str]
 
 
 class FileConfig(Struct):
@@ -78,19 +79,24 @@ def _text(path: str, is_machine: bool) -> FileText:
         data = file.read(MAX_BYTES + 1) or b""
     if len(data) > MAX_BYTES:
         raise UsageError(f"{path}: {WHAT} may have at most {MAX_BYTES:,} bytes")
-    return FileText(data, _why_untrusted(stat) if is_machine else NOT_THE_MACHINES)
+    why = _why_untrusted(path, stat, is_machine)
+    untrusted = {"notify": why} if why else {}  # its commands are executed
+    limits = why if is_machine else NOT_THE_MACHINES
+    return FileText(data, {**untrusted, "limits": limits} if limits else untrusted)
 
 
-def _why_untrusted(stat: os.stat_result) -> str:
-    """Return why what the machine's file limits does not hold; empty where it does."""
-    if stat.st_uid != 0:
-        return f"its owner is user {stat.st_uid}, not root: chown root"
-    if stat.st_mode & 0o022:
-        return f"others than root may write to it (mode {stat.st_mode & 0o777:04o}): chmod 644"
+def _why_untrusted(path: str, stat: os.stat_result, is_machine: bool) -> str:
+    """Return why another user may have written the file; empty if none can."""
+    owners = {0} if is_machine else {0, os.geteuid()}
+    if stat.st_uid not in owners:
+        owner = "root" if is_machine else user_name(os.geteuid())
+        return f"its owner is {user_name(stat.st_uid)}, not {owner}: chown {owner}"
+    if stat.st_mode & 0o022 if is_machine else others_may_write(path, stat):
+        return f"other users may write to it (mode {stat.st_mode & 0o777:04o}): chmod go-w"
     return ""
 
 
-def _read_keys(source: JobFileText, untrusted: str, made: FileConfig) -> None:
+def _read_keys(source: JobFileText, untrusted: Mapping[str, str], made: FileConfig) -> None:
     """Convert the keys of a file's text. Raises JobFileError where it is no YAML."""
     made.root, early = tree.parse(source)
     mistakes = Mistakes(source, made.root)
@@ -103,8 +109,8 @@ def _read_keys(source: JobFileText, untrusted: str, made: FileConfig) -> None:
     for key, node in made.root.value.items():
         if key not in KEYS:
             mistakes.add((key,), unknown_key(key, tuple(KEYS)), key=True)
-        elif key == "limits" and untrusted:
-            mistakes.add((key,), f"does not hold: {untrusted}", key=True)
+        elif why := untrusted.get(key):
+            mistakes.add((key,), f"does not hold: {why}", key=True)
         elif node.value is not None:
             _convert((key,), node, made, mistakes)
     made.mistakes += mistakes.found()

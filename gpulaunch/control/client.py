@@ -19,6 +19,7 @@ from gpulaunch.control.protocol import (
     ASKING,
     REPLY_BYTES,
     TOLD,
+    Add,
     Asking,
     Hello,
     NoAnswerError,
@@ -31,9 +32,10 @@ from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.errors import Mistake, NothingChangedError
 from gpulaunch.farside.wire import peer
-from gpulaunch.gpus.names import RUN_ID, listening, user_name
+from gpulaunch.files import user_name
+from gpulaunch.gpus.names import RUN_ID, listening
 from gpulaunch.journal.codec import to_json
-from gpulaunch.journal.liveness import control_name
+from gpulaunch.journal.liveness import control_name, may_supervise
 from gpulaunch.shapes import Coder, coder_of
 
 _ASKED_AT_ONCE = 32
@@ -74,7 +76,8 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
     until = time.monotonic() + timeout
     with _connect(run, timeout) as link:
         pid, uid = peer(link)
-        if os.geteuid() not in (uid, 0):
+        # Root may ask the runs of all users, but gives its environment to none of them.
+        if os.geteuid() not in (uid, 0) or (isinstance(asking, Add) and uid != os.geteuid()):
             raise NoAnswerError(not_admitted(run, uid))
         try:
             answer = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until)
@@ -115,20 +118,25 @@ def _understood(run: str, coder: Coder, answer: object) -> object:
         raise NoAnswerError(_NONSENSE.format(run)) from None
 
 
-def watch(run: str) -> socket.socket | None:
+def watch(run: str, owner: int) -> socket.socket | None:
     """Return a connection that becomes readable when the supervisor is gone; None if it is gone.
 
-    A live run with too many clients closes it as well: watch again before believing it.
+    A live run with too many clients closes it as well: watch again before believing it. `owner` as
+    for `may_supervise`: a process of another user is no supervisor.
     """
     try:
-        return _connect(run, 1.0)
+        link = _connect(run, 1.0)
     except NoAnswerError:
         return None
+    if may_supervise(link, owner):
+        return link
+    link.close()
+    return None
 
 
 def wait_until_gone(run: str) -> None:
-    """Wait until the run's supervisor is gone, its report written: who asks must be admitted."""
-    while (supervisor := watch(run)) is not None:
+    """Wait until the supervisor of this user's run is gone, its report written."""
+    while (supervisor := watch(run, os.geteuid())) is not None:
         with supervisor, contextlib.suppress(ConnectionResetError):
             supervisor.recv(1)  # until it is gone, and the connection with it
 

@@ -18,7 +18,8 @@ from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.relisting import ListChange
 from gpulaunch.errors import UnfinishedRunError, UsageError
-from gpulaunch.gpus.names import Holder, user_name
+from gpulaunch.files import user_name
+from gpulaunch.gpus.names import Holder
 from gpulaunch.shapes import coder_of
 
 EXPLAINED = 1000
@@ -120,7 +121,7 @@ CHANGED = coder_of(Changed)
 class AlreadySupervisedError(UnfinishedRunError):
     """Another supervisor has the run; `pid` is 0 where that is in another PID namespace.
 
-    `admits`: whether it answers this user.
+    `admits`: whether it is this user's, and so this user's run.
     """
 
     def __init__(self, run: str, holder: Holder) -> None:
@@ -128,12 +129,12 @@ class AlreadySupervisedError(UnfinishedRunError):
         where = f"pid {pid}" if pid else "in another container"
         text = f"run {run} is alive ({where}): follow it with gpulaunch wait {run}, or end it"
         text += f" with gpulaunch cancel -r {run} --all"
-        if holder.uid not in (os.geteuid(), 0) and os.geteuid():
+        if holder.uid != os.geteuid():
             text = f"the name of run {run} is taken by a process of {holder}: nothing goes on with"
             text += " the run before that process ends"
         super().__init__(text)
         self.pid = pid
-        self.admits = os.geteuid() in (holder.uid, 0)
+        self.admits = os.geteuid() == holder.uid
 
 
 class NoAnswerError(UsageError):

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import pwd
 import re
 import socket
 import time
@@ -26,6 +25,7 @@ from msgspec import Struct
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import peer
+from gpulaunch.files import user_name
 from gpulaunch.localtime import time_of
 
 PREFIX = "gpulaunch/1/"
@@ -264,13 +264,6 @@ def _peer(name: str) -> tuple[int, int] | None:
         return None
     with link:
         return peer(link)
-
-
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return f"user {uid}"
 
 
 def command_of(pid: int, width: int = 200) -> str | None:

@@ -22,8 +22,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpulaunch.files import user_name
 from gpulaunch.gpus import near
-from gpulaunch.gpus.names import command_of, user_name
+from gpulaunch.gpus.names import command_of
 
 Answer = dict[str, Any]
 

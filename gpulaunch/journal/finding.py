@@ -128,15 +128,19 @@ def find_or_queue(run: str, cwd: Path) -> RunDir:
 
 
 def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
-    """Return the newest run of this job file under `cwd` that counts, None for none."""
+    """Return this user's newest run of this job file under `cwd` that counts, None for none."""
     return next(runs_of(job_file, cwd), None)
 
 
-def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
-    """Yield the runs of this job file under `cwd` that count, newest first."""
-    wanted = os.path.realpath(job_file)
+def runs_of(job_file: Path, cwd: Path, owner: int | None = None) -> Iterator[RunDir]:
+    """Yield one user's runs of this job file under `cwd` that count, newest first.
+
+    `owner` is the id of that user; None: the one who runs this process. What other users have run
+    is nothing to go on with, and nothing to learn a job's memory from.
+    """
+    wanted, owner = os.path.realpath(job_file), os.geteuid() if owner is None else owner
     for run in runs(cwd):
-        if is_of(run, wanted) and counts(run):
+        if owner_of(run) == owner and is_of(run, wanted) and counts(run):
             yield run
 
 
@@ -154,7 +158,7 @@ def before(run: RunDir) -> RunDir | None:
     this = manifest_of(run)
     if this is None or not this.job_file:
         return None
-    begun_there = runs_of(Path(this.job_file), Path(this.cwd))
+    begun_there = runs_of(Path(this.job_file), Path(this.cwd), owner_of(run))
     return next((other for other in begun_there if age(other)[0] < this.started), None)
 
 
@@ -220,10 +224,15 @@ def is_filed(run: RunDir) -> bool:
 
 def is_ours(run: RunDir) -> bool:
     """Tell whether the run belongs to this user."""
+    return owner_of(run) == os.geteuid()
+
+
+def owner_of(run: RunDir) -> int:
+    """Return the id of the user who owns the run's directory; -1 if that is gone."""
     try:
-        return os.stat(run.path).st_uid == os.geteuid()
+        return os.stat(run.path).st_uid
     except OSError:
-        return False
+        return -1
 
 
 def is_stamped(run: RunDir) -> bool:

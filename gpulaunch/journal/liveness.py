@@ -46,12 +46,17 @@ def control_name(run: str) -> str:
     return f"\0gpulaunch/1/run/{run}"
 
 
-def supervised(run: str, owner: int) -> bool:
-    """Tell whether a supervisor of this run lives on this machine.
+def may_supervise(link: socket.socket, owner: int) -> bool:
+    """Return True if the process at the other end may be the run's supervisor.
 
     `owner` is the user id to whom the run's directory belongs: another user's process may have
     taken the name after the run was gone.
     """
+    return peer(link)[1] in (owner, os.geteuid(), 0)
+
+
+def supervised(run: str, owner: int) -> bool:
+    """Tell whether a supervisor of this run, whose directory is the owner's, lives here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
         try:
             link.connect(control_name(run))
@@ -59,7 +64,7 @@ def supervised(run: str, owner: int) -> bool:
             return True  # somebody listens; the queue of connections is full
         except OSError:
             return False
-        return peer(link)[1] in (owner, os.geteuid(), 0)
+        return may_supervise(link, owner)
 
 
 def state_of(rundir: RunDir) -> RunState:

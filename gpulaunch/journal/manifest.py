@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import socket
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from gpulaunch.commit import commit
 from gpulaunch.core.facts import ImageKnown
 from gpulaunch.core.model import ContainerEngine, Gpu
 from gpulaunch.errors import UsageError
-from gpulaunch.files import read_bytes
+from gpulaunch.files import read_bytes, user_name
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.shapes import shape_of
@@ -214,14 +213,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def user_name(uid: int) -> str:
-    """Return the user's name, or the number where the user has none (containers)."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def git_state(directory: Path) -> Git | None:

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from gpulaunch.farside.shared import sync
-from gpulaunch.journal.manifest import user_name
+from gpulaunch.files import user_name
 from gpulaunch.text import clip
 
 REMOVED = ".gpulaunch-removed-"

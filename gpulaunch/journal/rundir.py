@@ -221,13 +221,13 @@ class RunDir(Struct, frozen=True):
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
+    def own_entries(self) -> list[str]:
+        """Return the names of what is in the directory and the run's own. Raises OSError."""
+        return sorted(filter(_is_own, os.listdir(self.path)))
+
     def strange_entries(self) -> list[str]:
         """Return the names of what is in the directory and not the run's. Raises OSError."""
-        return sorted(
-            name
-            for name in os.listdir(self.path)
-            if name not in OWN_ENTRIES and not _OWN_COPIES.fullmatch(name)
-        )
+        return sorted(name for name in os.listdir(self.path) if not _is_own(name))
 
     def taken(self) -> str:
         """Return the words for a new run that cannot be made here, as a run is here already."""
@@ -274,6 +274,10 @@ def file_name(name: str) -> str:
     safe = re.sub(r"[/\x00-\x1f\x7f]", "_", name)
     safe = re.sub(r"^\.", "_", safe) or "run"
     return os.fsencode(safe)[:_NAME_BYTES].decode(errors="ignore")
+
+
+def _is_own(name: str) -> bool:
+    return name in OWN_ENTRIES or _OWN_COPIES.fullmatch(name) is not None
 
 
 def _checked(job: str) -> str:

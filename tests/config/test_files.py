@@ -237,6 +237,20 @@ def test_limits_hold_only_in_a_file_that_root_alone_may_write(
     assert both.read().limits.users.counts == {}
 
 
+@as_root
+@pytest.mark.parametrize("own", [True, False])
+def test_commands_of_a_file_that_another_user_may_write_are_not_executed(
+    own: bool, both: Files
+) -> None:
+    file = both.own if own else both.machine
+    file.write_text("notify: {run: id}\nfree_below: 2GB\n")
+    os.chown(file, 65534, 0)
+    (found,) = both.mistakes()
+    assert found == "1:1: notify: does not hold: its owner is nobody, not root: chown root"
+    assert both.read().notify == ()
+    assert both.read().free_below == "2GB"
+
+
 def limit_of(config: Configuration, user: int, *groups: int) -> Allowance | None:
     """What holds for a user in these groups."""
     before = os.getgroups()

@@ -207,7 +207,7 @@ def test_who_holds_a_lease_and_who_holds_it_while_stopped(fake_driver: FakeDrive
 
 
 def user() -> str:
-    from gpulaunch.gpus.names import user_name
+    from gpulaunch.files import user_name
 
     return user_name(os.getuid())
 

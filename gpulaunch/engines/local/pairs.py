@@ -101,7 +101,9 @@ class Pairs:
 
     def _fork(self, kind: PairKind) -> Pair:
         self._forked += 1
-        name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._forked}"
+        # Part of the name is random: other users could take names that they can guess.
+        number = f"{self._context.epoch}.{self._forked}.{os.urandom(4).hex()}"
+        name = f"keeper/{self._context.run_id}/{number}"
         with ExitStack() as stack:
             leases, link = self._cards.lend(kind.leases)
             if link:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import RunContext
-from gpulaunch.gpus.names import listening
+from gpulaunch.gpus.names import UNKNOWN, holder_of, listening
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for the end of a killed process."""
@@ -37,7 +37,10 @@ def alive_without(run: str) -> bool:
 
     Its keepers end a job by themselves, which takes its grace.
     """
-    return bool(listening(f"keeper/{run}/") or _find({f"GPULAUNCH_RUN_ID={run}".encode()}))
+    keepers = map(holder_of, listening(f"keeper/{run}/"))
+    if any(one is not None and one.uid in (os.geteuid(), UNKNOWN.uid) for one in keepers):
+        return True
+    return bool(_find({f"GPULAUNCH_RUN_ID={run}".encode()}))
 
 
 def kill_marked(markers: set[bytes]) -> int:
