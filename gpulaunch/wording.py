@@ -479,6 +479,13 @@ def pull(source: m.ImageSource, progress: str) -> str:
     return f"pulling {source.image}: {progress}"
 
 
+def _left_alive(left: r.LeftProcesses) -> str:
+    """Return which processes of an attempt are left, and on which cards."""
+    pids = listing(map(str, left.pids))
+    what = f"process {pids} of {left.attempt}" if pids else f"{left.attempt}"
+    return f"{what} on GPU {listing(map(str, left.gpus), 16)}" if left.gpus else what
+
+
 def run_reason(reason: r.RunReason | None) -> str:
     """Return why a run was stopped, paused or failed; empty for no reason."""
     match reason:
@@ -504,6 +511,9 @@ def run_reason(reason: r.RunReason | None) -> str:
                 f"{attempts:,} attempts are still in Slurm's hands: gpulaunch resume looks after"
                 " them"
             )
+        case r.LeftAlive(left):
+            there = "; ".join(map(_left_alive, left))
+            return f"not ended yet, and left alive: {there}"
         case r.RunOver(state):
             return f"the run was {state}"
         case r.OutsideHours(until, seconds):

@@ -89,7 +89,8 @@ class ActiveAttempt(Struct, eq=False):
     `misplaced`: the failure, if it was seen on a card that is not its own. `promised`: the demand
     with what the attempt is promised of its card's memory. `peak`: bytes that it was seen to take
     of it at most. `idle`: the failure for which it is being ended, if it held its cards' memory and
-    computed nothing for too long.
+    computed nothing for too long. `unending`: the processes that cannot be killed, once the engine
+    has said that the attempt does not end.
     """
 
     id: AttemptId
@@ -108,6 +109,7 @@ class ActiveAttempt(Struct, eq=False):
     taken_back: bool = False
     promised: Demand = Demand()
     peak: int = 0
+    unending: tuple[int, ...] | None = None
 
     @property
     def inherited(self) -> bool:

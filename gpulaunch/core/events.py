@@ -285,6 +285,17 @@ class OutOfReach(Struct, frozen=True):
     why: RunReason
 
 
+class Unending(Struct, frozen=True):
+    """The attempt, or the idle worker of that id, does not end, whatever the engine does.
+
+    `pids`: the processes that cannot be killed, as far as they are known. `Ended` or `WorkerEnded`
+    may still come, once they are gone.
+    """
+
+    attempt: AttemptId
+    pids: tuple[int, ...] = ()
+
+
 class TimerFired(Struct, frozen=True):
     """The timer that SetTimer set is due."""
 
@@ -391,6 +402,7 @@ Event: TypeAlias = (
     | MemoryPeaked
     | ImageEvent
     | OutOfReach
+    | Unending
     | TimerFired
     | Asked
 )

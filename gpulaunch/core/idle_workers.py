@@ -31,7 +31,7 @@ class IdleWorker(Struct, eq=False):
 
     `turns`: the attempts that it has run.
     `until`: the monotonic time at which it is ended at the latest. `lingers`: a timer for that is
-    set. `ending`: EndWorker was emitted; `killed`: with KILL at once.
+    set. `ending`: EndWorker was emitted; `killed`: with KILL at once. `unending` as of an attempt.
     """
 
     id: AttemptId
@@ -42,6 +42,7 @@ class IdleWorker(Struct, eq=False):
     lingers: bool = False
     ending: bool = False
     killed: bool = False
+    unending: tuple[int, ...] | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -84,6 +85,9 @@ class IdleWorkers:
         self._by_id[live.seat] = resident
         for card in live.cards:
             card.idle_workers[live.seat] = live.promised
+
+    def get(self, worker: AttemptId) -> IdleWorker | None:
+        return self._by_id.get(worker)
 
     def fit(self, demand: Demand) -> IdleWorker | None:
         """Return the idle worker for this demand whose card has the lowest index."""

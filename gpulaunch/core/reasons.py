@@ -10,7 +10,15 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
-from gpulaunch.core.model import CardKind, ImageSource, JobState, Outcome, RunState, Sparse
+from gpulaunch.core.model import (
+    AttemptId,
+    CardKind,
+    ImageSource,
+    JobState,
+    Outcome,
+    RunState,
+    Sparse,
+)
 
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
@@ -213,6 +221,20 @@ class LeftInQueue(Struct, frozen=True):
     attempts: int
 
 
+class LeftProcesses(Struct, frozen=True):
+    """Processes of an attempt that nothing could end, as far as they are known, and its cards."""
+
+    attempt: AttemptId
+    pids: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+
+
+class LeftAlive(Struct, frozen=True):
+    """The run ended as it was asked to, although processes of these attempts are still alive."""
+
+    left: tuple[LeftProcesses, ...]
+
+
 class OutsideHours(Struct, frozen=True):
     """The run starts jobs within hours alone (`--between`), which begin again at `until`.
 
@@ -237,6 +259,7 @@ RunReason: TypeAlias = (
     | SomeFailed
     | LeftWaiting
     | LeftInQueue
+    | LeftAlive
     | RunOver
     | OutsideHours
 )

@@ -30,11 +30,20 @@ from gpulaunch.core import (
 )
 from gpulaunch.core import events as ev
 from gpulaunch.core import facts as f
+from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
+from gpulaunch.core.idle_workers import IdleWorker
 from gpulaunch.core.ledger import Ledger, unrecorded
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
-from gpulaunch.core.reasons import LeftWaiting, RunReason, SomeFailed, WaitReason
+from gpulaunch.core.reasons import (
+    LeftAlive,
+    LeftProcesses,
+    LeftWaiting,
+    RunReason,
+    SomeFailed,
+    WaitReason,
+)
 from gpulaunch.core.state import RunConfig, State
 
 STEPS = 1000
@@ -113,9 +122,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True once nothing runs or can ever run, and no lease is held; or the run is given up."""
+        """True once nothing runs or can ever run, and no lease is held; or the run is given up.
+
+        A run that was asked to end is given up where only what cannot be killed keeps it.
+        """
         state = self._state
-        if state.course.out_of_reach:
+        if state.course.out_of_reach or _left_alive(state):
             return True
         if not state.course.submitted or len(state.attempts) or state.cards.held():
             return False
@@ -130,6 +142,8 @@ class Run:
         state = self._state
         if state.course.out_of_reach and len(state.attempts):
             return "interrupted", state.course.out_of_reach
+        if alive := _left_alive(state):
+            return "interrupted", alive
         waiting = state.jobs.unsettled
         if state.ledger.stopping and waiting:
             return "stopped", state.ledger.stopping
@@ -208,6 +222,10 @@ def _on(state: State, event: ev.Event) -> None:
             completion.on_worker_ended(state, event)
         case ev.OutOfReach(why) if state.course.killing:
             state.course.out_of_reach = why
+        case ev.Unending(attempt, pids):
+            one = state.attempts.get(attempt) or state.idle_workers.get(attempt)
+            if one is not None:
+                one.unending = pids
         case ev.TimerFired(timer):
             _timer_fired(state, timer)
         case ev.GangGranted():
@@ -356,6 +374,32 @@ def _withdraw(state: State) -> None:
     for live in state.attempts:
         if state.ledger.attempt(live.id).in_queue and live.behind is None:
             graph.stop(state, live, "interrupted", Because("no_more_starts"))
+
+
+def _left_alive(state: State) -> LeftAlive | None:
+    """Return what the run leaves behind, if it was asked to end and only that keeps it from it."""
+    attempts, workers = list(state.attempts), list(state.idle_workers)
+    if not attempts and not workers:
+        return None
+    if any(live.unending is None or live.stopping is None for live in attempts):
+        return None
+    if any(worker.unending is None for worker in workers):
+        return None
+    nodes = {live.node.name for live in attempts if live.node is not None}
+    more = state.jobs.unsettled > len(nodes) or state.ledger.awaits_more
+    if more and not (state.ledger.stopping or state.halted):
+        return None
+    ending: list[ActiveAttempt | IdleWorker] = [*attempts, *workers]
+    theirs = {card.gpu.uuid for one in ending for card in one.cards}
+    if any(card.held and card.gpu.uuid not in theirs for card in state.cards):
+        return None
+    left = []
+    for one in ending:
+        uuids = state.ledger.attempt(one.id).gpus  # those of an earlier launcher's attempt too
+        cards = [card for uuid in uuids if (card := state.cards.get(uuid)) is not None]
+        indices = tuple(sorted(card.gpu.index for card in cards))
+        left.append(LeftProcesses(one.id, one.unending or (), indices))
+    return LeftAlive(tuple(left))
 
 
 def _failures(state: State) -> SomeFailed | None:

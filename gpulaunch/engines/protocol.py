@@ -58,6 +58,12 @@ Attempts in a queue
   `now`, and the engine can neither end them nor tell their state, it may post `OutOfReach` after a
   bounded time: the supervisor exits then, and they stay without an end, for `adopt`.
 
+What cannot be killed
+  Where processes of an attempt or of an idle worker cannot be killed, or do not end in time, the
+  engine warns and posts `Unending`; the end is still posted once it comes. A run that was asked to
+  end does not wait for it: `close` leaves such an attempt to its keepers, with its leases, and the
+  next supervisor's `adopt` finds it.
+
 Images
   `PullImage(source)` comes once for each source until it is answered: by `ImageReady`, which
   `ImageDigest` may follow, or by `ImageFailed`, after which it may come again. Where the image is

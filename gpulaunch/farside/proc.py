@@ -84,6 +84,14 @@ def is_suspended(pid: int) -> bool:
     return is_stopped(pid) or is_frozen(pid)
 
 
+def hindrance(pid: int) -> str:
+    """Return what keeps a process from ending, in brackets for a message; empty for nothing."""
+    if is_frozen(pid):
+        return " (frozen)"
+    words = {"D": " (stuck in the kernel)", "T": " (stopped)", "t": " (traced)"}
+    return words.get(state_of(pid), "")
+
+
 def _holds(path: bytes, line: bytes) -> bool:
     """Tell whether a small file is there and has this line."""
     try:

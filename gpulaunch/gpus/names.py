@@ -36,7 +36,7 @@ _LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
 # A stream socket that is not connected. A name may hold line breaks, and so forge whole lines of
 # the table: lines of another form are skipped. (net/unix/af_unix.c, unix_seq_show)
 _BOUND = re.compile(
-    rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) 0001 01 +[0-9]+ @%s(.*)\n"
+    rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) 0001 01 +([0-9]+) @%s(.*)\n"
     % re.escape(PREFIX.encode())
 )
 _ANSWER_TIMEOUT_MS = 200
@@ -162,7 +162,7 @@ def listening(prefix: str = "") -> tuple[str, ...]:
     net/unix/af_unix.c): hence two readings.
     """
     read = (*_bound(), *_bound())
-    names = (name for name, listens in read if listens and name.startswith(prefix))
+    names = (name for name, listens, _ in read if listens and name.startswith(prefix))
     return tuple(dict.fromkeys(names))
 
 
@@ -182,7 +182,12 @@ def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
 
 def is_bound(name: str) -> bool:
     """Tell whether the name is taken, be it by a socket that does not listen yet."""
-    return any(bound == name for bound, _ in _bound())
+    return any(bound == name for bound, *_ in _bound())
+
+
+def inode_of(name: str) -> int:
+    """Return the inode of the socket that holds the name; 0 if none does."""
+    return next((inode for bound, _, inode in _bound() if bound == name), 0)
 
 
 def announce_hold(hold: NamedHold) -> socket.socket:
@@ -313,11 +318,11 @@ def _address(name: str) -> bytes:
     return b"\0" + os.fsencode(PREFIX + name)
 
 
-def _bound() -> list[tuple[str, bool]]:
-    """Return name and whether it listens of all our stream sockets in this network namespace.
+def _bound() -> list[tuple[str, bool, int]]:
+    """Return name, whether it listens, and inode of our stream sockets in this network namespace.
 
     Accepted connections have their listener's name, but do not hold it: they are left out.
     """
     with open("/proc/net/unix", "rb") as file:
         found = [_BOUND.fullmatch(line) for line in file]
-    return [(os.fsdecode(m[2]), bool(int(m[1], 16) & _LISTENING)) for m in found if m]
+    return [(os.fsdecode(m[3]), bool(int(m[1], 16) & _LISTENING), int(m[2])) for m in found if m]

@@ -12,6 +12,7 @@ from gpulaunch.core.card import NAMES, SetAside
 from gpulaunch.core.idle_workers import may_go_on
 from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
+from gpulaunch.core.reasons import LeftAlive
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import AwaitingImage, Blocked, Delayed, Launched, NotDue, Ready
@@ -20,7 +21,8 @@ from gpulaunch.core.waiting import AwaitingImage, Blocked, Delayed, Launched, No
 def check(run: Run) -> None:
     """Raise AssertionError, with words, where an invariant does not hold."""
     state = run._state
-    assert not (run.finished and state.cards.held()), "a finished run holds a lease"
+    if run.finished and state.cards.held():
+        assert isinstance(run.outcome()[1], LeftAlive), "a finished run holds a lease"
     check_jobs(state)
     check_images(state)
     check_cards(state)

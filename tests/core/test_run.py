@@ -22,6 +22,7 @@ from gpulaunch.core.events import (
     Retry,
     Stop,
     Submitted,
+    Unending,
     Wanted,
 )
 from gpulaunch.core.facts import AttemptEnded, AttemptStarted, JobAdded, ServiceReady
@@ -37,6 +38,7 @@ from gpulaunch.core.model import (
     Signaled,
     Stopped,
 )
+from gpulaunch.core.reasons import LeftAlive, LeftProcesses
 from gpulaunch.wording import card_reason, job_reason
 from tests.core.check import check
 from tests.core.table import Table, attempt, in_words, job, service
@@ -611,6 +613,50 @@ def test_stop_interrupts_and_a_second_one_kills() -> None:
     assert table.ended("b.1", Interrupted(Quoted("Ctrl-C"))) == ["release 1"]
     assert table.run.finished
     assert table.states() == {"a": "waiting", "b": "waiting"}
+
+
+def test_a_stop_does_not_wait_for_what_cannot_be_killed() -> None:
+    table = Table(2)
+    table.submit(job("a"), job("b"), job("c"))
+    table.granted(0, 1)
+    table.on(Unending(attempt("a.1"), (42,)))
+    assert not table.run.finished, "nobody asked it to end"
+    table.asked(Stop(Quoted("Ctrl-C")))
+    assert not table.run.finished, "b.1 can end"
+    table.ended("b.1", Interrupted(Quoted("Ctrl-C")))
+    assert not table.run.finished, "its card is held still"
+    table.drained(1)
+    assert table.run.finished
+    left = LeftAlive((LeftProcesses(attempt("a.1"), (42,), (0,)),))
+    assert table.run.outcome() == ("interrupted", left)
+    table.ended("a.1", Interrupted(Quoted("Ctrl-C")))  # gone at the last moment
+    assert in_words(table.run.outcome()) == ("stopped", "Ctrl-C")
+
+
+def test_what_was_cancelled_and_cannot_be_killed_holds_up_only_what_is_to_come() -> None:
+    table = Table(2)
+    table.submit(job("a"), job("b"))
+    table.granted(0, 1)
+    table.asked(Cancel(("a",)))
+    table.on(Unending(attempt("a.1"), (42,)))
+    assert not table.run.finished
+    table.ended("b.1", back=[1])
+    assert table.run.finished
+    assert table.run.outcome()[0] == "interrupted"
+
+
+def test_an_idle_worker_that_cannot_be_killed_holds_up_no_stop() -> None:
+    table = Table(2)
+    table.submit(job("a", worker="w"), job("c"), job("b", worker="w", after=("c",)))
+    table.granted(0, 1)
+    table.ended("a.1", kept=True)
+    assert "end worker a.1" in table.asked(Stop(Quoted("Ctrl-C")))
+    table.ended("c.1", Interrupted(Quoted("Ctrl-C")), back=[1])
+    assert not table.run.finished
+    table.on(Unending(attempt("a.1"), (42,)))
+    assert table.run.finished
+    left = LeftAlive((LeftProcesses(attempt("a.1"), (42,), (0,)),))
+    assert table.run.outcome() == ("interrupted", left)
 
 
 def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded() -> None:

@@ -25,6 +25,7 @@ from gpulaunch.core.events import (
     Launch,
     StopAttempt,
     TakeBack,
+    Unending,
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptStarted, AttemptWarned
@@ -67,6 +68,10 @@ RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
 SHORT_ATTEMPT = 5.0
 """Seconds below which an attempt is short: a second pair is then forked for its leases."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds after the grace of a stopped attempt until its keepers are taken for frozen.
+
+They report a process that cannot be killed after 8."""
 NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 KEEPER_KILLED = Lost(Because("keeper_killed"))
@@ -138,6 +143,11 @@ class LocalAttempts:
         self._in_order = PostInOrder(context.post)
         self._outs = OutputDirs()
         self._slots = slots
+
+    @property
+    def unended(self) -> bool:
+        """Whether any attempt has not ended."""
+        return bool(self._running)
 
     @property
     def on_cards(self) -> bool:
@@ -318,6 +328,11 @@ class LocalAttempts:
             attempt = str(stop.attempt)
             by = text_of(stop.by)
             running.pair.stop(stop.reason, stop.now, by, attempt, gently=stop.gently)
+            if not stop.gently:
+                job = running.launch.job
+                seconds = ANSWER_TIMEOUT + (0 if stop.now else job.grace)
+                tell = partial(self._tell_unheard, stop.attempt)
+                self._context.loop.call_after(("unheard", stop.attempt), seconds, tell)
         elif launch := self._postponed.cancel(stop.attempt):
             self._refuse(launch, Interrupted(stop.by))
 
@@ -378,12 +393,26 @@ class LocalAttempts:
                         f"{attempt or 'an attempt'}: {named_unkillable(pids)} cannot be "
                         "killed; its cards are not used again before it is gone",
                     )
+                    self._tell_unending(pair, pids)
                 case client.Lent(descriptors):
                     self.pairs.lent(pair, descriptors)
                 case client.PairLeft(killed=killed):
                     self._pair_left(pair, killed)
                 case client.Gone():
                     self._pair_gone(pair)
+
+    def _tell_unending(self, pair: Pair, pids: Sequence[int]) -> None:
+        """Post that the attempt on the pair, or the worker that waits there, does not end."""
+        running = [one.attempt for one in self._all_on(pair)]
+        for attempt in running[:1] or self._workers.on(pair):
+            self._context.post(Unending(attempt, tuple(pids)))
+
+    def _tell_unheard(self, attempt: AttemptId) -> None:
+        """Warn that an attempt's keepers have not ended it in time: they may be frozen as well."""
+        if attempt in self._running:
+            text = f"{attempt} has not ended, and its keepers do not answer: are they frozen?"
+            self._context.warn(None, text)
+            self._context.post(Unending(attempt))
 
     def _review_mps(self) -> None:
         """End the MPS daemons of cards on which no attempt and no worker is any more."""
@@ -515,6 +544,7 @@ class LocalAttempts:
         else:
             self._context.loop.later(lambda: self._metering.end(attempt, kept, cpu))
         del self._running[attempt]
+        self._context.loop.forget(("unheard", attempt))
         self._on_pair[running.pair].remove(running)
         if not self._on_pair[running.pair]:
             del self._on_pair[running.pair]

@@ -21,6 +21,7 @@ from gpulaunch.core.events import (
     Release,
     StopAttempt,
     TakeBack,
+    Unending,
 )
 from gpulaunch.core.model import AttemptId, End, ImageSource, Job, Lost
 from gpulaunch.engines.context import RunContext
@@ -31,11 +32,16 @@ from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.local.containers import LeftContainers
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
-from gpulaunch.engines.local.stragglers import end_stragglers
+from gpulaunch.engines.local.stragglers import end_stragglers, left_below
 from gpulaunch.engines.pool import CardPool
+from gpulaunch.farside.proc import hindrance
 from gpulaunch.gpus.names import listening
 from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.process.ends import Ends, EndSlots
+from gpulaunch.text import listing
+
+ADOPTED_TIMEOUT = 3.0
+"""Seconds after which a run says that it waits for attempts of an earlier supervisor."""
 
 
 class Local(LeaseUser):
@@ -144,6 +150,21 @@ class Local(LeaseUser):
                 self._keepers[name] = waiter
                 self._context.loop.watch(waiter.fileno(), partial(self._keeper_news, name))
         self._settle_adopted()
+        if self._adopted:
+            self._context.loop.call_after("adopted", ADOPTED_TIMEOUT, self._tell_adopted)
+
+    def _tell_adopted(self) -> None:
+        """Say which attempts of an earlier supervisor are waited for, and on which processes."""
+        if not self._adopted:
+            return
+        pids = sorted({pid for name in self._keepers for pid in left_below(name)})
+        them = listing([str(attempt) for attempt in self._adopted])
+        text = f"waits for the end of {them}, which an earlier launcher started"
+        if pids:
+            text += f": process {listing([f'{pid}{hindrance(pid)}' for pid in pids])}"
+        self._context.warn(None, f"{text}. A stop of this run does not wait for it")
+        for attempt in self._adopted:
+            self._context.post(Unending(attempt, tuple(pids)))
 
     def _keeper_news(self, name: str) -> None:
         if self._keepers[name].on_readable() == "still":
@@ -187,8 +208,9 @@ class Local(LeaseUser):
             self._context.loop.unwatch(waiter.fileno())
             waiter.close()
         self._metering.close()
+        unended = self._attempts.unended
         self._attempts.close()
-        if not self._unrecorded:
+        if not self._unrecorded and not unended:
             self._slots.delete()
         self._left.close()
         self._health.close()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import RunContext
-from gpulaunch.gpus.names import UNKNOWN, holder_of, listening
+from gpulaunch.farside.proc import stat_fields
+from gpulaunch.gpus.names import UNKNOWN, holder_of, inode_of, listening
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for the end of a killed process."""
@@ -43,6 +45,51 @@ def alive_without(run: str) -> bool:
     return bool(_find({f"GPULAUNCH_RUN_ID={run}".encode()}))
 
 
+def left_below(name: str) -> list[int]:
+    """Return the processes below the keepers that hold a name, without the keepers themselves.
+
+    Reads no process's memory: that of a process which is stuck in the kernel may block the reader.
+    """
+    parents = {pid: parent for pid in _pids() if (parent := _parent(pid))}
+    keepers = _holders(name, parents)
+    below = {
+        pid
+        for pid in parents
+        if pid not in keepers and not keepers.isdisjoint(_ancestors(pid, parents))
+    }
+    return sorted(below)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(stat_fields(pid)[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    while pid := parents.get(pid, 0):
+        yield pid
+
+
+def _holders(name: str, pids: Iterable[int]) -> set[int]:
+    """Return which processes have the name's socket open, of those that this user may look at."""
+    inode = inode_of(name)
+    wanted = f"socket:[{inode}]"
+    holders = set()
+    for pid in pids if inode else ():
+        with suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == wanted:
+                    holders.add(pid)
+                    break
+    return holders
+
+
 def kill_marked(markers: set[bytes]) -> int:
     """Kill all processes with these variables; wait for their end and return how many.
 
@@ -62,13 +109,13 @@ def kill_marked(markers: set[bytes]) -> int:
 
 
 def _find(markers: set[bytes]) -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_ours(name, markers)]
+    return [pid for pid in _pids() if _is_ours(pid, markers)]
 
 
-def _is_ours(name: str | int, markers: set[bytes]) -> bool:
+def _is_ours(pid: int, markers: set[bytes]) -> bool:
     try:
-        with open(f"/proc/{name}/environ", "rb") as file:
-            return markers.issubset(file.read().split(b"\0")) and int(name) != os.getpid()
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return markers.issubset(file.read().split(b"\0")) and pid != os.getpid()
     except OSError:
         return False
 

@@ -93,6 +93,10 @@ class WaitingWorkers:
             self._ports.give_back(waiting.ports)
         return [(worker, waiting.last) for worker, waiting in gone]
 
+    def on(self, pair: Pair) -> list[AttemptId]:
+        """Return the workers that wait on a pair."""
+        return [worker for worker, waiting in self._workers.items() if waiting.pair is pair]
+
     def _pop(self, pair: Pair) -> list[tuple[AttemptId, WaitingWorker]]:
         found = [(w, waiting) for w, waiting in self._workers.items() if waiting.pair is pair]
         for worker, _ in found:
