@@ -486,6 +486,13 @@ def _left_alive(left: r.LeftProcesses) -> str:
     return f"{what} on GPU {listing(map(str, left.gpus), 16)}" if left.gpus else what
 
 
+def lets_go_on(word: str, pid: int) -> str:
+    """Return what lets a launcher go on that is "stopped" or "frozen"."""
+    if word == "frozen":
+        return "it goes on once its control group is thawed"
+    return f"fg in its terminal, or kill -CONT {pid}, lets it go on"
+
+
 def run_reason(reason: r.RunReason | None) -> str:
     """Return why a run was stopped, paused or failed; empty for no reason."""
     match reason:

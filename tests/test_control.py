@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -36,6 +37,7 @@ from gpulaunch.control.protocol import (
     Reasons,
     Reload,
     SetFields,
+    SuspendedError,
 )
 from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
 from gpulaunch.core.causes import Quoted
@@ -424,6 +426,64 @@ def test_without_a_free_descriptor_clients_are_turned_away_and_the_loop_rests() 
             while not asked:
                 loop.turn()
             assert [asking for _, asking in asked] == [Hello()]
+
+
+# ── A launcher that does nothing ────────────────────────────────────────────────────────────────
+
+
+def test_a_request_whose_client_has_gone_is_not_carried_out() -> None:
+    with by_hand(some_run()) as (server, loop, asked):
+        with connect(server.run) as link:
+            link.sendall(b'{"kind":"cancel","jobs":null}\n')
+        with connect(server.run) as link:
+            link.sendall(b'{"kind":"hello"}\n')
+            while not asked:
+                loop.turn()
+    assert [asking for _, asking in asked] == [Hello()]
+
+
+IDLE = """
+with server.ControlServer(sys.argv[1]) as served:
+    print("bound", flush=True)
+    sys.stdin.readline()
+    from gpulaunch.loop import Loop
+    loop, asked = Loop(), []
+    def answer(conn, asking):
+        if not isinstance(asking, protocol.Hello):  # as whoever lists live runs says
+            asked.append(type(asking).__name__)
+        conn.send({"asked": asked})
+    served.serve(loop, answer)
+    while not sys.stdin.closed:
+        loop.turn()
+"""
+
+
+def test_what_a_stopped_launcher_is_asked_is_said_and_never_carried_out() -> None:
+    run = some_run()
+    code = AS_NOBODY.replace("os.setgroups([]); os.setgid(65534); os.setuid(65534)", "") + IDLE
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", code, run]
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as launcher:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "bound\n"
+        with ThreadPoolExecutor() as threads:
+            early = threads.submit(call, run, Cancel(None), 600.0)  # before or after the stop
+            launcher.send_signal(signal.SIGSTOP)
+            for asking in (early, threads.submit(call, run, Cancel(None), 600.0)):
+                error = asking.exception(60)
+                assert isinstance(error, SuspendedError)
+                how = f"kill -CONT {launcher.pid}, lets it go on"
+                assert f"(pid {launcher.pid}) is stopped: fg in its terminal, or {how}" in str(
+                    error
+                )
+        [info] = [info for info in live_runs() if info.id == run]
+        assert info.suspended == "stopped"
+        launcher.send_signal(signal.SIGCONT)
+        launcher.stdin.write("\n")
+        launcher.stdin.flush()
+        assert call(run, Finish()) == {"asked": ["Finish"]}
+        launcher.kill()
 
 
 # ── Other users ─────────────────────────────────────────────────────────────────────────────────

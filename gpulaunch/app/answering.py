@@ -110,6 +110,8 @@ class Answers(Struct):
             self.reading -= 1
             self.loop.unwatch(reading.fileno())
             reading.close()
+            if conn.abandoned:
+                return
             try:
                 then(reading.plan())
             except RefusedError as error:

@@ -41,6 +41,8 @@ def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY)
     if one.state == "running" and not one.here:
         where = origin_of(one.run).host
         observer.note(f"it is {where}'s run: waits until its journal tells that it has ended")
+    if one.suspended:
+        observer.note(one.suspended, urgent=True)
     OWN.keep(after=KEPT_AFTER)
     with Follower(one.run.events) as follower:
         ledger = Ledger()

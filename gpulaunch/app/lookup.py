@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpulaunch.app.archived import recall, refuse_archived
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer
-from gpulaunch.control.client import live_runs, present, reasons, watch
+from gpulaunch.control.client import live_runs, present, reasons, suspended, watch
 from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
@@ -65,6 +65,10 @@ class FoundRun:
         self.state: RunState = state_of(run)
         self.here = origin_of(run).here
         self.ledger: Ledger = remembered(run, self.state, observer)
+        self.suspended = ""
+        """That the launcher of the live run is stopped or frozen, in words; empty if not."""
+        if self.state == "running" and self.here:
+            self.suspended = suspended(self.id, owner_of(run))
         if self.state == "interrupted":
             mark_last_seen(run, self.ledger)
             self.ledger.cut_off()
@@ -96,6 +100,8 @@ class FoundRun:
             return {name: self._queued(name) or over for name in waiting}
         if not self.here:
             return {name: place for name in waiting if (place := self._queued(name))}
+        if self.suspended:
+            return dict.fromkeys(waiting, Quoted("its launcher is suspended"))
         try:
             told = reasons(self.id, SUPERVISOR_ANSWER_TIMEOUT)
         except NoAnswerError as error:

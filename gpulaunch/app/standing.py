@@ -38,7 +38,9 @@ def standing_of(
     used, why, at = measured(one.run.metrics, newest, attempts), one.reasons(), now()
     paths = TypedPaths(one.run, base)
     asked = _definitions(one, names) if names else {}
-    return Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here, asked)
+    return Standing(
+        one.ledger, paths, one.state, why, at, used, earlier, one.here, asked, one.suspended
+    )
 
 
 def _definitions(one: FoundRun, names: Sequence[str]) -> dict[str, Job]:

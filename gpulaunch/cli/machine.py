@@ -68,7 +68,7 @@ def ps(as_json: bool) -> None:
 def _run_of(info: RunInfo) -> RunRow:
     from gpulaunch.journal.rundir import RunDir
 
-    row = RunRow(info.id, info.pid, info.user)
+    row = RunRow(info.id, info.pid, info.user, suspended=info.suspended)
     if info.dir is None:
         return replace(row, silent=info.own)
     row = replace(

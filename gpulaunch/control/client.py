@@ -25,12 +25,15 @@ from gpulaunch.control.protocol import (
     NoAnswerError,
     Present,
     Reasons,
+    SuspendedError,
     Told,
     not_admitted,
+    suspended_as,
 )
 from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.errors import Mistake, NothingChangedError
+from gpulaunch.farside.proc import hindrance, suspension
 from gpulaunch.farside.wire import peer
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import RUN_ID, listening
@@ -43,10 +46,18 @@ _ASKED_AT_ONCE = 32
 _ASKING_ALL = 10.0
 """Seconds for asking all live runs: each of very many may delay its answer."""
 _PRESENT = coder_of(Present)
+SUSPENDED_LOOK = 0.5
+"""Seconds without an answer until a look at whether the run's launcher is suspended."""
+_WITHDRAWN = (
+    "The request is withdrawn, unless the launcher was carrying it out when it was stopped: look"
+    " with gpulaunch status once it goes on"
+)
 
 
 class RunInfo(Struct, frozen=True):
     """A live run. `dir` and `name` are None where the run is another user's, or does not answer.
+
+    `suspended`: its launcher is "stopped" or "frozen", and does nothing; empty if it is not.
 
     `pid` is 0 where its supervisor lives in another PID namespace.
     """
@@ -59,6 +70,7 @@ class RunInfo(Struct, frozen=True):
     name: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     state: RunState = "running"
+    suspended: str = ""
 
     @property
     def own(self) -> bool:
@@ -79,12 +91,16 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
         # Root may ask the runs of all users, but gives its environment to none of them.
         if os.geteuid() not in (uid, 0) or (isinstance(asking, Add) and uid != os.geteuid()):
             raise NoAnswerError(not_admitted(run, uid))
+        if suspended := suspended_as(run, pid):
+            raise SuspendedError(f"{suspended}. Nothing was asked of it")
         try:
-            answer = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until)
+            answer = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until, run, pid)
         except TimeoutError:
+            why = hindrance(pid)
             raise NoAnswerError(
-                f"run {run} has not answered within {timeout:g} s: its supervisor (pid {pid})"
-                " may be stopped (kill -CONT goes on with it)"
+                f"run {run} has not answered within {timeout:g} s: its launcher (pid {pid}) is"
+                f" {why or 'busy, or its disk does not answer'}. The request is withdrawn, unless"
+                " the launcher is carrying it out already"
             ) from None
     if answer is None:
         raise NoAnswerError(f"run {run} ended before it answered: see gpulaunch status")
@@ -116,6 +132,18 @@ def _understood(run: str, coder: Coder, answer: object) -> object:
         return coder.decode(answer)
     except (ValueError, TypeError, RecursionError):
         raise NoAnswerError(_NONSENSE.format(run)) from None
+
+
+def suspended(run: str, owner: int) -> str:
+    """Return that a live run's launcher is stopped or frozen, in words; empty if it is not.
+
+    `owner` as for `watch`.
+    """
+    link = watch(run, owner)
+    if link is None:
+        return ""
+    with link:
+        return suspended_as(run, peer(link)[0])
 
 
 def watch(run: str, owner: int) -> socket.socket | None:
@@ -168,8 +196,8 @@ def _look(run: str, timeout: float, until: float) -> RunInfo | None:
             pid, uid = peer(link)
     except NoAnswerError:
         return None
-    info = RunInfo(run, pid, uid, user_name(uid))
-    if os.geteuid() not in (uid, 0):
+    info = RunInfo(run, pid, uid, user_name(uid), suspended=suspension(pid))
+    if os.geteuid() not in (uid, 0) or info.suspended:
         return info
     try:
         said = present(run, patience)
@@ -199,19 +227,34 @@ def _connect(run: str, timeout: float) -> socket.socket:
     return link
 
 
-def _exchange(link: socket.socket, line: bytes, until: float) -> dict[str, Any] | None:
-    """Send one line and return the answer; None where the connection ends. Raises TimeoutError."""
+def _exchange(
+    link: socket.socket, line: bytes, until: float, run: str, pid: int
+) -> dict[str, Any] | None:
+    """Send one line and return the answer; None where the connection ends.
+
+    Raises TimeoutError, and SuspendedError once the launcher was found suspended twice in a row.
+    The server drops a request whose client has gone, so that an error here withdraws it.
+    """
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         # The run may have closed the connection already, after an answer that says why.
         link.settimeout(max(0.001, until - time.monotonic()))
         link.sendall(line)
-    answer = bytearray()
+    answer, found = bytearray(), 0
     while not answer.endswith(b"\n"):
-        link.settimeout(max(0.001, until - time.monotonic()))
+        left = until - time.monotonic()
+        link.settimeout(max(0.001, min(left, SUSPENDED_LOOK)))
         try:
             data = link.recv(1 << 20)
         except ConnectionResetError:
             return None
+        except TimeoutError:
+            suspended = suspended_as(run, pid)
+            found = found + 1 if suspended else 0
+            if found > 1:
+                raise SuspendedError(f"{suspended}. {_WITHDRAWN}") from None
+            if left <= SUSPENDED_LOOK:
+                raise
+            continue
         if not data or len(answer) > REPLY_BYTES:
             return None
         answer += data

@@ -18,9 +18,11 @@ from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.relisting import ListChange
 from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.farside.proc import suspension
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import Holder
 from gpulaunch.shapes import coder_of
+from gpulaunch.wording import lets_go_on
 
 EXPLAINED = 1000
 """Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
@@ -129,6 +131,8 @@ class AlreadySupervisedError(UnfinishedRunError):
         where = f"pid {pid}" if pid else "in another container"
         text = f"run {run} is alive ({where}): follow it with gpulaunch wait {run}, or end it"
         text += f" with gpulaunch cancel -r {run} --all"
+        if suspended := suspended_as(run, pid):
+            text = suspended
         if holder.uid != os.geteuid():
             text = f"the name of run {run} is taken by a process of {holder}: nothing goes on with"
             text += " the run before that process ends"
@@ -139,6 +143,16 @@ class AlreadySupervisedError(UnfinishedRunError):
 
 class NoAnswerError(UsageError):
     """The run is not alive, belongs to another user, or does not answer."""
+
+
+class SuspendedError(NoAnswerError):
+    """The run's launcher is stopped or frozen: it answers nothing before somebody lets it go on."""
+
+
+def suspended_as(run: str, pid: int) -> str:
+    """Return that the run's launcher does nothing, why, and how it goes on; empty if it works."""
+    word = suspension(pid)
+    return word and f"the launcher of run {run} (pid {pid}) is {word}: {lets_go_on(word, pid)}"
 
 
 def not_admitted(run: str, uid: int) -> str:

@@ -60,6 +60,18 @@ class Conn:
         return self._link.fileno() < 0
 
     @property
+    def abandoned(self) -> bool:
+        """True if the client has gone, or says no more: its request is withdrawn."""
+        if self.closed:
+            return True
+        try:
+            return not self._link.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    @property
     def busy(self) -> bool:
         """True while half a request has come, or the answer has not been read."""
         return bool(self._in or self._out)
@@ -213,7 +225,8 @@ class ControlServer:
             self._loop.unwatch(conn.fileno())
 
     def _received(self, conn: Conn) -> None:
-        if (asking := conn.receive()) is not None:
+        # A launcher that was stopped finds the requests of clients that have given up since.
+        if (asking := conn.receive()) is not None and not conn.abandoned:
             self._answer(conn, asking)
 
     def _accept(self) -> None:

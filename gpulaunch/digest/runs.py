@@ -19,7 +19,7 @@ class RunRow(Struct, frozen=True):
     """A live run. `started` in UTC seconds. Another user's has only `run`, `user` and `pid`.
 
     `state` is not running where the run is over and its report is being written; `silent`: it is
-    this user's, and does not answer.
+    this user's, and does not answer. `suspended`: its launcher is "stopped" or "frozen".
     """
 
     run: str
@@ -33,6 +33,7 @@ class RunRow(Struct, frozen=True):
     simulated: bool = False
     counts: Mapping[JobState, int] | None = None
     silent: bool = False
+    suspended: str = ""
 
 
 def runs_json(rows: Sequence[RunRow]) -> RunsDocument:
@@ -47,6 +48,7 @@ def runs_json(rows: Sequence[RunRow]) -> RunsDocument:
                 "state": row.state,
                 "started": words.iso(row.started),
                 "pid": row.pid,
+                "suspended": bool(row.suspended),
                 "user": row.user,
                 "simulated": row.simulated,
                 "counts": None if row.counts is None else dict(row.counts),

@@ -65,7 +65,7 @@ class Standing(Struct, frozen=True):
 
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
     `here`: the run is this machine's. `definitions` are those of the jobs that are asked for, by
-    name, as far as they are known.
+    name, as far as they are known. `suspended`: that the launcher is stopped or frozen, in words.
     """
 
     ledger: Ledger
@@ -77,6 +77,7 @@ class Standing(Struct, frozen=True):
     earlier: Callable[[], Mapping[str, float]] = dict
     here: bool = True
     definitions: Mapping[str, Job] = field(default_factory=dict)
+    suspended: str = ""
 
     @property
     def lasted(self) -> float:
@@ -136,6 +137,7 @@ def header_json(run: Standing) -> RunHeader:
         "name": ledger.opening.name,
         "dir": os.fspath(run.paths.root),
         "state": run.state,
+        "suspended": bool(run.suspended),
         "reason": wording.run_reason(ledger.reason),
         "started": words.iso(ledger.opened.utc if ledger.opened else None),
         "ended": words.iso(ledger.closed.utc if ledger.closed else None),

@@ -84,12 +84,17 @@ def is_suspended(pid: int) -> bool:
     return is_stopped(pid) or is_frozen(pid)
 
 
-def hindrance(pid: int) -> str:
-    """Return what keeps a process from ending, in brackets for a message; empty for nothing."""
+def suspension(pid: int) -> str:
+    """Return how a process is suspended, "stopped" or "frozen"; empty if it is not, or unknown."""
     if is_frozen(pid):
-        return " (frozen)"
-    words = {"D": " (stuck in the kernel)", "T": " (stopped)", "t": " (traced)"}
-    return words.get(state_of(pid), "")
+        return "frozen"
+    return "stopped" if is_stopped(pid) else ""
+
+
+def hindrance(pid: int) -> str:
+    """Return what keeps a process from doing anything, in a word or two; empty for nothing."""
+    stuck = state_of(pid) == "D"
+    return suspension(pid) or ("stuck in the kernel" if stuck else "")
 
 
 def _holds(path: bytes, line: bytes) -> bool:

@@ -14,6 +14,7 @@ from gpulaunch.digest import topology, words
 from gpulaunch.digest.runs import RunRow
 from gpulaunch.text import clock, size
 from gpulaunch.views.terminal import fits
+from gpulaunch.wording import lets_go_on
 
 if TYPE_CHECKING:
     from gpulaunch.contracts.documents import CardUser, MachineCard
@@ -97,7 +98,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
         head = Text.assemble(name, f"  {words.visible(row.user)}  pid {row.pid}  {_time(row, now)}")
         head.rstrip()
         console.print(head, soft_wrap=True)
-        told = _jobs(row) if row.counts is not None or row.silent else ""
+        told = _jobs(row) if row.counts is not None or row.silent or row.suspended else ""
         for text in filter(None, (told, _cards(row), row.directory)):
             console.print(Text(f"  {words.visible(text)}"), soft_wrap=True)
 
@@ -137,6 +138,8 @@ def _cards(row: RunRow) -> str:
 def _jobs(row: RunRow) -> str:
     """Return a run's counts of jobs, `312 of 1,000, 2 failed`, or why they are unknown."""
     counts = row.counts
+    if row.suspended:
+        return f"{row.suspended}: {lets_go_on(row.suspended, row.pid)}"
     if counts is None:
         return "does not answer: stopped?" if row.silent else "?"
     total = sum(counts.values())

@@ -135,7 +135,8 @@ def _remarks(run: Standing) -> list[str]:
 def _standstill(run: Standing) -> list[str]:
     ledger = run.ledger
     if run.state == "running":
-        told = [words.visible(_pause(run, why)) for why in told_pauses(ledger)]
+        told = [run.suspended] if run.suspended else []
+        told += [words.visible(_pause(run, why)) for why in told_pauses(ledger)]
         if ledger.stopping:
             told.append(f"stopping: {words.visible(run_reason(ledger.stopping))}")
         if not run.here:

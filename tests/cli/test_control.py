@@ -222,3 +222,37 @@ def test_a_run_elsewhere_is_named_in_that_line_whatever_its_directory_is_called(
     assert result.err.count("\n") == 1
     named = f"/r\\xff\\n/gpulaunch-runs/{odd.run.name}'" in result.err
     assert named or " more\n" in result.err, "ten are named, of whichever tests run just now"
+
+
+def test_every_command_that_asks_a_stopped_launcher_says_so_and_changes_nothing(
+    launcher: Launcher,
+) -> None:
+    job = f"- {{name: a, run: '{UNTIL_GO}'}}\n  - {{name: b, after: a, run: 'true'}}\n"
+    launcher.file("jobs.yaml", f"jobs:\n  {job}")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(process.pid) == "T")
+        stopped = f"(pid {process.pid}) is stopped: fg in its terminal, or kill -CONT {process.pid}"
+        for command in (
+            ["add", "--", "echo", "once"],
+            ["cancel", "a"],
+            ["cancel", "--all"],
+            ["retry"],
+            ["reload"],
+            ["drain"],
+            ["set", "b", "priority=3"],
+        ):
+            done = launcher(*command)
+            assert done.status == 2, command
+            assert stopped in done.err, command
+            assert "Nothing was asked of it" in done.err
+        assert stopped in launcher("resume").err
+        assert stopped in launcher("status").out
+        assert json.loads(launcher("status", "--json").out)["run"]["suspended"] is True
+        assert f"stopped: fg in its terminal, or kill -CONT {process.pid}" in launcher("ps").out
+        process.send_signal(signal.SIGCONT)
+        launcher.file("go", "")
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert launcher.states() == {"a": "succeeded", "b": "succeeded"}

@@ -39,6 +39,7 @@ def test_json_has_the_documented_shape() -> None:
         "name": "nanobodies",
         "dir": "gpulaunch-runs/nanobodies-20261120-074215",
         "state": "running",
+        "suspended": False,
         "reason": "",
         "started": "2026-11-20T07:42:15.250000Z",
         "ended": None,

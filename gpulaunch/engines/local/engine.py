@@ -161,7 +161,8 @@ class Local(LeaseUser):
         them = listing([str(attempt) for attempt in self._adopted])
         text = f"waits for the end of {them}, which an earlier launcher started"
         if pids:
-            text += f": process {listing([f'{pid}{hindrance(pid)}' for pid in pids])}"
+            shown = [f"{pid} ({why})" if (why := hindrance(pid)) else f"{pid}" for pid in pids]
+            text += f": process {listing(shown)}"
         self._context.warn(None, f"{text}. A stop of this run does not wait for it")
         for attempt in self._adopted:
             self._context.post(Unending(attempt, tuple(pids)))
