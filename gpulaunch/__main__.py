@@ -7,9 +7,34 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
+# Who starts a program in the background, or by nohup, has it ignore the first three; the next three
+# are the terminal's, and the interpreter itself ignores the last two.
+_KEPT = frozenset(
+    {
+        *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
+        *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+        *(signal.SIGPIPE, signal.SIGXFSZ),
+    }
+)
+
+
+def _set_inherited() -> None:
+    """Set what a parent may have left in a way that this process, and all below, cannot work with.
+
+    Window managers, sudo and daemons start programs with SIGCHLD ignored, others with signals
+    blocked: then the end of a child is not told, and SIGTERM is not heard. With a umask that takes
+    rights from the owner, this process could not open the files that it has made.
+    """
+    for number in signal.valid_signals() - _KEPT:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(os.umask(0o077) & 0o077)
+
 
 def main() -> int:
     """Run the command line and return the exit status."""
+    _set_inherited()
     # Ctrl-C while modules are imported ends the process as it ends any other: without a traceback.
     # Where it is ignored (`gpulaunch run ... &` in a script), it stays so.
     handler = signal.getsignal(signal.SIGINT)

@@ -33,9 +33,11 @@ REAP_TIMEOUT = 1.0
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
 # working directory even, before the standard library.
-# The threshold is that of `__main__`, for the same reason.
+# The threshold is that of `__main__`, for the same reason. A program that uses gpulaunch as a
+# library may ignore SIGCHLD: helpers would never learn how their own children ended.
 _START = (
-    "import gc, json, sys; gc.set_threshold(20_000);"
+    "import gc, json, signal, sys; gc.set_threshold(20_000);"
+    " signal.signal(signal.SIGCHLD, signal.SIG_DFL);"
     " sys.path = json.loads(sys.argv[1]); from {} import main; main()"
 )
 

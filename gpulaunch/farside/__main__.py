@@ -6,6 +6,7 @@ imported from an interpreter of somebody else's.
 """
 
 import os
+import signal
 import sys
 
 if False:  # For the type checker: typing is not imported here.
@@ -40,6 +41,7 @@ def forget():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it is not told how a child ended
     load(sys.argv.pop(1)).main()
 elif __name__ == "__mp_main__":  # in a process that multiprocessing spawns from a worker
     Item = load("serve.calls").Item
