@@ -18,13 +18,13 @@ import os
 import select
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from gpulaunch.config.model import Allowance
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.lease import Lease, lease_name, take
-from gpulaunch.gpus.names import NameHeldError, bind_name, connect_name, listening
+from gpulaunch.gpus.names import UNKNOWN, NameHeldError, bind_name, connect_name, listening
 
 COUNT_TIMEOUT = 0.5
 """Seconds that a launcher waits at most for another of its user to count and take a card."""
@@ -93,15 +93,20 @@ def _holder(name: str) -> int | None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Be the only launcher of this user that counts, for a moment. Raises UncountedError."""
+    """Be the only launcher of this user that counts, for a moment. Raises UncountedError.
+
+    If another user holds the name, it may be for ever: then launchers count without it.
+    """
     name, until = f"count/{os.geteuid()}", time.monotonic() + COUNT_TIMEOUT
-    while True:
+    right: AbstractContextManager[object] | None = None
+    while right is None:
         try:
             right = bind_name(name)
         except NameHeldError as held:
-            _await_end(name, until, held)
-        else:
-            break
+            if held.holder.uid in (os.geteuid(), UNKNOWN.uid):
+                _await_end(name, until, held)
+            else:
+                right = nullcontext()
     with right:
         yield
 

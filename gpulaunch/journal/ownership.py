@@ -17,6 +17,8 @@ from gpulaunch.files import others_may_write, user_name
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import shell_word
 
+_OF_PLUGINS = ("hydra",)
+"""What plugins keep in a run's directory for its jobs to execute."""
 _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 
@@ -31,7 +33,7 @@ def require_own(run: RunDir) -> None:
         _require_owner(run.path, found)
         changeable = [run.path] if others_may_write(run.path, found) else []
         entered = found.st_mode & _ENTER
-        for name in run.own_entries():
+        for name in (*run.own_entries(), *_OF_PLUGINS):
             path = run.path / name
             with suppress(FileNotFoundError):  # the draft of a live run
                 found = os.lstat(path)

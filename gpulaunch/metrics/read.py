@@ -9,6 +9,7 @@ returns at once and keeps no lock, so that a reader that is stopped does not hol
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -34,8 +35,10 @@ def open_metrics(path: Path) -> MetricsReader | None:
     """
     if not is_regular(path):
         return None
-    for mode in ("ro", "rw"):
-        # A writer that was killed left a journal, which a read-only connection may not roll back.
+    # A writer that was killed left a journal, which a read-only connection may not roll back. In
+    # the directory of another user nothing is made or mended: SQLite follows links for its
+    # journals, and as root it gives what it has made to the owner of the database.
+    for mode in ("ro", "rw") if _is_own(path) else ("ro&immutable=1",):
         try:
             uri = f"file:{quote(str(path))}?mode={mode}"
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
@@ -49,6 +52,13 @@ def open_metrics(path: Path) -> MetricsReader | None:
         except sqlite3.Error:
             connection.close()
     return None
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return {os.stat(one).st_uid for one in (path, path.parent)} == {os.geteuid()}
+    except OSError:
+        return False
 
 
 PEAKS_READ = 20_000

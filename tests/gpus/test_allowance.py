@@ -99,6 +99,22 @@ def test_cards_of_other_users_pretend_ones_and_those_below_a_job_do_not_count() 
         end(other)
 
 
+def test_another_user_who_takes_the_name_by_which_launchers_count_stops_nobody() -> None:
+    name = f"count/{os.geteuid()}"
+
+    def squat() -> None:
+        os.setresuid(OTHER, OTHER, OTHER)
+        kept.append(bind_name(name))
+
+    kept: list[object] = []
+    other = in_child(squat)
+    try:
+        with allowed(1).take("a", ""), pytest.raises(AllowanceSpentError):
+            allowed(1).take("b", "")
+    finally:
+        end(other)
+
+
 def test_a_killed_launcher_frees_its_share() -> None:
     kept: list[Lease] = []
     other = in_child(lambda: kept.append(take("a")))

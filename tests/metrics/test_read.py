@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,6 +34,25 @@ def opened(path: Path) -> MetricsReader:
     reader = open_metrics(path)
     assert reader is not None
     return reader
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", ["metrics.db-wal", "metrics.db-shm", "metrics.db-journal"])
+def test_nothing_is_made_in_the_directory_of_another_user(tmp_path: Path, name: str) -> None:
+    """Not even through a link that waits there for what SQLite makes beside a database."""
+    home, made = tmp_path / "run", tmp_path / "made"
+    home.mkdir()
+    with closing(sqlite3.connect(home / "metrics.db")) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE a (b)")
+    for file in home.iterdir():
+        os.chown(file, 65534, 65534)
+    (home / name).unlink(missing_ok=True)
+    (home / name).symlink_to(made)
+    os.chown(home, 65534, 65534)
+    assert open_metrics(home / "metrics.db") is None
+    assert not made.exists()
+    assert {file.name for file in home.iterdir()} == {"metrics.db", name}
 
 
 def test_an_attempts_use_is_what_its_samples_come_to(store: Store, path: Path) -> None:
