@@ -113,8 +113,11 @@ class Crew(LeaseUser):
 
     @property
     def finished(self) -> bool:
-        """True once there is nothing to do any more, and every card is given back."""
-        busy = bool(self._slots) or self._driver.busy
+        """True once there is nothing to do any more, and every card is given back.
+
+        A worker that cannot be killed keeps its card, and is left to its keepers.
+        """
+        busy = self._driver.busy or not all(slot.unkillable for slot in self._slots.values())
         return self._work.done and not busy and self._run.finished
 
     def close(self) -> None:
@@ -286,6 +289,11 @@ class Crew(LeaseUser):
                         " gone",
                         named_unkillable(pids),
                     )
+                    slot.unkillable = True
+                    self._ended(slot, Lost(Because("keeper_killed")))
+                    attempt = slot.worker.attempt
+                    self._driver.post(events.Asked(events.Cancel((attempt.job,))))
+                    self._driver.post(events.Unending(attempt, pids))
                 case client.Gone():
                     self._ended(slot, Lost(Because("keeper_killed")))
                     self._gone(slot)

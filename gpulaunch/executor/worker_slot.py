@@ -73,7 +73,7 @@ class WorkerSlot:
     """A worker between its launch and its end, with its keepers, port and files.
 
     `stopped`: it was asked to end. `thread_ended`: its thread serves it no more. `gone`: its
-    keepers are gone.
+    keepers are gone. `unkillable`: a process of it cannot be killed.
     """
 
     worker: WorkerHandle
@@ -84,6 +84,7 @@ class WorkerSlot:
     stopped: bool = False
     thread_ended: bool = False
     gone: bool = False
+    unkillable: bool = False
 
     def put_away(self) -> None:
         """Delete the keeper's files, which are open by now: none is left if this process dies."""

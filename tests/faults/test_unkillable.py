@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -97,3 +98,34 @@ def test_a_live_run_can_be_stopped_while_a_process_cannot_be_killed(
             again.communicate(timeout=60)
         assert again.returncode == 0
     assert launcher.states() == {"a": "succeeded"}
+
+
+EXECUTOR = """
+import os, signal, sys
+from pathlib import Path
+from gpulaunch import GpuExecutor
+
+def stuck():
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    Path(sys.argv[1], "tasks").write_text(str(pid))
+    Path(sys.argv[1], "freezer.state").write_text("FROZEN")
+    return pid
+
+if __name__ == "__main__":
+    with GpuExecutor(simulate=1) as executor:
+        print(executor.submit(stuck).result())
+"""
+
+
+def test_an_executor_ends_while_a_process_of_its_worker_cannot_be_killed(
+    launcher: Launcher, freezer: Path
+) -> None:
+    program = launcher.file("program.py", EXECUTOR)
+    said = launcher.path / "said"
+    with open(said, "w") as file:  # no pipe: what is frozen may have it open
+        line = [sys.executable, program, freezer]
+        assert subprocess.call(line, stdout=file, stderr=file, timeout=60) == 0
+    pid = (freezer / "tasks").read_text().strip()
+    assert f"process {pid} of a worker cannot be killed" in said.read_text()

@@ -380,6 +380,7 @@ class MpsServices:
                 case client.Unkillable(attempt=attempt, pids=pids):
                     shown = named_unkillable(pids)
                     self._context.warn(None, f"{attempt}: {shown} cannot be killed")
+                    self._go_on(service)  # by a look at the card, which is bounded in time
 
     def _gone(self, service: MpsService) -> None:
         """Forget a daemon of which no process is left."""
@@ -393,9 +394,14 @@ class MpsServices:
         shutil.rmtree(service.directory, ignore_errors=True)
         del self._on[service.gpu.uuid]
         self._tidy()
-        for then in service.then:
-            then()
+        self._go_on(service)
         self._resume()
+
+    def _go_on(self, service: MpsService) -> None:
+        """Call what waits for the daemon's end."""
+        waiting, service.then = service.then, []
+        for then in waiting:
+            then()
 
     def _tidy(self) -> None:
         """Forget daemons that are gone, whose clients all have ended."""
