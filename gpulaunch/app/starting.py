@@ -61,6 +61,7 @@ from gpulaunch.journal.finding import (
     working_directory,
 )
 from gpulaunch.journal.liveness import origin_of, state_of
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.text import shell_word
@@ -133,6 +134,7 @@ def start(
     setup_of(pool.engine).require_here(pool, os.environ)
     with metrics_port(options) as exporter, held_signals():
         if run_dir is not None:
+            _require_own_place(RunDir(run_dir))
             _make_way(RunDir(run_dir))
         cwd = working_directory()
         kept = RunDir.create(cwd, plan.name, when, run_dir)
@@ -153,6 +155,15 @@ def start(
             with describing(kept):
                 _describe(session, job_file)
             return run_to_its_end(session, server, journal, exporter, observer)
+
+
+def _require_own_place(run: RunDir) -> None:
+    """Raise UsageError if another user owns, or may change, a directory that was named for a run.
+
+    An own directory that is empty becomes the run's alone: see `RunDir.create`.
+    """
+    if run.path.is_dir() and not (is_ours(run) and not os.listdir(run.path)):
+        require_own(run)
 
 
 def _make_way(run: RunDir) -> None:

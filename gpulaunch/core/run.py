@@ -127,7 +127,7 @@ class Run:
         A run that was asked to end is given up where only what cannot be killed keeps it.
         """
         state = self._state
-        if state.course.out_of_reach or _left_alive(state):
+        if state.course.out_of_reach or (state.course.unending and _left_alive(state)):
             return True
         if not state.course.submitted or len(state.attempts) or state.cards.held():
             return False
@@ -226,6 +226,7 @@ def _on(state: State, event: ev.Event) -> None:
             one = state.attempts.get(attempt) or state.idle_workers.get(attempt)
             if one is not None:
                 one.unending = pids
+                state.course.unending = True
         case ev.TimerFired(timer):
             _timer_fired(state, timer)
         case ev.GangGranted():

@@ -187,12 +187,14 @@ class DeadlockWatch(Struct):
 class Course(Struct):
     """How far the run is. `killing`: it is to end at once; `out_of_reach`: why it is given up.
 
-    `reported`: reports of the driver that are on record.
+    `unending`: the engine has said of an attempt or a worker that it does not end. `reported`:
+    reports of the driver that are on record.
     """
 
     submitted: bool = False
     killing: bool = False
     out_of_reach: RunReason | None = None
+    unending: bool = False
     reported: set[tuple[str, str, tuple[AttemptId, ...]]] = field(default_factory=set)
 
 

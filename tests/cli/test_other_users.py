@@ -70,3 +70,19 @@ def test_the_id_of_a_live_run_in_another_user_s_directory_is_not_believed(
         assert f"{false} is not alive: it has the id of the run in {launcher.run}" in done.err
         (launcher.path / "go").touch()
         assert process.wait(60) == 0
+
+
+def test_no_run_is_begun_in_a_directory_that_another_user_may_change(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", FAILS)
+    theirs, open_to_all, empty = (launcher.path / name for name in ("theirs", "open", "empty"))
+    for directory in (theirs, open_to_all, empty):
+        directory.mkdir()
+        directory.chmod(0o777)
+    os.chown(theirs, NOBODY, NOBODY)
+    (open_to_all / "file").touch()
+    run = ["run", "jobs.yaml", "--new", "--simulate", "1", "--run-dir"]
+    assert f"{theirs} belongs to nobody" in launcher(*run, theirs).err
+    assert f"other users may change {open_to_all}" in launcher(*run, open_to_all).err
+    assert not (launcher.path / "ran").exists()
+    assert launcher(*run, empty).status == 1
+    assert empty.stat().st_mode & 0o777 == 0o700

@@ -544,7 +544,8 @@ class LocalAttempts:
         else:
             self._context.loop.later(lambda: self._metering.end(attempt, kept, cpu))
         del self._running[attempt]
-        self._context.loop.forget(("unheard", attempt))
+        if running.stopped_by is not None:
+            self._context.loop.forget(("unheard", attempt))
         self._on_pair[running.pair].remove(running)
         if not self._on_pair[running.pair]:
             del self._on_pair[running.pair]
