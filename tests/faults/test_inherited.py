@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpulaunch.process import native
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import goes_along, wait_until
 
@@ -159,6 +160,20 @@ def test_a_library_s_caller_that_ignores_sigchld_leaves_helpers_as_they_should_b
         (launcher.path / "go").touch()
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.skipif(not native.PROGRAM.exists(), reason="no keepers' program was built here")
+def test_the_keepers_program_works_where_sigchld_is_ignored() -> None:
+    code = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+from gpulaunch.process.native import choose_keeper
+print(choose_keeper().program)
+"""
+    environ = {name: v for name, v in os.environ.items() if name != "GPULAUNCH_KEEPER"}
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(native.PROGRAM)
 
 
 def test_a_directory_that_was_removed_is_one_line(launcher: Launcher) -> None:

@@ -73,6 +73,7 @@ void become_spawner(int control) {
 }
 
 int main(int argc, char **argv) {
+  signal(SIGCHLD, SIG_DFL); /* where it is ignored, as whoever started us may, no end is told */
   if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
