@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 _PROC = Path("/proc")
+_CACHE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -57,14 +58,45 @@ def memory_of_machine(proc: Path = _PROC) -> int | None:
 
     None where the kernel does not tell.
     """
-    found = re.search(r"^MemTotal: +(\d+) kB$", read(proc / "meminfo"), re.MULTILINE)
-    limits = [int(found[1]) * 1024] if found else []
+    total = of_meminfo("MemTotal", proc)
+    limits = [] if total is None else [total]
+    limits += [limit for limit, _ in _limits(proc)]
+    return min(limits, default=None)
+
+
+def memory_available(proc: Path = _PROC) -> int | None:
+    """Return the bytes that a new program may use now: the machine's, or what a cgroup leaves.
+
+    None where the kernel does not tell.
+    """
+    available = of_meminfo("MemAvailable", proc)
+    left = [] if available is None else [available]
+    left += [max(0, limit - _kept(place)) for limit, place in _limits(proc)]
+    return min(left, default=None)
+
+
+def of_meminfo(field: str, proc: Path = _PROC) -> int | None:
+    """Return a field of /proc/meminfo, in bytes; None where the kernel does not tell it."""
+    found = re.search(rf"^{field}: +(\d+) kB$", read(proc / "meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _limits(proc: Path) -> Iterator[tuple[int, Path]]:
+    """Yield each limit of memory, in bytes, that holds for this process, with its cgroup."""
     hierarchy = find(proc)
     if hierarchy is not None:
         name = "memory.limit_in_bytes" if hierarchy.version == 1 else "memory.max"
-        told = (read(place / name).strip() for place in hierarchy.upwards)
-        limits += [int(text) for text in told if text.isdecimal()]  # else it is `max`
-    return min(limits, default=None)
+        for place in hierarchy.upwards:
+            text = read(place / name).strip()
+            if text.isdecimal():  # else it is `max`
+                yield int(text), place
+
+
+def _kept(place: Path) -> int:
+    """Return the bytes that a cgroup uses and that the kernel would not drop for others."""
+    used = read(place / "memory.current").strip() or read(place / "memory.usage_in_bytes").strip()
+    cache = _CACHE.search(read(place / "memory.stat"))
+    return (int(used) if used.isdecimal() else 0) - (int(cache[1]) if cache else 0)
 
 
 def read(path: Path) -> str:

@@ -94,7 +94,7 @@ def _close(state: State) -> None:
 def _pass(state: State) -> bool:
     """Make one pass over the ready jobs; return whether another may start more."""
     placing, policy = state.placing, state.config.placing
-    placing.last = found = Pass()
+    placing.last = found = Pass(unified=bool(state.cards.unified))
     if isinstance(policy, InEngineQueue):
         found.shares = in_queue.shares(state, policy)
     spare.wait(state)  # before any card is asked for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from gpulaunch.core.model import CardKind, Demand, Gpu
@@ -23,6 +23,16 @@ def is_kind(gpu: Gpu, demand: Demand) -> bool:
     if gpu.compute < demand.compute:
         return False
     return not demand.card or fits_name(gpu.name, demand.card)
+
+
+def reserved_on(gpus: Iterable[Gpu], demand: Demand) -> int:
+    """Return the bytes of the host's memory that the demand reserves on any of these cards.
+
+    Its `gpu_memory` counts where all cards that it may have are unified.
+    """
+    fit = [gpu for gpu in gpus if is_kind(gpu, demand)]
+    unified = bool(fit) and all(gpu.unified for gpu in fit)
+    return demand.memory + (demand.gpus * demand.gpu_memory if unified else 0)
 
 
 def fits_name(name: str, glob: str) -> bool:

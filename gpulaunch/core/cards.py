@@ -44,13 +44,15 @@ class Cards:
     """All cards of the run, by UUID, at most `limit` of them held at once.
 
     `handed_at`: when the last one was handed to a launcher that waited for it (monotonic seconds).
-    `spent`: why no more than `within` of them may be held for now.
+    `spent`: why no more than `within` of them may be held for now. `unified`: those whose memory is
+    the host's.
     """
 
     def __init__(self, gpus: Sequence[Gpu], limit: int | None, effects: Effects) -> None:
         self._effects = effects
         self._by_uuid = {gpu.uuid: Card(gpu) for gpu in gpus}
         self.all = tuple(self._by_uuid.values())
+        self.unified = tuple(card for card in self.all if card.gpu.unified)
         self.handed_at = -math.inf
         self.limit = len(self.all) if limit is None else min(limit, len(self.all))
         self.spent: ev.AllowanceSpent | None = None

@@ -53,7 +53,8 @@ class Gpu(Struct, frozen=True):
     `compute` is its compute capability (8, 0), empty where not known. `numa` is the NUMA node near
     it, None where the machine tells of none, and `cpus` are the CPUs near it, as the kernel writes
     a list (`0-31,64-95`), empty where not known. `links` are the UUIDs of the cards that NVLink
-    joins it with, directly or by a switch.
+    joins it with, directly or by a switch. `unified`: its memory is the host's (GB10, Jetson), and
+    `memory` is all that may be used of that; for other cards, 0 is a size that is not known.
     """
 
     uuid: str
@@ -71,6 +72,12 @@ class Gpu(Struct, frozen=True):
     cpus: Sparse[str] = ""
     links: Sparse[tuple[str, ...]] = ()
     rank: Sparse[int] = 0
+    unified: Sparse[bool] = False
+
+    @property
+    def named(self) -> str:
+        """What NVIDIA's programs know the card by: its UUID, or its index where it has none."""
+        return self.uuid if self.uuid.startswith(("GPU-", "MIG-")) else str(self.index)
 
 
 class CardKind(Struct, frozen=True):

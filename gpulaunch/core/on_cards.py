@@ -47,7 +47,7 @@ def consider(state: State, node: Node) -> None:
         one_ahead.launch(state, node)  # in a worker that has it
     if not isinstance(node.state, Ready):
         return
-    never = (demand.memory and host.memory_short(demand, state.config.memory)) or impossible(
+    never = host.memory_short(state, demand) or impossible(
         demand, state.cards.all, state.cards.limit, state.config.limits
     )
     if never:
@@ -92,7 +92,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
     service = node.job.service is not None
     if service and not _room_for(state, node):
         return "room"
-    if demand.memory and host.lacks_memory(state, demand):
+    if (demand.memory or state.cards.unified) and host.lacks_memory(state, promised(state, demand)):
         return "memory"
     if service or demand.gpus:  # neither counts for the CPUs
         return None
@@ -107,7 +107,8 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
     if demand.share and node.job.service is None and _spread(state, node, demand):
         return None
-    here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
+    usable = host.usable_cards(state, demand)
+    here = best((c for c in usable if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         start(state, node, here)
         return None
@@ -154,7 +155,7 @@ def _spread(state: State, node: Node, demand: Demand) -> bool:
     Work is done sooner on more cards. Of those with nothing on them it leaves as many as ready jobs
     need alone. A service is not spread: it leaves cards to the jobs that it serves.
     """
-    cards = [card for card in state.cards if suits_now(card, demand)]
+    cards = [card for card in host.usable_cards(state, demand) if suits_now(card, demand)]
     coming = [c for c in attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
     cards += [card for card in coming if not _is_spoken_for(state, card, node)]
     empty = [card for card in cards if not (card.attempts or card.reservations)]
@@ -184,7 +185,7 @@ def _needed_alone(state: State, empty: list[Card]) -> int:
     for demand, count in state.jobs.waiting.demands():
         if demand.share or not demand.gpus or state.lacks_tokens(demand):
             continue
-        if demand.memory and host.lacks_memory(state, demand):
+        if (demand.memory or state.cards.unified) and host.lacks_memory(state, demand):
             continue
         fit = sum(has_room(card, demand, card.memory_expected(now)) for card in empty)
         wanted += min(demand.gpus * count, fit)
@@ -228,10 +229,10 @@ def could_start(state: State, demand: Demand) -> bool:
     """Tell whether a worker or cards could be had for this demand, beside what runs."""
     if state.idle_workers.fit(demand) is not None:
         return True
+    demand = promised(state, demand)
     if host.lacks_memory(state, demand):
         return False
-    demand = promised(state, demand)
-    here = sum(suits_now(card, demand) for card in state.cards)
+    here = sum(suits_now(card, demand) for card in host.usable_cards(state, demand))
     return here + len(attainable(state, demand)) >= demand.gpus
 
 
@@ -241,7 +242,7 @@ def attainable(state: State, demand: Demand) -> list[Card]:
     Leased cards that still give memory back come last: another may be had sooner.
     """
     now = state.now.mono
-    suited = [card for card in state.cards if suits_soon(card, demand, now)]
+    suited = [c for c in host.usable_cards(state, demand) if suits_soon(c, demand, now)]
     if not suited:
         return suited
     room = state.cards.room()
@@ -385,7 +386,8 @@ def fits_beside_services(state: State, demand: Demand) -> bool:
     tokens.update(demand.uses)
     if any(tokens[token] > state.config.limits.get(token, 1) for token in demand.uses):
         return False
-    if not host.fits_together((demand, *(live.demand for live in services)), state.config.memory):
+    beside = [promised(state, live.demand) for live in services]
+    if not host.fits_together(state, (demand, *beside)):
         return False
     kept = {card.gpu.uuid for live in services for card in live.cards}
     usable = [c for c in state.cards if c.serves and not c.drained]
@@ -415,7 +417,7 @@ def _room_for(state: State, service: Node) -> bool:
     demands = [promised(state, s.job.demand) for s in services]
     variants = [[*demands, promised(state, demand)] for demand in beside] or [demands]
     return all(
-        host.fits_together(variant, state.config.memory)
+        host.fits_together(state, variant)
         and fit_together(variant, _cards_for(state, variant), state.config.limits)
         for variant in variants
     )

@@ -38,7 +38,8 @@ def reserve(state: State) -> None:
     if obstacle(state, node):
         return
     resident = state.idle_workers.fit(demand)
-    here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
+    usable = host.usable_cards(state, demand)
+    here = best((c for c in usable if suits_now(c, demand)), demand.gpus)
     if resident is not None:
         start_in(state, resident, node)
         state.placing.gang.succeed()

@@ -34,7 +34,11 @@ def promised(state: State, demand: Demand) -> Demand:
     # What it took on larger cards must not keep it from these for ever.
     cards = [card for card in state.cards if card.serves and is_kind(card.gpu, demand)]
     cards = [card for card in cards if card.gpu.uuid not in demand.avoid]
-    largest = max(map(_of_an_empty_one, cards), default=peak)
+    # Of unified memory, its `memory` is taken first.
+    largest = max(
+        (_of_an_empty_one(card) - (demand.memory if card.gpu.unified else 0) for card in cards),
+        default=peak,
+    )
     return with_learned(demand, min(peak, largest))
 
 

@@ -113,6 +113,7 @@ class Pass(Struct):
     take, as a job that was overtaken too often waits for it, or has cards on their way;
     `memory_for`: the first one for which memory is gathered. `reserved`: cards are claimed for the
     job that cards are kept for. `settled`: it settled a job, so that another pass may start more.
+    `unified`: the run has cards whose memory is the host's.
     """
 
     blocked: list[Node] = field(default_factory=list)
@@ -123,12 +124,13 @@ class Pass(Struct):
     kept_cards: bool = False
     reserved: bool = False
     settled: bool = False
+    unified: bool = False
     shares: Mapping[Demand, Share] = field(default_factory=dict)
 
     def starts(self, demand: Demand) -> None:
         """Count the start of a job of this demand against the jobs whose turn it was before."""
         for node in self.blocked:
-            if _takes_what_it_lacks(demand, node):
+            if _takes_what_it_lacks(demand, node, self.unified):
                 node.become(Ready(node.skipped + 1, node.lacks))
 
 
@@ -282,8 +284,11 @@ class State(Struct):
         )
 
 
-def _takes_what_it_lacks(demand: Demand, other: Node) -> bool:
-    """Tell whether a job of this demand takes what `other`, which is blocked, waits for."""
+def _takes_what_it_lacks(demand: Demand, other: Node, unified: bool) -> bool:
+    """Tell whether a job of this demand takes what `other`, which is blocked, waits for.
+
+    `unified`: the memory of cards is the host's.
+    """
     match other.lacks:
         case "cards":
             return demand.gpus > 0
@@ -292,5 +297,5 @@ def _takes_what_it_lacks(demand: Demand, other: Node) -> bool:
         case "cpus":
             return cpus_of(demand) > 0
         case "memory":
-            return demand.memory > 0
+            return demand.memory > 0 or (unified and demand.gpu_memory > 0)
     return False

@@ -109,8 +109,9 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return r.NeedsCpus(cpus, used, state.config.cpus)
     if node.lacks == "room":
         return Because("room")
-    if demand.memory and host.held(state) + demand.memory > state.config.memory:
-        return _memory(state, demand)
+    wanted = host.reserved(state, promised(state, demand))
+    if wanted and host.held(state) + wanted > state.config.memory:
+        return _memory(state, wanted)
     if node.lacks == "memory":
         first = state.placing.last.memory_for or state.placing.reserving
         return Because("turn") if first in (None, node) else r.NeedsStart(first.name)
@@ -140,11 +141,14 @@ def _token(state: State, demand: Demand) -> r.NeedsToken | None:
     return None
 
 
-def _memory(state: State, demand: Demand) -> r.NeedsMemory:
+def _memory(state: State, wanted: int) -> r.NeedsMemory:
     holders = [(live.memory, live.id.job) for live in state.attempts]
+    for card in state.cards.unified:
+        there = (*card.attempts.items(), *card.idle_workers.items())
+        holders += [(demand.gpu_memory, attempt.job) for attempt, demand in there]
     holders += [(each.demand.memory, each.id.job) for each in state.idle_workers]
     jobs = dict.fromkeys(job for memory, job in sorted(holders, key=lambda h: -h[0]) if memory)
-    return r.NeedsMemory(demand.memory, host.held(state), state.config.memory, tuple(jobs))
+    return r.NeedsMemory(wanted, host.held(state), state.config.memory, tuple(jobs))
 
 
 def _allowance(state: State, demand: Demand) -> r.NeedsAllowance | None:

@@ -46,6 +46,7 @@ def plan_json(
                 "uuid": gpu.uuid,
                 "name": gpu.name,
                 "memory": gpu.memory,
+                "unified": gpu.unified,
                 "compute": capability(gpu.compute),
                 "numa": gpu.numa,
                 "cpus": gpu.cpus,

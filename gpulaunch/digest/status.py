@@ -205,6 +205,7 @@ def gpu_json(record: GpuRecord) -> RunCard:
         "uuid": gpu.uuid,
         "name": gpu.name,
         "memory": gpu.memory,
+        "unified": gpu.unified,
         "simulated": gpu.simulated,
         "state": record.state,
         "reason": wording.card_reason(record.why),

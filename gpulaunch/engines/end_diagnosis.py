@@ -130,7 +130,12 @@ class EndDiagnosis:
     def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardReading) -> None:
         pending.unseen.discard(gpu.uuid)
         since = pending.beginning.at if pending.beginning else 0.0
-        facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
+        facts = CardFacts(
+            gpu.uuid,
+            total=gpu.memory or None,
+            xids=self._xids(gpu.uuid, since),
+            unified=gpu.unified,
+        )
         if seen.sick:
             facts = replace(facts, sick=seen.sick)
         elif gpu.simulated:
@@ -165,7 +170,9 @@ class EndDiagnosis:
 def _foreign(seen: CardReading) -> int | None:
     """Bytes of the card's memory that others' processes use: the attempt's own are gone."""
     known = [process.memory for process in computing(seen)]
-    return None if None in known else sum(memory or 0 for memory in known)
+    if None in known or not seen.tells_processes:
+        return None
+    return sum(memory or 0 for memory in known)
 
 
 def _plain(evidence: Evidence, job: Job) -> Failure | None:

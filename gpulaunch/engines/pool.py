@@ -218,6 +218,12 @@ def _here(
     notes = [f"the cards are those of {ours.why}"] if ours.why else []
     notes += [f"the mask names cards by UUID: {why}"] if ours.gpus and why else []
     notes += [*ours.notes, *map(str, machine.faults)]
+    notes += [
+        f"GPU {gpu.index} has unified memory: it uses the host's, of which gpu_memory: and memory:"
+        " reserve together"
+        for gpu in ours.gpus
+        if gpu.unified
+    ]
     if not scope_of(environ):  # a job may see fewer cards than the files name
         notes += unmatched(config, machine)
     return ours.gpus, machine.driver, style, tuple(notes)

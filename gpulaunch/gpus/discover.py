@@ -87,6 +87,9 @@ def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) 
         for answer, (gpus, _) in zip(answers, parts, strict=True)
         if not any(not gpu.mig for gpu in gpus)
     ]
+    # An index says nothing then of a card that has no other name.
+    if unopened:
+        parts = [parse.without_nameless(*part) for part in parts]
     return Machine(
         gpus=parse.linked([gpus for gpus, _ in parts], answers),
         faults=tuple(

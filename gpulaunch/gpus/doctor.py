@@ -110,6 +110,28 @@ def cards(
                 f"less than {size(line_of(look, free_below) or 0)} of nobody's memory counts as"
                 " none there; free_below: in the job file, or --free-below, sets another line",
             )
+        if gpu.unified:
+            yield DoctorFinding(
+                "note",
+                f"{where} has unified memory: it uses the host's, {size(look.free or 0)} free",
+                "gpu_memory: and memory: of jobs reserve of it together; whether the card is in use"
+                " is told by the processes on it alone",
+            )
+        elif not gpu.memory:
+            why = look.unanswered.get("memory", "no answer")
+            yield DoctorFinding(
+                "warning",
+                f"{where}: the driver does not tell the size of its memory: {why}",
+                "jobs run on it, but none with gpu_memory: or share:",
+            )
+        if not look.sick and not look.tells_processes:
+            yield DoctorFinding(
+                "warning",
+                f"{where}: the driver does not list its processes:"
+                f" {look.unanswered['processes_C']}",
+                "others on the card show by its memory alone, and what a job takes of it is not"
+                " measured",
+            )
         for note in look.notes:
             yield DoctorFinding("warning", f"{where}: {note}")
         if look.persistence is False:

@@ -49,7 +49,7 @@ def cards_inside(engine: ContainerEngine, gpus: Sequence[Gpu], mark: str = "") -
     `mark`: stands for the UUIDs, comma-separated, where only a cluster's node will know the cards.
     """
     pretend = any(gpu.simulated for gpu in gpus)
-    uuids = mark.split(",") if mark else [gpu.uuid for gpu in gpus if not gpu.simulated]
+    uuids = mark.split(",") if mark else [gpu.named for gpu in gpus if not gpu.simulated]
     if not uuids:
         mask = visible(gpus, "index") if pretend else {MASK: ""}
         return CardsInside(*_no_device(engine), inside=mask)

@@ -87,6 +87,8 @@ class CardReading(Struct, frozen=True):
     `utilization` in per cent, `temperature` in degrees Celsius, `power` in watts.
     `used` leaves out what the driver reserves for itself where it tells the two apart. `windows`:
     the card draws Windows' desktop (WSL), of which the driver names no process and no memory.
+    `unified`: its memory is the host's; `used` is then what the processes on the card take, and who
+    uses the rest of the host's memory says nothing about the card.
     """
 
     uuid: str
@@ -104,6 +106,12 @@ class CardReading(Struct, frozen=True):
     unanswered: Mapping[str, str] = field(default_factory=dict)
     unasked: str = ""
     windows: bool = False
+    unified: bool = False
+
+    @property
+    def tells_processes(self) -> bool:
+        """False where the driver does not list who computes on the card (WSL, some containers)."""
+        return "processes_C" not in self.unanswered
 
     @property
     def unnamed(self) -> int | None:
@@ -181,6 +189,9 @@ def _occupied_by(strangers: Sequence[Process], look: CardReading) -> Occupied:
 def _by_nobody(memory: int, look: CardReading) -> str:
     if look.windows:
         return f"{size(memory)} are in use there by Windows or others: the driver names nobody"
+    if not look.tells_processes:
+        why = look.unanswered["processes_C"]
+        return f"{size(memory)} are in use there, and the driver does not say by whom ({why})"
     return f"{size(memory)} are in use there by nobody that the driver names"
 
 
@@ -202,9 +213,9 @@ def drained(before: CardReading, look: CardReading, free_below: FreeBelow | None
     """
     if look.unasked:
         return False
-    if look.used is None or before.used is None:
-        return not {entry.pid for entry in computing(look)} - {e.pid for e in computing(before)}
     known = {entry.pid for entry in before.processes}
+    if look.used is None or before.used is None:
+        return all(entry.pid in known or entry.command for entry in computing(look))
     arrived = [entry for entry in look.processes if entry.pid not in known and entry.command]
     if any(entry.memory is None for entry in arrived):
         return True  # the newcomer's memory is unknown; `is_free` will name the process
@@ -220,10 +231,10 @@ def drained(before: CardReading, look: CardReading, free_below: FreeBelow | None
 def not_drained(look: CardReading, seconds: float) -> Occupied | Sick:
     """Return what is wrong with a card whose memory was not back after so many seconds.
 
-    It is unfit, unless a desktop is there whose memory the driver does not tell: that may have
-    grown, and the card is to be looked at again.
+    It is unfit, unless somebody may be there whose memory the driver does not tell, a desktop or
+    anybody where it lists no processes: that may have grown, and the card is to be looked at again.
     """
-    if hides_a_desktop(look) and look.unnamed is not None:
+    if look.unnamed is not None and (hides_a_desktop(look) or not look.tells_processes):
         return Occupied(_by_nobody(look.unnamed, look), _would_do(look.unnamed, look))
     return Sick(f"its memory was not given back within {seconds:.0f} s of its last job")
 

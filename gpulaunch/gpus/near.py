@@ -38,7 +38,7 @@ def place(bus: str, nvml: Any, handle: Any, environ: Mapping[str, str]) -> dict[
 
     -1 for a node means that the firmware tells of none, as in most virtual machines.
     """
-    folder = f"{sysfs(environ)}/bus/pci/devices/{_kernels(bus)}"
+    folder = f"{sysfs(environ)}/bus/pci/devices/{bus_of_kernel(bus)}"
     node, cpus = line_of(f"{folder}/numa_node"), line_of(f"{folder}/local_cpulist")
     found: dict[str, Any] = {}
     if node.isdigit():
@@ -48,7 +48,7 @@ def place(bus: str, nvml: Any, handle: Any, environ: Mapping[str, str]) -> dict[
     return found
 
 
-def _kernels(bus: str) -> str:
+def bus_of_kernel(bus: str) -> str:
     """Return the bus id as the kernel spells it: in small letters, with four digits of domain."""
     domain, colon, rest = bus.lower().partition(":")
     return f"{domain[-4:]}{colon}{rest}"

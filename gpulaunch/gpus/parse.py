@@ -29,6 +29,8 @@ _ADVICE = {
     "NVMLError_ResetRequired": "`nvidia-smi --gpu-reset`, or reboot",
     "ModuleNotFoundError": "install nvidia-ml-py into this environment",
 }
+_LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
+"""What says that a card can do no work. Any other error says that one question has no answer."""
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # NVML_GPU_RECOVERY_ACTION_*: those that leave the card fit for work until then are absent.
 _RECOVERY = {
@@ -64,11 +66,9 @@ def cards(answer: Answer) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
         return (), (fault(where, error),)
     if answer.get("mig_mode") == 1:
         return mig_instances(answer, where)
-    bus = bus_id(answer.get("bus"))
-    gpu = gpu_of(answer, answer, bus)
-    if gpu is None or bus is None:
-        return (), (unusable(where, answer),)
-    return (gpu,), ()
+    if gone := lost(answer):
+        return (), (fault(f"{where}, its {gone}", answer["errors"][gone]),)
+    return (gpu_of(answer, answer),), ()
 
 
 def mig_instances(answer: Answer, where: str) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
@@ -81,19 +81,40 @@ def mig_instances(answer: Answer, where: str) -> tuple[tuple[Gpu, ...], tuple[Fa
         )
     found, faults = [], []
     for part in answer["mig"]:
-        uuid = part.get("uuid")
-        if gpu := gpu_of(part, answer, uuid, mig=True):
-            found.append(gpu)
+        field = "uuid" if not isinstance(part.get("uuid"), str) else lost(part)
+        if field:  # CUDA knows an instance by its UUID alone
+            error = part.get("errors", {}).get(field)
+            faults.append(fault(f"{where}, a MIG instance, its {field}", error))
         else:
-            faults.append(unusable(f"{where}, a MIG instance", part))
+            found.append(gpu_of(part, answer, mig=True))
     return tuple(found), tuple(faults)
 
 
-def gpu_of(answer: Answer, card: Answer, key: str | None, mig: bool = False) -> Gpu | None:
-    """Return the card, or an instance of the `card`; None without UUID, memory or key."""
-    uuid, memory = answer.get("uuid"), number(answer.get("memory"))
-    if not isinstance(uuid, str) or memory is None or key is None:
-        return None
+def without_nameless(
+    gpus: tuple[Gpu, ...], faults: tuple[Fault, ...]
+) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
+    """Return the cards that a mask can name by UUID, and a fault for each of the others."""
+    what = "the driver tells neither its UUID, nor which number CUDA gives it beside other cards"
+    odd = [Fault(f"card {gpu.index}", what) for gpu in gpus if gpu.named != gpu.uuid]
+    return tuple(gpu for gpu in gpus if gpu.named == gpu.uuid), (*faults, *odd)
+
+
+def lost(answer: Answer) -> str:
+    """Return the field at which the driver says that the card is lost; empty where it does not."""
+    errors = answer.get("errors", {}).items()
+    return next((name for name, error in errors if error["kind"] in _LOST), "")
+
+
+def gpu_of(answer: Answer, card: Answer, mig: bool = False) -> Gpu:
+    """Return the card, or an instance of the `card`.
+
+    A card whose UUID the driver does not tell is known by its place on the bus, or its index; one
+    whose place is not told (Jetson) by its UUID. Memory that is not told is 0.
+    """
+    bus, uuid, memory = bus_id(card.get("bus")), answer.get("uuid"), answer.get("memory") or {}
+    if not isinstance(uuid, str):
+        uuid = f"PCI-{bus}" if bus else f"INDEX-{card['index']}"
+    key = uuid if mig or bus is None else bus
     name = answer.get("name") or "NVIDIA card of unknown name"
     gi, ci = number(answer.get("gi")), number(answer.get("ci"))
     return Gpu(
@@ -101,13 +122,14 @@ def gpu_of(answer: Answer, card: Answer, key: str | None, mig: bool = False) -> 
         card["index"],
         key,
         name,
-        memory,
+        number(memory.get("total")) or 0,
         minor=number(card.get("minor")),
         mig=mig,
         part=() if gi is None or ci is None else (gi, ci),
         compute=compute_capability(card.get("compute")),
         numa=number(card.get("numa")),
         cpus=card.get("cpus") or "",
+        unified=memory.get("unified") is True,
     )
 
 
@@ -160,13 +182,14 @@ def look(answer: Answer) -> CardReading:
         if error["kind"] == "Unasked":
             return CardReading(uuid, notes=(error["text"],), unasked=error["text"])
         return CardReading(uuid, sick=str(fault("", error)))
-    memory = answer.get("memory", {})
+    memory, there = answer.get("memory") or {}, processes(answer)
+    unified = memory.get("unified") is True
     return CardReading(
         uuid,
         total=number(memory.get("total")),
         free=number(memory.get("free")),
-        used=number(memory.get("used")),
-        processes=processes(answer),
+        used=taken(there, answer) if unified else number(memory.get("used")),
+        processes=there,
         compute_mode=_MODES.get(answer.get("compute_mode", -1)),
         sick=sickness(answer),
         notes=notes(answer),
@@ -176,7 +199,14 @@ def look(answer: Answer) -> CardReading:
         power=None if (milliwatts := number(answer.get("power"))) is None else milliwatts / 1000,
         unanswered={name: error["text"] for name, error in errors.items()},
         windows=answer.get("windows") is True,
+        unified=unified,
     )
+
+
+def taken(there: Sequence[Process], answer: Answer) -> int | None:
+    """Return what these processes take of unified memory; None where that is not told."""
+    each = [process.memory for process in there]
+    return None if "processes_C" not in answer or None in each else sum(m or 0 for m in each)
 
 
 def processes(answer: Answer) -> tuple[Process, ...]:
@@ -196,9 +226,8 @@ def processes(answer: Answer) -> tuple[Process, ...]:
 
 def sickness(answer: Answer) -> str | None:
     """Return why the card can do no work; None if nothing says so."""
-    for error in answer.get("errors", {}).values():
-        if error["kind"] in ("NVMLError_GpuIsLost", "NVMLError_ResetRequired"):
-            return str(fault("", error))
+    if gone := lost(answer):
+        return str(fault("", answer["errors"][gone]))
     if answer.get("compute_mode") == 2:
         return "its compute mode is PROHIBITED; `nvidia-smi -c DEFAULT` allows work again"
     if answer.get("recovery") in _RECOVERY:
@@ -226,13 +255,6 @@ def remapped(answer: Answer) -> tuple[int, int, int, int]:
     if not isinstance(rows, list) or len(rows) != 4:
         return (0, 0, 0, 0)
     return (rows[0], rows[1], rows[2], rows[3])
-
-
-def unusable(where: str, answer: Answer) -> Fault:
-    for name in ("uuid", "memory", "bus"):
-        if error := answer.get("errors", {}).get(name):
-            return fault(f"{where}, its {name}", error)
-    return Fault(where, "the driver says neither its UUID nor its memory", "update the driver")
 
 
 def fault(where: str, error: Answer | None) -> Fault:

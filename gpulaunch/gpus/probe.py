@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpulaunch.cgroups.hierarchy import memory_available, memory_of_machine, of_meminfo
 from gpulaunch.files import user_name
 from gpulaunch.gpus import near
 from gpulaunch.gpus.names import command_of
@@ -32,6 +33,7 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
 _WHOLE = 100  # per cent of a card's time
+_MOST_CARDS = 64  # of a machine
 
 
 def main() -> None:
@@ -95,12 +97,29 @@ def machine(nvml: Any) -> Answer:
     fields = Fields()
     fields.ask("driver", nvml.nvmlSystemGetDriverVersion)
     fields.ask("cuda", nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion)
-    fields.ask("count", nvml.nvmlDeviceGetCount)
+    fields.ask("count", nvml.nvmlDeviceGetCount, lambda: counted(nvml))
     return fields.answer
 
 
+def counted(nvml: Any) -> int:
+    """Return the number of cards by their indices, where the driver does not tell it.
+
+    Raises what the driver says of the first card where there is none.
+    """
+    count = 0
+    while count < _MOST_CARDS:
+        try:
+            nvml.nvmlDeviceGetHandleByIndex(count)
+        except (nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotFound):
+            break
+        count += 1
+    if not count:
+        nvml.nvmlDeviceGetHandleByIndex(0)
+    return count
+
+
 def card(nvml: Any, handle: Any) -> Answer:
-    fields = identity(nvml, handle)
+    fields = identity(nvml, handle, whole=True)
     bus = fields.ask("bus", lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     fields.ask("compute", lambda: list(nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     fields.answer |= near.place(bus or "", nvml, handle, os.environ)
@@ -115,18 +134,18 @@ def card(nvml: Any, handle: Any) -> Answer:
 
 
 def instance(nvml: Any, mig: Any) -> Answer:
-    fields = identity(nvml, mig)
+    fields = identity(nvml, mig, whole=False)
     fields.ask("gi", lambda: nvml.nvmlDeviceGetGpuInstanceId(mig))
     fields.ask("ci", lambda: nvml.nvmlDeviceGetComputeInstanceId(mig))
     return fields.answer
 
 
-def identity(nvml: Any, handle: Any) -> Fields:
-    """Return the fields that a card and a MIG instance both have."""
+def identity(nvml: Any, handle: Any, whole: bool) -> Fields:
+    """Return the fields that a card and a MIG instance both have; `whole`: it is a card."""
     fields = Fields()
     fields.ask("uuid", lambda: text(nvml.nvmlDeviceGetUUID(handle)))
     fields.ask("name", lambda: text(nvml.nvmlDeviceGetName(handle)))
-    fields.ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    fields.ask("memory", lambda: memory_of(nvml, handle, whole))
     return fields
 
 
@@ -141,7 +160,7 @@ def instances(nvml: Any, handle: Any) -> Iterator[Any]:
 def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     part = found(nvml, handle, uuid)
     fields = Fields()
-    fields.ask("memory", lambda: memory_v2(nvml, part), lambda: memory_v1(nvml, part))
+    fields.ask("memory", lambda: memory_of(nvml, part, not uuid.startswith("MIG-")))
     for kind, name in (("C", "Compute"), ("M", "MPSCompute"), ("G", "Graphics")):
         fields.ask(f"processes_{kind}", *processes(nvml, part, name))
     # A MIG instance has no health of its own: its card's counts.
@@ -172,7 +191,7 @@ def use(nvml: Any, handle: Any, uuid: str, since: float) -> Answer:
         fields.answer["utilization"] = rates[0]
     fields.ask("work", lambda: work_of(nvml, part, since))
     fields.ask("energy", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(part))
-    fields.ask("used", lambda: memory_v2(nvml, part)["used"], lambda: memory_v1(nvml, part)["used"])
+    fields.ask("used", lambda: used_of(nvml, part, not uuid.startswith("MIG-"), fields.answer))
     fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
     fields.ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     fields.ask(
@@ -219,9 +238,20 @@ def pids_of(nvml: Any, part: Any) -> Fields:
 
 
 def found(nvml: Any, handle: Any, uuid: str) -> Any:
-    """Return the handle of the card, or of its MIG instance of that UUID. Raises LookupError."""
-    own = text(nvml.nvmlDeviceGetUUID(handle))
-    if own == uuid:
+    """Return the handle of the card, or of its MIG instance of that UUID. Raises LookupError.
+
+    A driver that does not tell the card's UUID, or told none when the card was found, contradicts
+    nothing: the card at the index is taken. Raises what the driver says of a card that is lost.
+    """
+    try:
+        own = text(nvml.nvmlDeviceGetUUID(handle))
+    except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired):
+        raise
+    except nvml.NVMLError:
+        own = uuid if uuid.startswith("GPU-") else ""
+    if uuid.startswith("PCI-"):
+        own = "PCI-" + near.bus_of_kernel(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    if own == uuid or uuid.startswith("INDEX-"):
         return handle
     if uuid.startswith("MIG-"):
         for mig in instances(nvml, handle):
@@ -229,6 +259,43 @@ def found(nvml: Any, handle: Any, uuid: str) -> Any:
                 return mig
         raise LookupError(f"the card has no MIG instance {uuid} any more")
     raise LookupError(f"another card is in its place now: {own}")
+
+
+def memory_of(nvml: Any, handle: Any, whole: bool) -> Answer:
+    """Return the memory's sizes; "unified" is in them where the memory is the host's.
+
+    Such a card (GB10, Jetson) has none of its own: the driver says "Not Supported", or tells 0 or
+    exactly the host's size, depending on its version. `whole`: it is a card, and no MIG instance.
+    """
+    refusals = []
+    for call in (memory_v2, memory_v1):
+        try:
+            told = call(nvml, handle)
+        except nvml.NVMLError as error:
+            refusals.append(error)
+        else:
+            if told["total"] not in (0, of_meminfo("MemTotal")):
+                return told
+            break
+    else:
+        if not any(isinstance(error, nvml.NVMLError_NotSupported) for error in refusals):
+            raise refusals[-1]
+    total = memory_of_machine()
+    if not whole or total is None:
+        raise refusals[-1] if refusals else nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+    return {"total": total, "free": memory_available(), "unified": True}
+
+
+def used_of(nvml: Any, handle: Any, whole: bool, answer: Answer) -> int | None:
+    """Return the bytes of the card's memory in use; `answer` has its processes.
+
+    Of unified memory what the processes on the card take, None where the driver does not tell that.
+    """
+    told = memory_of(nvml, handle, whole)
+    if not told.get("unified"):
+        return int(told["used"])
+    each = [memory for kind in "CM" for _, memory in answer.get(f"pids_{kind}", ())]
+    return None if "pids_C" not in answer or None in each else sum(each)
 
 
 def memory_v2(nvml: Any, handle: Any) -> Answer:

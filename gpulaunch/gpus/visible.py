@@ -37,7 +37,8 @@ def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[
         beyond = _count_here() if real is None else real
         return {MASK: ",".join(str(beyond + gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
     if style == "uuid" or any(gpu.mig for gpu in gpus):
-        return {MASK: ",".join(gpu.uuid for gpu in gpus)}
+        named = {MASK: ",".join(gpu.named for gpu in gpus)}
+        return named | ({} if all(gpu.named == gpu.uuid for gpu in gpus) else {ORDER: PCI_ORDER})
     indices = [gpu.index for gpu in gpus]
     if style == "own":
         indices = [sorted(indices).index(index) for index in indices]

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpulaunch.core.card_kind import fits_name, is_kind, models
+from gpulaunch.core.card_kind import fits_name, is_kind, models, reserved_on
 from gpulaunch.core.model import CardKind, Demand, Gpu, Job
 from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.errors import Mistake
@@ -134,7 +134,7 @@ class _Machine(Struct):
 
     def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
         """Yield (field, reason) for everything that keeps the job from ever starting here."""
-        demand = job.demand
+        demand, wanted = job.demand, job.demand.memory
         if demand.gpus > self.pool_size:
             needs = f"needs {several(demand.gpus, 'card')}"
             yield "gpus", f"{needs}, the run has {self.pool_size}{self.capped}"
@@ -146,10 +146,14 @@ class _Machine(Struct):
             )
         elif demand.gpus and (why := self._too_few(demand)):
             yield why
-        if self.memory is not None and demand.memory > self.memory:
+        else:
+            wanted = reserved_on(self.gpus, demand)
+        if self.memory is not None and wanted > self.memory:
+            unified = wanted > demand.memory
+            also = " with its gpu_memory (the card's memory is the host's)" if unified else ""
             yield (
-                "memory",
-                f"reserves {size(demand.memory)} of the host's memory, of which this run may"
+                "memory" if demand.memory else "gpu_memory",
+                f"reserves {size(wanted)} of the host's memory{also}, of which this run may"
                 f" reserve {size(self.memory)}",
             )
         for token, count in overdrawn(demand.uses, self.limits):
@@ -199,7 +203,7 @@ class _Machine(Struct):
                 f"{job.name} and the services it needs ({names}) take {several(cards, 'card')}"
                 f" at once, the run has {self.pool_size}{self.capped}"
             )
-        memory = sum(one.demand.memory for one in together)
+        memory = sum(reserved_on(self.gpus, one.demand) for one in together)
         if self.memory is not None and memory > self.memory:
             return (
                 f"{job.name} and the services it needs ({names}) reserve {size(memory)} of the"

@@ -210,6 +210,7 @@ def manifest_rows(run: RunDir, history: RunHistory) -> list[tuple[str, str]]:
 def _card(gpu: Gpu) -> str:
     """`GPU 0: NVIDIA H200, GPU-5f3c...`, as far as it is known."""
     known = [gpu.name, "" if gpu.uuid == gpu.key else gpu.uuid]
+    known += ["unified memory"] if gpu.unified else []
     return ": ".join(filter(None, [card_name(gpu), ", ".join(filter(None, known))]))
 
 

@@ -61,6 +61,9 @@ def _below(card: MachineCard) -> Iterator[tuple[str, str]]:
 
 
 def _place(card: MachineCard) -> Iterator[str]:
+    if card["unified"]:
+        free = "" if card["free"] is None else f", of which {size(card['free'])} are free"
+        yield f"unified memory: it uses the host's{free}"
     if card["compute"]:
         yield f"compute capability {card['compute']}"
     if place := topology.near(card["numa"], card["cpus"]):

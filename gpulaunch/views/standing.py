@@ -163,6 +163,8 @@ def _cards(ledger: Ledger) -> list[Text]:
         drained = "given back: no new starts there" if record.drained else ""
         if why := ", ".join(filter(None, [drained, unused(record)])):
             lines.append(Text(f"{words.card(record.gpu)}: {why}", "yellow"))
+        if record.gpu.unified:
+            lines.append(Text(f"{words.card(record.gpu)}: unified memory, the host's", "dim"))
     return lines
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.cgroups.hierarchy import find, memory_of_machine
+from gpulaunch.cgroups.hierarchy import find, memory_available, memory_of_machine
 from tests.cgroups.fake import FakeKernel
 
 ALL = 1_000_000 * 1024
@@ -28,6 +28,23 @@ def test_without_a_limit_it_is_all_that_the_machine_has(
     kernel = FakeKernel(tmp_path, version, "/slice")
     kernel.group("slice", none)
     assert memory_of_machine(kernel.proc) == ALL
+
+
+@pytest.mark.parametrize(
+    ("version", "current", "cache"),
+    [(1, "memory.usage_in_bytes", "total_inactive_file"), (2, "memory.current", "inactive_file")],
+)
+def test_what_a_cgroup_leaves_is_what_is_available(
+    tmp_path: Path, version: int, current: str, cache: str
+) -> None:
+    kernel = FakeKernel(tmp_path, version, "/slice")
+    (kernel.proc / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 700 kB\n")
+    own = kernel.group("slice", "max")
+    assert memory_available(kernel.proc) == 700 * 1024
+    kernel.group("slice", "500000")
+    (own / current).write_text("450000\n")
+    (own / "memory.stat").write_text(f"anon 1\n{cache} 100000\n")
+    assert memory_available(kernel.proc) == 150_000
 
 
 def test_a_cgroup_that_is_not_to_be_seen_is_the_mounts_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.reasons import LeftAlive
 from gpulaunch.core.run import Run
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import AwaitingImage, Blocked, Delayed, Launched, NotDue, Ready
 
@@ -227,13 +228,17 @@ def check_memory(state: State) -> None:
     total = sum(live.demand.memory for live in attempts if live.behind is None)
     assert attempts.memory == total, f"{attempts.memory} bytes counted, {total} found"
     total += sum(resident.demand.memory for resident in state.idle_workers)
+    unified = [card for card in state.cards if card.gpu.unified]
+    there = [d for c in unified for d in (*c.attempts.values(), *c.idle_workers.values())]
+    total += sum(demand.gpu_memory for demand in there)
     inherited = any(live.inherited or live.adopted for live in attempts)
     assert total <= limit or inherited, f"{total} of {limit} bytes are reserved"
     placing = state.placing
     ready = [node for node in state.jobs.waiting.heads() if node.lacks == "memory"]
     kept = placing.last.kept_memory
     for node in ready if placing.focus is None and not state.closed else ():
-        short = total + node.job.demand.memory > limit
+        most = node.job.demand.gpus * promised(state, node.job.demand).gpu_memory if unified else 0
+        short = total + node.job.demand.memory + most > limit
         assert short or kept, f"{node.name} waits for memory, and {total} of {limit} is held"
         idle = [resident.id for resident in state.idle_workers if not resident.ending]
         assert not idle, f"{node.name} waits for memory beside idle workers: {idle}"

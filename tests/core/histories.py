@@ -172,13 +172,15 @@ def play(
     shares: bool = True,
     limited: bool = False,
     refuses: bool = True,
+    unified: bool = False,
 ) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
     `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
     containers; `shares`: in some, jobs share cards by memory. `limited`: the sides are one user's,
-    who may have so many cards at once. `refuses`: in some, launches are refused at once. In some,
-    cards are linked, and jobs are for one model, or for one card.
+    who may have so many cards at once. `refuses`: in some, launches are refused at once. `unified`:
+    some cards use the host's memory. In some, cards are linked, and jobs are for one model, or for
+    one card.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
@@ -187,6 +189,10 @@ def play(
     machine = random.Random(f"machine {seed}")
     gpus, mixed = pretend_gpus(cards, *sizes), machine.random() < 0.25
     gpus = some_machine(gpus, machine) if mixed else gpus
+    coherent = random.Random(f"unified {seed}")
+    if unified:
+        chosen = coherent.choice([1.0, 1.0, 0.5])
+        gpus = tuple(replace(gpu, unified=coherent.random() < chosen) for gpu in gpus)
     refusing = random.Random(f"refusing {seed}").choice([0.0] * 8 + [0.2, 0.5] * refuses)
     world = World(gpus, rng, allowance=allowance, refusing=refusing)
     aside = random.Random(f"images {seed}")
@@ -201,6 +207,8 @@ def play(
         jobs = some_of_a_kind(jobs, machine) if mixed else jobs
         jobs = some_on_one_card(jobs, gpus, pinning, pinned)
         options = random_options(rng, cards)
+        if unified:
+            options["memory"] = coherent.choice([60, 80, 100]) * GIB
         if allowance is not None:
             options["limit"] = min(options.get("limit") or cards, allowance)
         side = world.add(jobs, name="ABC"[number], **options)

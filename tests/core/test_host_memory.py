@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gpulaunch.core import host, on_cards
 from gpulaunch.core.active import ActiveAttempt
@@ -10,7 +11,7 @@ from gpulaunch.core.model import Demand, Job, Service
 from gpulaunch.core.state import State
 from tests.core.histories import play
 from tests.core.table import Table, job
-from tests.core.world import GIB
+from tests.core.world import GIB, pretend_gpus
 
 LIMIT = 10 * GIB
 
@@ -133,6 +134,71 @@ def test_a_service_starts_only_where_its_widest_dependant_fits_beside_it() -> No
     assert t.state("asks") == (
         "failed: never started: it does not fit on the run's cards beside its services"
     )
+
+
+# ── Cards whose memory is the host's ────────────────────────────────────────────────────────────
+
+
+def unified(*kinds: bool, memory: int = LIMIT) -> Table:
+    """A run with a card for each of these, of which some are unified."""
+    gpus = pretend_gpus(len(kinds), LIMIT)
+    cards = tuple(replace(gpu, unified=kind) for gpu, kind in zip(gpus, kinds, strict=True))
+    return Table(gpus=cards, memory=memory, cpus=100)
+
+
+def takes(name: str, gib: int, **fields: object) -> Job:
+    return job(name, **{"gpu_memory": gib * GIB, **fields})
+
+
+def test_memory_of_a_unified_card_and_of_the_host_is_promised_once() -> None:
+    t = unified(True)
+    jobs = eats("plain", 6), takes("card", 6), eats("later", 6)
+    assert t.submit(*jobs) == ["launch plain.1 on none"]
+    assert t.state("card") == (
+        "waiting: waits for 6 GiB of memory: 10 GiB may be reserved, 6 GiB by plain"
+    )
+    assert t.ended("plain.1") == ["acquire 0"]
+    assert t.granted(0) == ["launch card.1 on 0"]
+    assert t.state("later") == (
+        "waiting: waits for 6 GiB of memory: 10 GiB may be reserved, 6 GiB by card"
+    )
+    assert t.ended("card.1") == ["drain 0", "launch later.1 on none"]
+
+
+def test_on_a_card_with_memory_of_its_own_it_is_not_the_hosts() -> None:
+    t = unified(False)
+    assert t.submit(eats("plain", 6), takes("card", 6)) == ["launch plain.1 on none", "acquire 0"]
+
+
+def test_a_job_reserves_its_memory_and_that_of_its_unified_card_together() -> None:
+    t = unified(True)
+    t.submit(takes("both", 6, memory=6 * GIB))
+    assert t.state("both") == (
+        "failed: never started: reserves 12 GiB of memory, the run may reserve 10 GiB"
+    )
+
+
+def test_jobs_that_share_a_unified_card_leave_the_host_the_rest() -> None:
+    t = unified(True)
+    pair = [takes(name, 4, share=True, per_gpu=0) for name in ("a", "b")]
+    t.submit(*pair, eats("plain", 3))
+    t.granted(0)
+    assert t.states() == {"a": "running", "b": "running", "plain": "waiting"}
+    assert t.ended("b.1") == ["launch plain.1 on none"]
+
+
+def test_what_does_not_fit_on_the_unified_card_goes_to_the_other_one() -> None:
+    t = unified(True, False)
+    lines = t.submit(eats("plain", 6), takes("card", 6), takes("second", 6))
+    assert lines == ["launch plain.1 on none", "acquire 1"]
+    assert t.granted(1) == ["launch card.1 on 1"]
+    assert t.ended("plain.1") == ["acquire 0"]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_histories_on_unified_cards(block: int) -> None:
+    for seed in range(block * 50, block * 50 + 50):
+        play(seed, 1 + seed % 2, shares=False, unified=True)
 
 
 # ── Deliberately broken versions: each must be found by the histories ───────────────────────────

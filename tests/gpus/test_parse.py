@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.gpus import parse
-from gpulaunch.gpus.machine import Fault
 
 CARD = {
     "index": 2,
     "uuid": "GPU-1",
     "name": "NVIDIA A100",
-    "memory": 80,
+    "memory": {"total": 80},
     "bus": "00000000:C1:00.0",
     "minor": 5,
     "mig_mode": 0,
@@ -37,14 +36,31 @@ def test_a_card_without_a_name_or_a_minor_number_can_be_used() -> None:
     assert (gpu.name, gpu.minor, faults) == ("NVIDIA card of unknown name", None, ())
 
 
-@pytest.mark.parametrize("missing", ["uuid", "memory", "bus"])
-def test_a_card_that_cannot_be_identified_is_a_fault_and_never_a_zero(missing: str) -> None:
-    gpus, (fault,) = parse.cards({**CARD, missing: None})
-    assert gpus == ()
-    assert fault.card == "card 2"
+@pytest.mark.parametrize(
+    ("missing", "known"),
+    [
+        (("uuid",), ("PCI-0000:c1:00.0", "0000:c1:00.0", 80)),
+        (("bus",), ("GPU-1", "GPU-1", 80)),
+        (("uuid", "bus"), ("INDEX-2", "INDEX-2", 80)),
+        (("memory",), ("GPU-1", "0000:c1:00.0", 0)),
+    ],
+)
+def test_a_question_without_an_answer_costs_no_card(
+    missing: tuple[str, ...], known: tuple[str, str, int]
+) -> None:
     error = {"code": 3, "kind": "NVMLError_NotSupported", "text": "Not Supported"}
-    _, (fault,) = parse.cards({**CARD, missing: None, "errors": {missing: error}})
-    assert fault == Fault(f"card 2, its {missing}", "Not Supported")
+    errors = dict.fromkeys(missing, error)
+    (gpu,), faults = parse.cards({**CARD, **dict.fromkeys(missing), "errors": errors})
+    assert (gpu.uuid, gpu.key, gpu.memory) == known
+    assert faults == ()
+
+
+@pytest.mark.parametrize("field", ["uuid", "memory", "bus", "name"])
+def test_a_card_that_the_driver_calls_lost_is_a_fault_at_whatever_question(field: str) -> None:
+    error = {"code": 15, "kind": "NVMLError_GpuIsLost", "text": "GPU is lost"}
+    gpus, (fault,) = parse.cards({**CARD, field: None, "errors": {field: error}})
+    assert gpus == ()
+    assert (fault.card, fault.what) == (f"card 2, its {field}", "GPU is lost")
 
 
 def test_a_boolean_or_a_word_is_no_number() -> None:

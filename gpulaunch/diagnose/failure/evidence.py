@@ -53,7 +53,8 @@ class CardFacts(Struct, frozen=True):
 
     `sick`: why the driver says that it is unfit, None where it is fit or nobody asked. `own`: what
     the attempt's processes used of its memory, `foreign`: what others did; None where unknown.
-    `xids`: the driver's error numbers on it while the attempt ran, in their order.
+    `xids`: the driver's error numbers on it while the attempt ran, in their order. `unified`: its
+    memory is the host's.
     """
 
     uuid: str
@@ -62,6 +63,7 @@ class CardFacts(Struct, frozen=True):
     own: int | None = None
     foreign: int | None = None
     xids: tuple[int, ...] = ()
+    unified: bool = False
 
 
 class OwnMemory(Struct, frozen=True):
@@ -306,7 +308,9 @@ def _out_of_memory(evidence: Evidence, found: FailureEvidence) -> Failure:
     foreign = others >= max(SUBSTANTIAL, (numbers.total or 0) // 20)
     if foreign and not numbers.others:
         numbers = replace(numbers, others=others)
-    known = () if numbers == MemoryUse() else (numbers,)
+    known: Advice = () if numbers == MemoryUse() else (numbers,)
+    if any(card.unified for card in evidence.cards):
+        known = (*known, Hint("unified"))
     only = tuple(card.uuid for card in evidence.cards) if len(evidence.cards) == 1 else ()
     return replace(_failure(found.kind, found.text, known), gpus=only, foreign=foreign)
 

@@ -297,15 +297,16 @@ class CardRows:
 
     def _use(self, record: GpuRecord, samples: list[CardSample], room: int) -> Text:
         """Return utilisation and memory; with more room bars, curves, power and temperature."""
-        last, total = samples[-1], max(1, record.gpu.memory)
+        last, total = samples[-1], record.gpu.memory
         if self._board.now.utc - last.at > SAMPLE_MAX_AGE and (
             self._board.alive or self._board.past
         ):
             return Text(f"not measured for {clock(self._board.now.utc - last.at)}", "dim")
         busy = None if last.utilization is None else last.utilization / 100
-        used = None if last.memory is None else last.memory / total
+        used = None if last.memory is None or not total else last.memory / total
         percent = "" if last.utilization is None else f"{last.utilization:>3} %"
         held = "" if last.memory is None else f"{size(last.memory)} of {size(total)}"
+        held += " unified" if record.gpu.unified else ""
         curves = min(30, (room - USE - self._conditions - 4) // 2)
         bars = 10 if room >= USE else 0
         text = Text()
