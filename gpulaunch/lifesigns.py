@@ -23,6 +23,8 @@ def mark_last_seen(run: RunDir, ledger: Ledger) -> None:
     for attempt in attempts:
         record = ends.of(str(attempt.id))  # None: the keeper was killed too
         attempt.seen = record.end.ended if record else last
+        if attempt.seen is not None:
+            attempt.ends = ledger.clock(attempt.seen)
 
 
 def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:

@@ -9,7 +9,6 @@ judged anew under the run's lock.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -30,9 +29,11 @@ from gpulaunch.engines.local.stragglers import alive_without
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files import user_name
 from gpulaunch.journal import finding
+from gpulaunch.journal.codec import now
 from gpulaunch.journal.finding import typed, working_directory
 from gpulaunch.journal.lines import Damage, Fault
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
+from gpulaunch.journal.manifest import boot_id
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.removal import leftovers, weigh
 from gpulaunch.journal.rundir import RUNS, RunDir, home_of_runs
@@ -238,8 +239,11 @@ def _is_loss(fault: Fault) -> bool:
 def _ended_since(ledger: Ledger, options: CleanOptions) -> str:
     """Return that the run ended not long enough ago; empty where it did."""
     ended = ledger.closed or ledger.last
-    old = ended is not None and time.time() - ended.utc >= (options.older or 0)
-    return "" if options.older is None or old else "it is not old enough"
+    if options.older is None:
+        return ""
+    at, one_boot = now(), boot_id() == ledger.opening.boot != ""
+    age = -1.0 if ended is None else at.mono - ended.mono if one_boot else at.utc - ended.utc
+    return "" if age >= options.older else "it is not old enough"
 
 
 def _lives_on(run: RunDir, ledger: Ledger, lost: bool) -> str:

@@ -17,6 +17,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
 from gpulaunch.journal.joblog import command_line, what_runs
+from gpulaunch.journal.manifest import boot_id
 from gpulaunch.metrics.read import measured
 
 USES_READ = 20_000
@@ -36,7 +37,7 @@ def standing_of(
     newest = USES_READ if one.ledger.history and not everything else None
     attempts = [each.id for name in names for each in one.ledger.jobs[name].attempts]
     used, why, at = measured(one.run.metrics, newest, attempts), one.reasons(), now()
-    paths = TypedPaths(one.run, base)
+    paths, at = TypedPaths(one.run, base), one.ledger.here(at, boot_id())
     asked = _definitions(one, names) if names else {}
     return Standing(
         one.ledger, paths, one.state, why, at, used, earlier, one.here, asked, one.suspended

@@ -21,7 +21,7 @@ from gpulaunch.control.client import call, reasons, watch
 from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.core.reasons import NeedsOthers
 from gpulaunch.errors import UsageError
 from gpulaunch.extras import require
@@ -30,6 +30,7 @@ from gpulaunch.journal.earlier import durations_before
 from gpulaunch.journal.finding import owner_of
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import origin_of, original_of
+from gpulaunch.journal.manifest import boot_id
 from gpulaunch.journal.read import Follower, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
@@ -141,8 +142,8 @@ class Attached:
     def gone(self) -> bool:
         return not self.run.events.exists()
 
-    def now(self) -> float:
-        return now().utc
+    def now(self, ledger: Ledger) -> Instant:
+        return ledger.here(now(), boot_id())
 
     def samples(self) -> SampleStore | None:
         """Open the samples once they exist, and return them; the sampler starts after the run."""

@@ -16,6 +16,7 @@ from gpulaunch.core.card import Card
 from gpulaunch.core.card_kind import reserved_on
 from gpulaunch.core.model import Demand
 from gpulaunch.core.reasons import MemoryShort
+from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import Node
 
@@ -34,7 +35,8 @@ def reserved(state: State, demand: Demand) -> int:
     """Return the bytes of the host's memory that the demand reserves, wherever it is placed."""
     if not state.cards.unified:
         return demand.memory
-    return reserved_on([card.gpu for card in state.cards if card.serves], demand)
+    cards = [card.gpu for card in state.cards if card.serves]
+    return reserved_on(cards, promised(state, demand))
 
 
 def usable_cards(state: State, demand: Demand) -> Sequence[Card]:

@@ -78,9 +78,36 @@ class Ledger(Struct):
     history: tuple[str, ...] = ()  # the files that hold what is recorded of them
     code_changes: dict[str, f.CodeChanged] = field(default_factory=dict)  # each path's last
     images: dict[ImageSource, f.ImageKnown] = field(default_factory=dict)  # as last known
+    ahead: float = 0.0
+    """Seconds that the run's own clock is ahead of the monotonic one of the present boot."""
+
+    def clock(self, at: Instant) -> float:
+        """Return the seconds from the run's first opening to a moment of the present boot.
+
+        All durations come from this clock, and never from two times of day: between these, somebody
+        may set the clock. It stands still while the machine sleeps. Between two boots, the time of
+        day is all that is known.
+        """
+        return at.mono + self.ahead
+
+    def here(self, now: Instant, boot: str) -> Instant:
+        """Return the moment by the run's monotonic clock, as a process of that boot reads it.
+
+        In another boot, or on another machine, it follows the last fact by the times of day.
+        """
+        if self.last is None or (boot and boot == self.opening.boot):
+            return now
+        return Instant(self.last.mono + max(0.0, now.utc - self.last.utc), now.utc)
+
+    def so_far(self, attempt: AttemptRecord, now: Instant) -> float:
+        """Return the seconds since the attempt started, or was launched, until it was over."""
+        until = self.clock(now) if attempt.ends is None else attempt.ends
+        return max(0.0, until - attempt.begins)
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Change the state by one fact. Raises KeyError for a job that was never added."""
+        if isinstance(fact, f.RunOpened):
+            self._set_clock(fact, at)
         self.last = at
         if isinstance(fact, f.JobFact):
             self._apply_to_job(fact, at)
@@ -141,6 +168,8 @@ class Ledger(Struct):
             begun = not record.in_queue
             record.state = "interrupted"
             record.seen = record.seen or self.last
+            if record.seen is not None:
+                record.ends = self.clock(record.seen)
             why = Because("cut_off") if begun else None
             self._set(self.jobs[record.id.job], "waiting", why, unrecorded=begun)
             for gpu in record.gpus:
@@ -172,6 +201,13 @@ class Ledger(Struct):
             case f.RunClosed(state, reason, status):
                 self.state, self.reason, self.closed = state, reason, at
                 self.exit_status = status
+
+    def _set_clock(self, fact: f.RunOpened, at: Instant) -> None:
+        if self.last is None:
+            self.ahead = -at.mono
+        elif not fact.boot or fact.boot != self.opening.boot:
+            passed = max(0.0, at.utc - self.last.utc)
+            self.ahead += self.last.mono + passed - at.mono
 
     def _open(self, fact: f.RunOpened, at: Instant) -> None:
         # Cards that this engine chose: attempts of an earlier supervisor may still be on them.
@@ -277,6 +313,7 @@ class Ledger(Struct):
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
+        record.begins = self.clock(at)
         record.digest, record.after = job.definition.digest, fact.after
         record.behind, record.step, record.promised = fact.behind, fact.step, fact.promised
         job.step = fact.step or job.step
@@ -293,6 +330,7 @@ class Ledger(Struct):
     def _start(self, fact: f.AttemptStarted, at: Instant) -> None:
         record = self.attempt(fact.attempt)
         record.pid, record.started, record.state = fact.pid, at, "running"
+        record.begins = self.clock(at)
         if record.behind is None and not record.queued:
             return
         self._set(self.jobs[fact.attempt.job], "running", None)
@@ -318,6 +356,7 @@ class Ledger(Struct):
         if record.in_queue:
             # The next fact says what becomes of the job; until then it counts as running.
             self._set(self.jobs[fact.attempt.job], "running", None)
+        self._measure(record, fact.end, at)
         record.started = fact.end.started or record.started
         record.end, record.ended = fact.end, fact.end.ended or at
         record.charged, record.unrecorded = fact.charged, fact.unrecorded
@@ -325,6 +364,21 @@ class Ledger(Struct):
         for gpu in record.gpus:
             if gpu in self.gpus:
                 self._leave(self.gpus[gpu], record)
+
+    def _measure(self, record: AttemptRecord, end: End, at: Instant) -> None:
+        """Set when the attempt began and was over, by the run's own clock.
+
+        The times of one end are of one clock: this boot's, an earlier one's, or a cluster's node's.
+        """
+        known = record.started is not None
+        if end.started is not None and end.ended is not None:
+            took = end.ended.mono - end.started.mono
+            record.begins = record.begins if known else self.clock(at) - took
+            record.ends = record.begins + max(0.0, took)
+        elif end.ended is not None and not record.queued:
+            record.ends = self.clock(end.ended)
+        else:
+            record.ends = self.clock(at)
 
     def _apply_to_card(self, fact: f.CardFact) -> None:
         match fact:

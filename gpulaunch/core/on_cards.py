@@ -92,7 +92,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
     service = node.job.service is not None
     if service and not _room_for(state, node):
         return "room"
-    if (demand.memory or state.cards.unified) and host.lacks_memory(state, promised(state, demand)):
+    if (demand.memory or state.cards.unified) and host.lacks_memory(state, demand):
         return "memory"
     if service or demand.gpus:  # neither counts for the CPUs
         return None
@@ -229,9 +229,9 @@ def could_start(state: State, demand: Demand) -> bool:
     """Tell whether a worker or cards could be had for this demand, beside what runs."""
     if state.idle_workers.fit(demand) is not None:
         return True
-    demand = promised(state, demand)
     if host.lacks_memory(state, demand):
         return False
+    demand = promised(state, demand)
     here = sum(suits_now(card, demand) for card in host.usable_cards(state, demand))
     return here + len(attainable(state, demand)) >= demand.gpus
 
@@ -386,8 +386,7 @@ def fits_beside_services(state: State, demand: Demand) -> bool:
     tokens.update(demand.uses)
     if any(tokens[token] > state.config.limits.get(token, 1) for token in demand.uses):
         return False
-    beside = [promised(state, live.demand) for live in services]
-    if not host.fits_together(state, (demand, *beside)):
+    if not host.fits_together(state, (demand, *(live.demand for live in services))):
         return False
     kept = {card.gpu.uuid for live in services for card in live.cards}
     usable = [c for c in state.cards if c.serves and not c.drained]

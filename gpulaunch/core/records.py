@@ -40,6 +40,8 @@ class AttemptRecord(Struct):
     cut off. `unrecorded`: nothing tells how it ended. `warned`: the warning before its end, if it
     had one. `promised`: bytes that it was promised of a card's memory beside others. `inputs`:
     how its input files were, as `journal.inputs` writes that; empty where nobody looked at any.
+    `begins` and `ends`: when it started (until then, was launched) and was over, in seconds of the
+    run's own clock, which nobody sets (`Ledger.clock`).
     """
 
     id: AttemptId
@@ -67,6 +69,8 @@ class AttemptRecord(Struct):
     promised: int = 0
     idle: f.AttemptIdle | None = None
     inputs: str = ""
+    begins: float = 0.0
+    ends: float | None = None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -114,10 +118,9 @@ class AttemptRecord(Struct):
     @property
     def seconds(self) -> float:
         """Seconds that the attempt ran, as far as known; 0 where it never started or still runs."""
-        until = self.ended or self.seen
-        if self.started is None or until is None:
+        if self.started is None or self.ends is None:
             return 0.0
-        return max(0.0, until.utc - self.started.utc)
+        return max(0.0, self.ends - self.begins)
 
 
 class JobRecord(Struct):

@@ -109,7 +109,7 @@ def _ready(state: State, node: Node, now: Instant) -> r.WaitReason:
         return r.NeedsCpus(cpus, used, state.config.cpus)
     if node.lacks == "room":
         return Because("room")
-    wanted = host.reserved(state, promised(state, demand))
+    wanted = host.reserved(state, demand)
     if wanted and host.held(state) + wanted > state.config.memory:
         return _memory(state, wanted)
     if node.lacks == "memory":

@@ -375,7 +375,7 @@ def _last_attempt(job: JobRecord) -> AttemptRecord | None:
 
 
 def _since(attempt: AttemptRecord, at: Instant) -> float:
-    return max(0.0, at.utc - (attempt.started or attempt.launched).utc)
+    return max(0.0, at.mono - (attempt.started or attempt.launched).mono)
 
 
 def _card(uuid: str, ledger: Ledger) -> str:

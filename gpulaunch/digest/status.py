@@ -85,19 +85,19 @@ class Standing(Struct, frozen=True):
 
         A run that was cut off lasted until its last sign of life.
         """
-        ledger, now = self.ledger, self.now
-        since = ledger.taken or ledger.opened or now
+        ledger = self.ledger
+        since = ledger.taken or ledger.opened or self.now
+        now, last = self.now, ledger.last or since
         if self.state == "running":
-            until = now.utc
+            until = now.mono
         elif ledger.closed:
-            until = ledger.closed.utc
+            until = ledger.closed.mono
         else:
-            heard = ledger.last.utc if ledger.last else since.utc
-            ends = [
-                one.seen.utc for job in ledger.jobs.values() for one in job.attempts if one.seen
-            ]
-            until = max(heard, min(max([self.measured.seen or heard, *ends]), now.utc))
-        return max(0.0, until - since.utc)
+            attempts = (one for job in ledger.jobs.values() for one in job.attempts if one.seen)
+            ends = [(one.ends or 0.0) - ledger.ahead for one in attempts]
+            measured = last.mono + (self.measured.seen or last.utc) - last.utc
+            until = max(last.mono, min(max([measured, *ends]), now.mono))
+        return max(0.0, until - since.mono)
 
     @property
     def ahead(self) -> Ahead | None:

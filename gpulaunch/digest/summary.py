@@ -127,8 +127,8 @@ def summarise(
     return Summary(
         ledger=ledger,
         directory=os.fspath(paths.root),
-        elapsed=max(0.0, end.utc - since.utc),
-        gpu_hours=card_seconds(ledger, ledger.opened or end, end) / 3600,
+        elapsed=max(0.0, end.mono - since.mono),
+        gpu_hours=card_seconds(ledger, end) / 3600,
         cards=tuple(
             (words.card(ledger.gpus[u.uuid].gpu), u) for u in card_uses(ledger, since, end)
         ),

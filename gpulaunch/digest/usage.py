@@ -28,8 +28,8 @@ class CardUse(Struct, frozen=True):
 
 def card_uses(ledger: Ledger, since: Instant, until: Instant) -> tuple[CardUse, ...]:
     """Return the use of each card, in the run's order. Jobs that share a card count once."""
-    spans = _spans(ledger, since.utc, until.utc)
-    length = until.utc - since.utc
+    spans = _spans(ledger, ledger.clock(since), ledger.clock(until))
+    length = until.mono - since.mono
     uses = []
     for uuid in ledger.gpus:
         seconds = covered(spans.get(uuid, ()))
@@ -37,9 +37,9 @@ def card_uses(ledger: Ledger, since: Instant, until: Instant) -> tuple[CardUse, 
     return tuple(uses)
 
 
-def card_seconds(ledger: Ledger, since: Instant, until: Instant) -> float:
+def card_seconds(ledger: Ledger, until: Instant) -> float:
     """Return the used seconds of all cards, also of those that a later start does not have."""
-    return sum(covered(spans) for spans in _spans(ledger, since.utc, until.utc).values())
+    return sum(covered(spans) for spans in _spans(ledger, 0.0, ledger.clock(until)).values())
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
@@ -56,13 +56,19 @@ def _spans(ledger: Ledger, since: float, until: float) -> dict[str, list[tuple[f
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for job in ledger.jobs.values():
         for attempt in job.attempts:
-            begun = attempt.started if attempt.ahead else attempt.launched
-            start = max(since, begun.utc if begun else until)
-            end = min(until, attempt.ended.utc if attempt.ended else until)
+            start = until if attempt.unbegun else max(since, attempt.begins - _ahead_of(attempt))
+            end = until if attempt.ends is None else min(until, attempt.ends)
             if end > start:
                 for uuid in attempt.gpus:
                     spans[uuid].append((start, end))
     return spans
+
+
+def _ahead_of(attempt: AttemptRecord) -> float:
+    """Return the seconds that it had its cards before it started."""
+    if attempt.ahead or attempt.started is None:
+        return 0.0
+    return max(0.0, attempt.started.mono - attempt.launched.mono)
 
 
 LEAST_TOLD = 5.0

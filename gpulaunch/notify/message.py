@@ -74,7 +74,7 @@ def compose(
     go_on = next_command(state, ledger, directory)
     look = f"gpulaunch status {shell_word(directory)}" if state == "running" else None
     since = ledger.taken or ledger.opened or now
-    elapsed = max(0.0, now.utc - since.utc)
+    elapsed = max(0.0, now.mono - since.mono)
     text = [
         f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.opening.host)}"
         + (", simulated cards" if ledger.opening.simulated else ""),

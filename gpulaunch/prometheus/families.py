@@ -134,7 +134,7 @@ def _run(tally: Tally, now: Instant) -> Iterator[Metric]:
     yield InfoMetricFamily("gpulaunch_run", "The run; simulated: on pretend cards.", info)
     began = ledger.opened.utc if ledger.opened else None
     yield _gauge("gpulaunch_run_start_timestamp", "When the run first began.", began, "seconds")
-    elapsed = None if began is None else max(0.0, now.utc - began)
+    elapsed = None if began is None else max(0.0, ledger.clock(now))
     yield _gauge("gpulaunch_run_elapsed", "Time since the run first began.", elapsed, "seconds")
     yield from _ahead(tally.ahead(now))
     yield _gauge(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpulaunch.core.expected import median
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.metrics.read import MetricsReader
-from gpulaunch.report.fold import Period
+from gpulaunch.report.fold import Period, RunHistory
 
 POINTS = 360
 GAP = 4
@@ -30,12 +31,14 @@ class Curve(Struct, frozen=True):
     peak: int | None = None
 
 
-def curves(reader: MetricsReader, uuids: Iterable[str], when: Period) -> dict[str, Curve]:
+def curves(reader: MetricsReader, history: RunHistory, when: Period) -> dict[str, Curve]:
     """Return the curves of the cards that were measured while the run lasted, by UUID."""
-    found = {}
-    for uuid in uuids:
-        samples = reader.cards(uuid, when.start, POINTS)
-        curve = curve_of([s for s in samples if s.at <= when.end])
+    found, shown = {}, history.clock.shown
+    since = min([when.start, *(utc for utc, _ in history.clock.shifts)])
+    for uuid in history.cards:
+        read = (replace(s, at=shown(s.at)) for s in reader.cards(uuid, since, POINTS))
+        samples = sorted((s for s in read if when.start <= s.at <= when.end), key=lambda s: s.at)
+        curve = curve_of(samples)
         if curve.at:
             found[uuid] = curve
     return found

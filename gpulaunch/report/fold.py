@@ -6,20 +6,24 @@ Pure but for `read_history`. A torn last line is left out, as everywhere.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Gpu, Instant, RunState
+from gpulaunch.core.model import AttemptId, Gpu, Instant, RunState
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.journal.history import facts_in
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.read import fold, read, replay
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.report.idle import CardTimes, Cause, Span
+from gpulaunch.text import clock
 from gpulaunch.wording import warning
 
 
@@ -30,6 +34,55 @@ class TimedRemark(Struct, frozen=True):
     text: str
     gpu: str = ""
     job: str = ""
+
+
+SET = 60.0
+"""A clock that is set by less, in seconds, needs no words: others correct it all the time."""
+
+
+class SteadyClock(Struct):
+    """The times of a run, as a clock shows them that nobody sets while the machine is up.
+
+    It shows the time of day at a boot's first fact, and goes on as the monotonic clock does: so
+    every distance on the report's axis is a duration. `shifts`: from which time of day on the
+    machine's own clock is ahead of this one, and by how much.
+    """
+
+    boot: str = ""
+    ahead: float = 0.0  # of the monotonic clock
+    shifts: list[tuple[float, float]] = field(default_factory=list)
+    launched: dict[AttemptId, float] = field(default_factory=dict)  # what `ahead` was then
+
+    def of(self, fact: f.Fact, at: Instant) -> tuple[f.Fact, Instant]:
+        """Return a fact and its moment with the times of this clock."""
+        if isinstance(fact, f.RunOpened) and (not self.shifts or fact.boot != self.boot):
+            self.boot, self.ahead = fact.boot, at.utc - at.mono
+            self.shifts.append((at.utc, 0.0))
+        if isinstance(fact, f.AttemptLaunched) and not fact.queued:
+            self.launched[fact.attempt] = self.ahead
+        shift = at.utc - at.mono - self.ahead
+        if self.shifts and abs(shift - self.shifts[-1][1]) > 1.0:
+            self.shifts.append((at.utc, shift))
+        if isinstance(fact, f.AttemptEnded) and fact.attempt in self.launched:
+            ahead, end = self.launched[fact.attempt], fact.end
+            began = None if end.started is None else _shown(end.started, ahead)
+            ended = None if end.ended is None else _shown(end.ended, ahead)
+            fact = replace(fact, end=replace(end, started=began, ended=ended))
+        return fact, _shown(at, self.ahead)
+
+    def set_by(self) -> float:
+        """Return the seconds by which the machine's clock was set before the last fact."""
+        before = self.shifts[-2][1] if len(self.shifts) > 1 else 0.0
+        return self.shifts[-1][1] - before if self.shifts else 0.0
+
+    def shown(self, utc: float) -> float:
+        """Return what this clock shows when the machine's own shows that time of day."""
+        number = bisect_right(self.shifts, (utc, float("inf")))
+        return utc - self.shifts[number - 1][1] if number else utc
+
+
+def _shown(at: Instant, ahead: float) -> Instant:
+    return Instant(at.mono, at.mono + ahead)
 
 
 class RunHistory(Struct):
@@ -46,11 +99,16 @@ class RunHistory(Struct):
     starts: list[float] = field(default_factory=list)
     begins: float = 0.0
     whole: bool = False
+    clock: SteadyClock = field(default_factory=SteadyClock)
 
     def see(self, fact: f.Fact, at: Instant, where: str = "the journal") -> None:
         """Fold a fact. Raises DamagedJournalError where it fits nothing before it."""
         if self.whole and isinstance(fact, f.JournalCompacted | f.JobsArchived):
             return  # nothing is left out
+        known = len(self.clock.shifts)
+        fact, at = self.clock.of(fact, at)
+        if len(self.clock.shifts) > known and abs(by := self.clock.set_by()) > SET:
+            self.remarks.append(TimedRemark(at.utc, _set(by)))
         fold(self.ledger, fact, at, where)
         if isinstance(fact, f.JournalCompacted):
             self._begin_at(fact.since)
@@ -66,7 +124,8 @@ class RunHistory(Struct):
             case f.GpuReported(gpu, text):
                 self.remarks.append(TimedRemark(at.utc, text, gpu=gpu))
             case f.AttemptWarned(attempt, sent):
-                self.remarks.append(TimedRemark(sent.at.utc, warning(sent), job=attempt.job))
+                shown = self.clock.shown(sent.at.utc)
+                self.remarks.append(TimedRemark(shown, warning(sent), job=attempt.job))
             case f.AttemptIdle(attempt):
                 text = words.idle(self.ledger.attempt(attempt), self.ledger)
                 self.remarks.append(TimedRemark(at.utc, text, job=attempt.job))
@@ -79,6 +138,13 @@ class RunHistory(Struct):
         """Begin where the journal has all again: what was before is in the run's history."""
         self.begins, self.times, self.remarks = since, CardTimes(), []
         self.times.see(self.ledger.opening, Instant(0.0, since), self.ledger)
+
+    def cut_off(self, run: RunDir) -> None:
+        """Note when attempts without a recorded end were seen last, as their supervisor is gone."""
+        mark_last_seen(run, self.ledger)
+        for attempt in self.ledger.open_attempts():
+            if attempt.seen is not None:
+                attempt.seen = _shown(attempt.seen, self.clock.ahead)
 
     def _know(self, gpus: Iterable[Gpu]) -> None:
         """Add cards; those of other machines come when something runs there, and are sorted in."""
@@ -104,6 +170,16 @@ class RunHistory(Struct):
 
     def _is_before(self, attempt: AttemptRecord) -> bool:
         return attempt.ended is not None and attempt.ended.utc < self.begins
+
+
+def _set(by: float) -> str:
+    """Return what is said of a clock that was set by so many seconds."""
+    how = "forward" if by > 0 else "back"
+    slept = ", or the machine slept" if by > 0 else ""
+    return (
+        f"the clock was set {how} by {clock(abs(by))}{slept}; the times of this report go on as"
+        " before"
+    )
 
 
 def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> RunHistory:
@@ -148,7 +224,8 @@ def period(history: RunHistory, state: RunState, now: float, seen: float | None 
     One whose supervisor is gone ends with the last that is known of it: a fact, or when it was last
     `seen` alive.
     """
-    ledger = history.ledger
+    ledger, now = history.ledger, history.clock.shown(now)
+    seen = None if seen is None else history.clock.shown(seen)
     state = ledger.state if ledger.closed else state  # it has ended since its caller looked
     start = history.times.began or now
     last = ledger.last.utc if ledger.last else start

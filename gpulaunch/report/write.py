@@ -32,7 +32,6 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.report.curves import curves
@@ -136,10 +135,10 @@ def report(
     history = history or read_history(run, faults)
     with open_metrics(run.metrics) or nullcontext() as reader:
         if state == "interrupted":
-            mark_last_seen(run, history.ledger)
+            history.cut_off(run)
         when = period(history, state, at, reader.last_seen() if reader else None)
         used = reader.measured() if reader else NOTHING
-        drawn = curves(reader, history.cards, when) if reader else {}
+        drawn = curves(reader, history, when) if reader else {}
     zone = zone or _zone(when.start)
     address = _address(run.logs, beside or run.path)
     below = _address(run.keeps, beside or run.path)

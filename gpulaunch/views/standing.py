@@ -219,7 +219,7 @@ def _time_of(attempt: AttemptRecord | None, run: Standing) -> str:
         return ""
     if attempt.ended is None and attempt.seen is None:
         now = run.now if run.state == "running" else run.ledger.last or run.now
-        return clock(now.utc - (attempt.started or attempt.launched).utc)
+        return clock(run.ledger.so_far(attempt, now))
     return clock(attempt.seconds)
 
 

@@ -34,11 +34,22 @@ class History:
     def __init__(self, cards: int = 2, simulated: bool = False, view: View | None = None) -> None:
         self.ledger, self.facts = Ledger(), list[tuple[f.Fact, Instant]]()
         self.mono, self.epoch, self.view = 1000.0, 0, view
+        self.ahead, self.boot = 0.0, "boot"
         self.pool, self.simulated = gpus(cards, simulated), simulated
 
     @property
     def now(self) -> Instant:
-        return Instant(self.mono, START + self.mono - 1000.0)
+        return Instant(self.mono, START + self.mono - 1000.0 + self.ahead)
+
+    def set_clock(self, by: float) -> History:
+        """Somebody sets the clock on the wall."""
+        self.ahead += by
+        return self
+
+    def reboot(self, seconds: float) -> History:
+        """The machine is off for so long, and counts from another beginning then."""
+        self.mono, self.ahead, self.boot = 7.0, self.ahead + self.mono - 7.0 + seconds, "another"
+        return self
 
     def pass_(self, seconds: float) -> History:
         self.mono += seconds
@@ -55,7 +66,16 @@ class History:
         self.epoch += 1
         run = "20261120-074215-a1b2c3"
         opened = f.RunOpened(
-            run, name, self.epoch, "0.1", "box", "boot", 7, self.pool, self.simulated, engine=engine
+            run,
+            name,
+            self.epoch,
+            "0.1",
+            "box",
+            self.boot,
+            7,
+            self.pool,
+            self.simulated,
+            engine=engine,
         )
         return self.add(opened)
 

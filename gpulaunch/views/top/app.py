@@ -145,9 +145,9 @@ class Top(App[None]):
             board.state = self.link.state(board.ledger)
             self._changed |= board.state != self._state_shown
             if board.state == "running":
-                board.at(self.link.now())
+                board.at(self.link.now(board.ledger))
             elif board.state == "interrupted" and (samples := self.link.samples()):
-                board.at(samples.last_seen() or 0.0)
+                board.seen(samples.last_seen() or 0.0)
             self._wonder()
         now = time.monotonic()
         if now < self._not_before:

@@ -81,14 +81,14 @@ class Board:
                 self.failed, self.ended, self.waiting = {}, {}, {}
         self.now = at
 
-    def at(self, utc: float) -> None:
-        """Set the clock to a UTC time.
+    def at(self, now: Instant) -> None:
+        """Set the clock, as the run's monotonic clock has it; never back behind the last fact."""
+        if self.ledger.last is not None:
+            self.now = Instant(max(now.mono, self.ledger.last.mono), now.utc)
 
-        Monotonic time counts from the last fact, which may be another machine's or boot's.
-        """
-        last = self.ledger.last
-        if last is not None:
-            self.now = Instant(last.mono + max(0.0, utc - last.utc), max(utc, last.utc))
+    def seen(self, utc: float) -> None:
+        """Set the clock to when the run was last seen alive, by the time of day."""
+        self.at(self.ledger.here(Instant(0.0, utc), "not the run's"))
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -125,8 +125,7 @@ class Board:
 
     def elapsed(self, attempt: AttemptRecord) -> float:
         """Return the attempt's seconds until its end, its last sign of life, or now."""
-        until = attempt.ended or attempt.seen or self.now
-        return max(0.0, until.utc - (attempt.started or attempt.launched).utc)
+        return self.ledger.so_far(attempt, self.now)
 
     def when(self, at: Instant) -> str:
         """Return a time in words: `3:20 ago` while the run lives, else the time of day."""

@@ -48,7 +48,7 @@ def head(board: Board, root: str) -> Text:
         (f" {words.visible(ledger.opening.name) or 'run'}", "bold"),
         "  ",
         (board.state, _STATES.get(board.state, "yellow")),
-        f"  {clock((ledger.closed or board.now).utc - board.began.utc)}",
+        f"  {clock((ledger.closed or board.now).mono - board.began.mono)}",
         no_wrap=True,
     )
     if ahead := board.to_go():
@@ -107,7 +107,7 @@ def moment(board: Board, step: int, steps: int) -> Text:
     """Return the line about the moment of the run's past that is shown."""
     last = board.ledger.last
     when = words.local_time(last.utc, board.zone) if last else ""
-    into = clock(last.utc - board.began.utc) if last else ""
+    into = clock(last.mono - board.began.mono) if last else ""
     return Text(
         f" ◀ {when}, {into} into the run, moment {step:,} of {steps:,}: ← → [ ] move, n is now",
         "reverse",

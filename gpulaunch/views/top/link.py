@@ -57,8 +57,8 @@ class RunLink(Protocol):
     def gone(self) -> bool:
         """Tell whether the run's directory no longer exists."""
 
-    def now(self) -> float:
-        """Return the seconds since 1970 (UTC)."""
+    def now(self, ledger: Ledger) -> Instant:
+        """Return the time, as the run's own clocks have it."""
 
     def samples(self) -> SampleStore | None:
         """Return the samples; None if nothing is measured, as on pretend cards."""

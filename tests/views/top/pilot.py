@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from gpulaunch.views.top.app import Top
@@ -58,6 +58,7 @@ class FakeLink:
         self.added: list[str] = []
         self.refusal = ""
         self.why: dict[str, str] = {}
+        self.boot = run.boot
         self.measured: FakeSamples | None = None
         self.damage: GpulaunchError | None = None
         self._at = 0
@@ -83,8 +84,10 @@ class FakeLink:
     def gone(self) -> bool:
         return self.lost
 
-    def now(self) -> float:
-        return self.run.now.utc
+    def now(self, ledger: Ledger) -> Instant:
+        if self.boot == self.run.boot:
+            return self.run.now
+        return ledger.here(Instant(0.0, self.run.now.utc), self.boot)
 
     def samples(self) -> FakeSamples | None:
         return self.measured

@@ -135,7 +135,7 @@ def test_times_of_an_earlier_run_count_before_anything_has_ended() -> None:
         board.state = "running"
         for fact, at in run.facts:
             board.see(fact, at)
-        board.at(run.now.utc)
+        board.at(run.now)
         said.append(board.to_go())
     assert said == ["", "about 14 min to go"]
 

@@ -7,7 +7,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Retry
-from gpulaunch.core.model import AttemptId, End, Exited, Failure, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, End, Exited, Failure, Interrupted
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from tests.views.history import History
@@ -652,12 +652,13 @@ def test_a_journal_that_is_damaged_from_the_start_shows_nothing() -> None:
 
 def test_the_times_of_another_machine_or_boot_do_not_matter() -> None:
     run = night()
-    run.facts = [(fact, Instant(at.mono % 7, at.utc)) for fact, at in run.facts]
+    link = FakeLink(run)
+    link.boot = "another"
 
     async def act(seat: Seat) -> None:
         assert "GPU 0      0:25  fold-3" in seat.text
 
-    watch(FakeLink(run), act)
+    watch(link, act)
 
 
 def test_interrupted_attempts_of_an_earlier_supervisor_are_no_longer_shown() -> None:
