@@ -14,11 +14,16 @@ import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from gpulaunch.farside.shared import new_name, sync
 
 MAX_FILE_BYTES = 256 << 20
 """Bytes at most of a file that is read as a whole; a job file has at most a quarter of these."""
+
+
+PIECE = 1 << 20
+"""Bytes that are read of a file at once."""
 
 
 def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
@@ -45,11 +50,23 @@ def _opened(
     raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
 
 
+def read_at_most(file: BinaryIO, count: int) -> bytes | None:
+    """Return so many bytes of a file, or all; None for a file of the kernel's that would block.
+
+    Takes no more memory than there is to read: one `read(count)` would take all of it at once.
+    """
+    pieces, left = [], count
+    while left and (piece := file.read(min(left, PIECE))):
+        pieces.append(piece)
+        left -= len(piece)
+    return None if not pieces and left and piece is None else b"".join(pieces)
+
+
 def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
     """Return a regular file's content. `limit`: MiB, in bytes. Raises OSError, also above it."""
     with open(path, "rb", opener=regular) as file:
         if os.fstat(file.fileno()).st_size <= limit:
-            data: bytes | None = file.read(limit + 1)
+            data = read_at_most(file, limit + 1)
             if data is None:  # one of the kernel's own, such as /proc/kmsg
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), os.fspath(path))
             if len(data) <= limit:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from gpulaunch.config.keys import KEYS
 from gpulaunch.config.model import CardCounts, CardLimits, Configuration, NamedCard
 from gpulaunch.errors import JobFileError, Mistake, UsageError
-from gpulaunch.files import others_may_write, user_name
+from gpulaunch.files import others_may_write, read_at_most, user_name
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.convert import unknown_key
 from gpulaunch.jobfile.mistakes import Mistakes, as_field_error
@@ -76,7 +76,7 @@ def _text(path: str, is_machine: bool) -> FileText:
     """Return the file's bytes. Raises UsageError."""
     with open_regular(Path(path), WHAT) as file:
         stat = os.fstat(file.fileno())
-        data = file.read(MAX_BYTES + 1) or b""
+        data = read_at_most(file, MAX_BYTES + 1) or b""
     if len(data) > MAX_BYTES:
         raise UsageError(f"{path}: {WHAT} may have at most {MAX_BYTES:,} bytes")
     why = _why_untrusted(path, stat, is_machine)

@@ -6,15 +6,21 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files import PIECE
 from gpulaunch.jobfile.mistakes import FieldError
 from gpulaunch.jobfile.source import open_regular
 
 MAX_RECORDS = 1_000_000
+MAX_RECORD_BYTES = 4 << 30
+"""A job gets its record as a file of its own, which is read in one piece to write it."""
+
+Piece: TypeAlias = tuple[bool, bytes]
+"""Up to `PIECE` bytes of a line, and whether they are its first."""
 
 
 class FastaEntry(Struct):
@@ -48,11 +54,10 @@ def records(path: Path, growing: _Wholeness | None = None) -> list[FastaEntry]:
     """
     try:
         with open_regular(path, "a FASTA file") as file:
-            lines: Iterable[bytes] = file
-            if growing is not None:
-                size = os.fstat(file.fileno()).st_size
-                lines = _first(file, size)
-                lines = lines if growing.whole(str(path), size) else _complete(lines)
+            size = os.fstat(file.fileno()).st_size if growing is not None else None
+            lines = _pieces(file, str(path), size)
+            if growing is not None and not growing.whole(str(path), size or 0):
+                lines = _complete(lines)
             found = list(_scan(lines, str(path)))
     except UsageError as error:
         raise FieldError(str(error)) from None
@@ -63,30 +68,48 @@ def records(path: Path, growing: _Wholeness | None = None) -> list[FastaEntry]:
     return found
 
 
-def _first(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the lines of the file's first bytes: more may be written meanwhile."""
-    while size > 0 and (line := file.readline(size)):
-        size -= len(line)
-        yield line
+def _pieces(file: BinaryIO, where: str, size: int | None) -> Iterator[Piece]:
+    """Yield the lines of the file, long ones in pieces, each with whether a line begins with it.
+
+    `size`: only the first bytes, as more may be written meanwhile. Raises FieldError for a header
+    that is longer than a piece, and for a record that no job could be given.
+    """
+    number = record = 0
+    fresh = True
+    left = float("inf") if size is None else size
+    while left > 0 and (piece := file.readline(int(min(left, PIECE)))):
+        number += fresh
+        if fresh and piece.startswith(b">"):
+            record = 0
+            if len(piece) == PIECE:
+                raise FieldError(f"{where}:{number}: a header of more than {PIECE >> 20} MiB")
+        record += len(piece)
+        if record > MAX_RECORD_BYTES:
+            most = MAX_RECORD_BYTES >> 30
+            raise FieldError(f"{where}:{number}: a record of more than {most} GiB up to this line")
+        yield fresh, piece
+        left -= len(piece)
+        fresh = piece.endswith(b"\n")
 
 
-def _complete(lines: Iterable[bytes]) -> Iterator[bytes]:
+def _complete(lines: Iterable[Piece]) -> Iterator[Piece]:
     """Yield the lines of all records but the last, which may be half-written."""
-    held: list[bytes] = []
-    for line in lines:
-        if line.startswith(b">"):
+    held: list[Piece] = []
+    for fresh, line in lines:
+        if fresh and line.startswith(b">"):
             yield from held
             held = []
-        held.append(line)
+        held.append((fresh, line))
 
 
-def _scan(lines: Iterable[bytes], where: str) -> Iterator[FastaEntry]:
-    offset = 0
+def _scan(lines: Iterable[Piece], where: str) -> Iterator[FastaEntry]:
+    offset = number = 0
     current: FastaEntry | None = None
     hash = hashlib.blake2b(digest_size=8)
     seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if line.startswith(b">"):
+    for fresh, line in lines:
+        number += fresh
+        if fresh and line.startswith(b">"):
             if current is not None:
                 yield _done(current, hash, where)
             current, hash = _begin(line, offset, number, where), hashlib.blake2b(digest_size=8)

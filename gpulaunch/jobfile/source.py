@@ -18,7 +18,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from gpulaunch.errors import NOWHERE, JobFileError, Mistake, UsageError
-from gpulaunch.files import is_nowhere
+from gpulaunch.files import is_nowhere, read_at_most
 from gpulaunch.jobfile.suggest import did_you_mean
 
 MAX_BYTES = 64 << 20
@@ -129,7 +129,7 @@ def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
         if size > limit:
             raise UsageError(f"{path}: {size:,} bytes; {what} may have at most {limit:,}")
         try:
-            data = file.read(limit + 1) or b""  # None: a file of /proc that would block
+            data = read_at_most(file, limit + 1) or b""  # None: one of /proc that would block
         except OSError as error:
             raise UsageError(_cannot_open(path, what, error)) from None
     if len(data) > limit:
