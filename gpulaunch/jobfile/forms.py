@@ -109,10 +109,10 @@ def ladder(value: Plain) -> Ladder:
             why = f"{count} values, {first} has {counts[first]}: they move together, step by step"
             raise FieldError(why, (key,))
     steps = tuple(zip(*keys.values(), strict=True))
+    seen: dict[tuple[str, ...], int] = {}
     for number, step in enumerate(steps):
-        if step in steps[:number]:
-            again = steps.index(step) + 1
-            raise FieldError(f"step {number + 1} is step {again} again", (first, number))
+        if (before := seen.setdefault(step, number)) != number:
+            raise FieldError(f"step {number + 1} is step {before + 1} again", (first, number))
     return Ladder(tuple(keys), steps)
 
 

@@ -24,6 +24,7 @@ Number = TypeVar("Number", int, float)
 
 COMMANDS = 3
 """Jobs of a group whose command is shown."""
+STEPS_SHOWN = 20
 MAX_COMMAND_CHARACTERS = 500
 """Characters of a command that are shown."""
 
@@ -187,12 +188,14 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
 
 
 def _ladder_of(ladder: Ladder | None) -> str:
-    """Return the steps of all of the group in words: `ladder batch 32, 16, 8`."""
+    """Return the steps of all of the group in words: `ladder batch 32, 16, 8`; not all of many."""
     if ladder is None:
         return ""
-    values = zip(*ladder.steps, strict=True)
+    values = zip(*ladder.steps[:STEPS_SHOWN], strict=True)
+    more = len(ladder.steps) - STEPS_SHOWN
     keys = (f"{key} {', '.join(its)}" for key, its in zip(ladder.names, values, strict=True))
-    return words.visible(f"ladder {'; '.join(keys)}")
+    and_more = f" and {words.count(more)} more" if more > 0 else ""
+    return words.visible(f"ladder {'; '.join(keys)}{and_more}")
 
 
 def _warnings_of(group: Sequence[Job]) -> str:

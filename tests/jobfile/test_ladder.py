@@ -106,3 +106,10 @@ def test_a_workers_item_gets_it_and_its_own_command_does_not() -> None:
         " env: {B: '{{batch}}'}, worker: {run: [python, loop.py]}}]"
     )
     assert "its value changes from job to job" in line
+
+
+def test_a_long_ladder_takes_time_in_proportion_to_its_length() -> None:
+    steps = ", ".join(map(str, range(100_000)))
+    job = job_of(f"run: x, retries: 1, ladder: {{batch: [{steps}]}}")
+    assert job.ladder is not None
+    assert len(job.ladder.steps) == 100_000
