@@ -11,6 +11,7 @@ import click
 from gpulaunch.cli.options import json_option
 from gpulaunch.cli.output import print_json, say, stdout_console
 from gpulaunch.digest.status import STATES
+from gpulaunch.digest.words import visible_lines
 from gpulaunch.errors import UsageError
 from gpulaunch.extras import require
 from gpulaunch.text import listing, several
@@ -32,7 +33,12 @@ from gpulaunch.text import listing, several
     "--sort", metavar="COLUMN", help="By that column, rising; falling: -COLUMN. Empty cells last."
 )
 @click.option("--first", type=click.IntRange(1), metavar="N", help="The first N rows.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option(
+    "--csv",
+    "form",
+    flag_value="csv",
+    help="Print CSV.",
+)
 @json_option("Print JSON: runs, columns with their types, rows.")
 @click.option("--parquet", "form", flag_value="parquet", help="Write Parquet to standard output.")
 def results(
@@ -69,7 +75,10 @@ def results(
     elif form == "csv":
         from gpulaunch.results.document import results_csv
 
-        sys.stdout.buffer.write(results_csv(table))
+        data = results_csv(table)
+        if sys.stdout.isatty():  # files and pipes get every cell as it is
+            data = visible_lines(data.decode()).encode()
+        sys.stdout.buffer.write(data)
     elif form == "parquet":
         from gpulaunch.results.parquet import results_parquet
 

@@ -338,6 +338,19 @@ def test_on_a_terminal_the_table_is_as_wide_as_that(launcher: Launcher) -> None:
     assert "\x1b[" in screen.raw
 
 
+def test_csv_carries_cells_as_they_are_and_shows_a_terminal_no_escape_code(
+    launcher: Launcher,
+) -> None:
+    at = swept(launcher)
+    left = next(at.glob("out/*"))
+    (left / "metrics.json").write_text(json.dumps({"note": "\x1b[31mred"}))
+    assert "\x1b[31mred" in launcher("results", "--csv").out
+    with terminal(launcher, "results", "--csv") as screen:
+        assert screen.ended() == 0
+    assert "\x1b[31m" not in screen.raw
+    assert "red" in screen.text
+
+
 def test_jobs_of_the_past_are_in_the_table(launcher: Launcher, run: Any) -> None:
     out = run.outs / "train-1.1"
     out.mkdir()
