@@ -1,7 +1,7 @@
 """Expected errors, by the user's or the machine's doing, each with its exit status.
 
 Everything here is expected: the command line prints `str(error)` and exits with `status`.
-Anything else that is raised is a bug, and shows its traceback.
+Anything else that is raised is told by `gpulaunch.__main__`, which writes its traceback to a file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ USAGE = 2
 NO_CARDS = 3
 NOT_RECORDED = 4
 UNFINISHED = 5
+OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h
 EXEC_WAIT_RAN_OUT = 124
 EXEC_OWN_FAILURE = 125
 EXEC_CANNOT_EXECUTE = 126
@@ -31,6 +32,7 @@ OF_A_RUN: Mapping[int, str] = MappingProxyType(
         NO_CARDS: "the cards (or Slurm) cannot be had, or --wait ran out: nothing started",
         NOT_RECORDED: "not recorded (disk full for a minute, directory gone), and stopped",
         UNFINISHED: "the last run of this file is unfinished: gpulaunch resume it, or --new",
+        OWN_FAULT: "a fault of gpulaunch, too little memory, or no /proc: a line says which",
         130: "stopped by Ctrl-C",
         143: "stopped by SIGTERM",
         129: "stopped by SIGHUP",

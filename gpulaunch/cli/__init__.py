@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     if not sys.platform.startswith("linux"):
         return complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
-    _open_streams()
+    if trouble := _open_streams():
+        return complain(trouble, USAGE)
     if "_GPULAUNCH_COMPLETE" in os.environ:
         from gpulaunch.cli.completion.answer import answer
 
@@ -168,15 +169,22 @@ def _called(argv: list[str], asked: AskedForJson) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _open_streams() -> None:
-    """Open standard streams that the caller closed (`>&-`) on /dev/null, before files get them."""
+def _open_streams() -> str:
+    """Open standard streams that the caller closed (`>&-`) on /dev/null, before files get them.
+
+    Returns why they cannot be opened, empty for nothing.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            fd = os.open(os.devnull, os.O_RDWR)
+            try:
+                fd = os.open(os.devnull, os.O_RDWR)
+            except OSError as error:
+                return f"{name} is closed, and {os.devnull} cannot stand in: {error.strerror}"
             if fd != number:
                 os.dup2(fd, number)
                 os.close(fd)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    return ""
 
 
 def _silence_stdout() -> None:

@@ -445,7 +445,10 @@ def exit_statuses() -> Iterator[str]:
     yield meanings(errors.OF_EXEC)
     yield "`hold` has its command's own, or:"
     yield meanings(errors.OF_HOLD)
-    yield "All others: 0, or 2 with a line that says why; `doctor`: 1 where it finds an error."
+    yield flow("""
+        All others: 0, or 2 with a line that says why; `doctor`: 1 where it finds an error. Each may
+        end with 70, as `run` may.
+    """)
 
 
 def meanings(statuses: Mapping[int, str]) -> str:
