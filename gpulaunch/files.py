@@ -55,11 +55,14 @@ def read_at_most(file: BinaryIO, count: int) -> bytes | None:
 
     Takes no more memory than there is to read: one `read(count)` would take all of it at once.
     """
-    pieces, left = [], count
+    whole = file.read(min(count, PIECE))
+    if whole is None or len(whole) < PIECE:
+        return whole
+    pieces, left = [whole], count - len(whole)
     while left and (piece := file.read(min(left, PIECE))):
         pieces.append(piece)
         left -= len(piece)
-    return None if not pieces and left and piece is None else b"".join(pieces)
+    return b"".join(pieces)
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:

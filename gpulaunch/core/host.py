@@ -45,7 +45,7 @@ def usable_cards(state: State, demand: Demand) -> Sequence[Card]:
     Cards of both kinds in one machine are told apart here: a job that does not fit on a unified
     card may start on another.
     """
-    if not state.cards.unified or not demand.gpu_memory:
+    if not (state.cards.unified and demand.gpu_memory):
         return state.cards.all
     taken = held(state) + state.placing.last.kept_memory + demand.memory
     wanted = min(demand.gpus, len(state.cards.unified)) * demand.gpu_memory

@@ -106,9 +106,6 @@ class Ledger(Struct):
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Change the state by one fact. Raises KeyError for a job that was never added."""
-        if isinstance(fact, f.RunOpened):
-            self._set_clock(fact, at)
-        self.last = at
         if isinstance(fact, f.JobFact):
             self._apply_to_job(fact, at)
         elif isinstance(fact, f.AttemptFact):
@@ -117,6 +114,7 @@ class Ledger(Struct):
             self._apply_to_card(fact)
         else:
             self._apply_to_run(fact, at)
+        self.last = at
 
     @property
     def awaits_more(self) -> bool:
@@ -178,6 +176,7 @@ class Ledger(Struct):
     def _apply_to_run(self, fact: f.RunFact, at: Instant) -> None:
         match fact:
             case f.RunOpened():
+                self._set_clock(fact, at)
                 self._open(fact, at)
             case f.ListClosed():
                 self.complete = True
@@ -203,11 +202,11 @@ class Ledger(Struct):
                 self.exit_status = status
 
     def _set_clock(self, fact: f.RunOpened, at: Instant) -> None:
-        if self.last is None:
+        last = self.last
+        if last is None:
             self.ahead = -at.mono
         elif not fact.boot or fact.boot != self.opening.boot:
-            passed = max(0.0, at.utc - self.last.utc)
-            self.ahead += self.last.mono + passed - at.mono
+            self.ahead += last.mono + max(0.0, at.utc - last.utc) - at.mono
 
     def _open(self, fact: f.RunOpened, at: Instant) -> None:
         # Cards that this engine chose: attempts of an earlier supervisor may still be on them.
@@ -313,7 +312,7 @@ class Ledger(Struct):
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
-        record.begins = self.clock(at)
+        record.begins = at.mono + self.ahead
         record.digest, record.after = job.definition.digest, fact.after
         record.behind, record.step, record.promised = fact.behind, fact.step, fact.promised
         job.step = fact.step or job.step
@@ -330,7 +329,7 @@ class Ledger(Struct):
     def _start(self, fact: f.AttemptStarted, at: Instant) -> None:
         record = self.attempt(fact.attempt)
         record.pid, record.started, record.state = fact.pid, at, "running"
-        record.begins = self.clock(at)
+        record.begins = at.mono + self.ahead
         if record.behind is None and not record.queued:
             return
         self._set(self.jobs[fact.attempt.job], "running", None)
@@ -370,11 +369,11 @@ class Ledger(Struct):
 
         The times of one end are of one clock: this boot's, an earlier one's, or a cluster's node's.
         """
-        known = record.started is not None
         if end.started is not None and end.ended is not None:
             took = end.ended.mono - end.started.mono
-            record.begins = record.begins if known else self.clock(at) - took
-            record.ends = record.begins + max(0.0, took)
+            if record.started is None:
+                record.begins = at.mono + self.ahead - took
+            record.ends = record.begins + took
         elif end.ended is not None and not record.queued:
             record.ends = self.clock(end.ended)
         else:

@@ -47,7 +47,8 @@ def consider(state: State, node: Node) -> None:
         one_ahead.launch(state, node)  # in a worker that has it
     if not isinstance(node.state, Ready):
         return
-    never = host.memory_short(state, demand) or impossible(
+    reserves = demand.memory or state.cards.unified
+    never = (reserves and host.memory_short(state, demand)) or impossible(
         demand, state.cards.all, state.cards.limit, state.config.limits
     )
     if never:
@@ -107,7 +108,7 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
     if demand.share and node.job.service is None and _spread(state, node, demand):
         return None
-    usable = host.usable_cards(state, demand)
+    usable = host.usable_cards(state, demand) if state.cards.unified else state.cards.all
     here = best((c for c in usable if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         start(state, node, here)
@@ -242,7 +243,8 @@ def attainable(state: State, demand: Demand) -> list[Card]:
     Leased cards that still give memory back come last: another may be had sooner.
     """
     now = state.now.mono
-    suited = [c for c in host.usable_cards(state, demand) if suits_soon(c, demand, now)]
+    usable = host.usable_cards(state, demand) if state.cards.unified else state.cards.all
+    suited = [card for card in usable if suits_soon(card, demand, now)]
     if not suited:
         return suited
     room = state.cards.room()
