@@ -309,3 +309,15 @@ def test_the_words_of_the_classes_cost_no_patterns() -> None:
         " sys.exit('gpulaunch.diagnose.failure.patterns' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_out_of_memory_on_unified_memory_says_whose_memory_that_is() -> None:
+    log = OOM
+    unified = diagnose(
+        Evidence(Exited(1), log, cards=(CardFacts("GPU-1", total=24 * GIB, unified=True),))
+    )
+    plain = diagnose(Evidence(Exited(1), log, cards=(CardFacts("GPU-1", total=24 * GIB),)))
+    assert unified is not None
+    assert plain is not None
+    assert "The card has unified memory: what programs on the host use" in words(unified.advice)
+    assert "unified" not in words(plain.advice)
