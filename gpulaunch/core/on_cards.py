@@ -29,6 +29,8 @@ from gpulaunch.core.placement import (
     fit_together,
     has_room,
     impossible,
+    share_card,
+    sharers,
     suits_now,
     suits_soon,
     together,
@@ -106,7 +108,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
 
 def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
-    if demand.share and node.job.service is None and _spread(state, node, demand):
+    if demand.shares_card and node.job.service is None and _spread(state, node, demand):
         return None
     usable = host.usable_cards(state, demand) if state.cards.unified else state.cards.all
     here = best((c for c in usable if suits_now(c, demand)), demand.gpus)
@@ -117,10 +119,16 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     missing = demand.gpus - len(here)
     if len(there) < missing:
         return None if one_ahead.launch(state, node) else "cards"
-    claim(state, _gathered(state, demand, here, there), demand)
-    host.keep_for(state, node)
-    _park(state, node)
+    _await_cards(state, node, _gathered(state, demand, here, there), demand)
     return None
+
+
+def _await_cards(state: State, node: Node, cards: list[Card], demand: Demand) -> None:
+    """Claim the cards, which can all be had in a moment; keep for the job what else it takes."""
+    claim(state, cards, demand)
+    host.keep_for(state, node)
+    state.placing.last.kept_tokens.update(demand.uses)
+    _park(state, node)
 
 
 def _gathered(state: State, demand: Demand, here: list[Card], there: list[Card]) -> list[Card]:
@@ -153,43 +161,54 @@ def _apart(cards: list[Card]) -> Worth:
 def _spread(state: State, node: Node, demand: Demand) -> bool:
     """Start a job that shares where the fewest jobs are, or claim cards; False: none has room.
 
-    Work is done sooner on more cards. Of those with nothing on them it leaves as many as ready jobs
-    need alone. A service is not spread: it leaves cards to the jobs that it serves.
+    Work is done sooner on more cards. So a card that can be had in a moment counts like one that
+    is had: if fewer jobs are on it than on any other card, the job waits for that moment, which
+    the answer to an Acquire, a Drain or an EndWorker ends. Of the cards with nothing on them, as
+    many are left as ready jobs need alone. A service is not spread: it leaves cards to the jobs
+    that it serves.
     """
-    cards = [card for card in host.usable_cards(state, demand) if suits_now(card, demand)]
-    coming = [c for c in attainable(state, demand) if not isinstance(c.state, Draining | Leased)]
-    cards += [card for card in coming if not _is_spoken_for(state, card, node)]
-    empty = [card for card in cards if not (card.attempts or card.reservations)]
-    left = empty[max(0, len(empty) - _needed_alone(state, empty)) :]
-    cards = [card for card in cards if card not in left]
-    cards.sort(key=_spread_order)
-    chosen = together(cards, demand.gpus)
+    here = [card for card in host.usable_cards(state, demand) if suits_now(card, demand)]
+    coming = [card for card in attainable(state, demand) if card not in here]
+    coming = [card for card in coming if not _is_spoken_for(state, card, node)]
+    cards = sorted(here + coming, key=partial(_spread_order, here))
+    empty = [card for card in cards if not _jobs_on(card)]
+    left = empty[max(0, len(empty) - _needed_by_others(state, demand, empty)) :]
+    chosen = together([card for card in cards if card not in left], demand.gpus)
     if len(chosen) < demand.gpus:
         return False
-    if all(card.leased for card in chosen):
+    if all(card in here for card in chosen):
         start(state, node, chosen)
     else:
-        claim(state, chosen, demand)
-        host.keep_for(state, node)
-        _park(state, node)
+        _await_cards(state, node, chosen, demand)
     return True
 
 
-def _spread_order(card: Card) -> tuple[int, int, bool, int, int]:
-    gpu, jobs = card.gpu, len(card.attempts) + len(card.reservations)
-    return gpu.rank, jobs, not card.leased, gpu.memory, gpu.index
+def _spread_order(here: list[Card], card: Card) -> tuple[int, int, int, int, int]:
+    """Order the cards: by the jobs on each, then by how soon a job can start there."""
+    ending = isinstance(card.state, Draining | Leased)
+    wait = 0 if card in here else 2 if ending else 1
+    return card.gpu.rank, _jobs_on(card), wait, card.gpu.memory, card.gpu.index
 
 
-def _needed_alone(state: State, empty: list[Card]) -> int:
-    """Return how many of these empty cards ready jobs need that do not share, and could start."""
+def _jobs_on(card: Card) -> int:
+    """Return how many jobs have or await a part of the card, idle workers included."""
+    return len(card.attempts) + len(card.reservations) + len(card.idle_workers)
+
+
+def _needed_by_others(state: State, demand: Demand, empty: list[Card]) -> int:
+    """Return how many of these empty cards ready jobs need that cannot be beside this demand.
+
+    Only jobs without a claim in this pass, which could start on so many of the cards, count.
+    """
     now, wanted = state.now.mono, 0
-    for demand, count in state.jobs.waiting.demands():
-        if demand.share or not demand.gpus or state.lacks_tokens(demand):
+    for other, count in state.jobs.waiting.unclaimed():
+        if not other.gpus or share_card([demand, other]) or state.lacks_tokens(other):
             continue
-        if (demand.memory or state.cards.unified) and host.lacks_memory(state, demand):
+        if (other.memory or state.cards.unified) and host.lacks_memory(state, other):
             continue
-        fit = sum(has_room(card, demand, card.memory_expected(now)) for card in empty)
-        wanted += min(demand.gpus * count, fit)
+        fit = sum(has_room(card, other, card.memory_expected(now)) for card in empty)
+        groups = -(-count // sharers(other, other.promise, [card.gpu for card in empty]))
+        wanted += other.gpus * min(groups, fit // other.gpus)
     return wanted
 
 

@@ -273,6 +273,7 @@ class WaitingJobs:
         self._queues: dict[Demand, DemandQueue] = {}
         self._parked: list[Entry] = []
         self._counts: Counter[Demand] = Counter()
+        self._claims: Counter[Demand] = Counter()
 
     def push(self, node: Node) -> None:
         """Add a ready job, or move it to where its key is now."""
@@ -338,9 +339,10 @@ class WaitingJobs:
         queue = self._queues.get(demand)
         return queue.first(count) if queue else []
 
-    def demands(self) -> Iterator[tuple[Demand, int]]:
-        """Yield each demand of ready jobs, and of how many."""
-        return ((demand, count) for demand, count in self._counts.items() if count)
+    def unclaimed(self) -> Iterator[tuple[Demand, int]]:
+        """Yield each demand of ready jobs, and of how many that are not parked."""
+        counts = ((demand, count - self._claims[demand]) for demand, count in self._counts.items())
+        return ((demand, count) for demand, count in counts if count > 0)
 
     def count_like(self, demand: Demand) -> int:
         """Return the number of ready jobs that the same worker could serve."""
@@ -355,9 +357,11 @@ class WaitingJobs:
     def park(self, node: Node) -> None:
         """Remove the head until `unpark`, so that the pass goes on with the next of its demand."""
         self._parked.append(self._queues[node.job.demand].pop())
+        self._claims[node.job.demand] += 1
 
     def unpark(self) -> None:
         parked, self._parked = self._parked, []
+        self._claims.clear()
         for entry in parked:
             if entry[-1].entry is entry:
                 self._push(entry)

@@ -307,8 +307,9 @@ def check_idle(state: State) -> None:
         idle = any(not resident.ending for resident in idle_workers)
         waits = node in placing.last.blocked and node.lacks == "cards"
         assert not (idle and waits), f"{node.name} waits for cards beside an idle worker"
-        asked = [held for card in cards if card.coming for held in card.reservations]
-        if demand.share and any(
+        soon = [card for card in cards if card.coming or card.idle_workers]
+        asked = [held for card in soon for held in card.reservations]
+        if demand.shares_card and any(
             held.same_seat(demand) or held.kind == demand.kind for held in asked
         ):
             continue  # it is to have an empty card in a moment

@@ -2,10 +2,12 @@
 
 Simulated: jobs take the memory and the part of a card's computing that they are drawn with. Those
 on one card slow each other down as far as they would compute more than the card can, and not else.
+The memory of a card comes back some time after its last job has ended.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +71,28 @@ class Workload:
         ]
         return Workload(self.cards, tuple(jobs), self.loads)
 
+    def mixed(self, seed: int) -> Workload:
+        """The same list; of those that share, kinds do so by numbers, by `per_gpu`, or learn."""
+        ways = [
+            Demand(share=True, per_gpu=0, gpu_memory=10 * GIB),
+            Demand(share=True, per_gpu=0, kind=0),
+            Demand(per_gpu=2),
+            Demand(per_gpu=3),
+        ]
+        rng, kinds = random.Random(seed), sorted({job.group for job in self.jobs})
+        chosen = {kind: rng.choice(ways) for kind in kinds}
+
+        def demand(job: Job) -> Demand:
+            way = chosen[job.group]
+            if not job.demand.share:
+                return job.demand
+            if way.kind is not None:
+                return replace(way, kind=job.group)
+            return way if way.per_gpu else replace(way, gpu_memory=job.demand.gpu_memory)
+
+        jobs = [replace(job, demand=demand(job)) for job in self.jobs]
+        return Workload(self.cards, tuple(jobs), self.loads)
+
     def bound(self) -> float:
         """Seconds that no schedule undercuts: by the longest job, by memory, and by computing."""
         work = compute = longest = 0.0
@@ -110,27 +134,38 @@ def drawn(seed: int) -> Workload:
 class _Live:
     launch: Launch
     left: float
+    began: float
     fails: bool = False
 
 
 @dataclass
 class Machine:
     """Runs a workload to its end. `seconds`: how long that took; `crowded`: most jobs on a card;
-    `failures`: attempts that found no memory, and went again."""
+    `failures`: attempts that found no memory, and went again.
+
+    `drains`: seconds until the memory of a card is back. `wasted`: what ran beside others, and
+    began after a card became free that stayed idle, each with that card.
+    """
 
     workload: Workload
+    drains: float = 0.0
     seconds: float = 0.0
     crowded: int = 0
     failures: int = 0
+    wasted: list[str] = field(default_factory=list)
     _live: dict[AttemptId, _Live] = field(default_factory=dict)
+    _idle_since: dict[str, float] = field(default_factory=dict)
+    _due: list[tuple[float, int, Event]] = field(default_factory=list)
+    _told: int = 0
 
     def __post_init__(self) -> None:
         self.gpus = pretend_gpus(self.workload.cards)
+        self._idle_since = {gpu.uuid: 0.0 for gpu in self.gpus}
         ledger = Ledger()
         ledger.apply(RunOpened("r", "r", 1, "0", "h", "b", 1, self.gpus), self._now)
         self.run = Run(self.gpus, config(), ledger)
         self._tell(Submitted(self.workload.jobs))
-        while self._live:
+        while self._live or self._due:
             self._go_on()
         assert self.run.finished, "jobs wait though nothing runs"
 
@@ -149,13 +184,18 @@ class Machine:
             case Acquire(gpu):
                 return [Granted(gpu, CARD)]
             case Drain(gpu):
-                return [Drained(gpu, CARD)]
+                if not self.drains:
+                    return [Drained(gpu, CARD)]
+                self._told += 1
+                due = self.seconds + self.drains
+                heapq.heappush(self._due, (due, self._told, Drained(gpu, CARD)))
             case ReserveGang(on=True):
                 return [GangGranted()]
             case Launch(attempt, job):
                 load = self.workload.loads[job.name]
-                live = self._live[attempt] = _Live(result, load.seconds)
+                live = self._live[attempt] = _Live(result, load.seconds, self.seconds)
                 for gpu in result.gpus:
+                    self._idle_since.pop(gpu.uuid, None)
                     on = self._on(gpu)
                     self.crowded = max(self.crowded, len(on))
                     taken = sum(self.workload.loads[one.launch.job.name].memory for one in on)
@@ -180,12 +220,36 @@ class Machine:
         return min(1.0, 1.0 / max(busy))
 
     def _go_on(self) -> None:
-        """Let the time pass until the next job ends."""
+        """Let the time pass until the next job ends, or the memory of a card is back."""
         rates = {attempt: self._rate(live) for attempt, live in self._live.items()}
-        step, ends = min((live.left / rates[a], a) for a, live in self._live.items())
+        ends = min(((live.left / rates[a], a) for a, live in self._live.items()), default=None)
+        drained = self._due[0][0] - self.seconds if self._due else None
+        step = min(each for each in (ends and ends[0], drained) if each is not None)
         self.seconds += step
+        self._look_for_waste()
         for attempt, live in self._live.items():
             live.left -= step * rates[attempt]
-        gone = self._live.pop(ends)
+        if ends is None or (drained is not None and drained <= ends[0]):
+            self._tell(heapq.heappop(self._due)[-1])
+            return
+        gone = self._live.pop(ends[1])
+        for gpu in gone.launch.gpus:
+            if not self._on(gpu):
+                self._idle_since[gpu.uuid] = self.seconds
         out_of_memory = End(Exited(1), Failure("gpu_oom", "CUDA out of memory"))
-        self._tell(Ended(ends, out_of_memory if gone.fails else End(Exited(0))))
+        self._tell(Ended(ends[1], out_of_memory if gone.fails else End(Exited(0))))
+
+    def _look_for_waste(self) -> None:
+        """Note who runs beside others, and could have been on a card that is idle all the time.
+
+        A card that is kept for a job which needs several is no such card.
+        """
+        for uuid, since in self._idle_since.items():
+            kept = self.run._state.cards[uuid].reservations
+            if kept or self.seconds <= since + 1.001 * self.drains:
+                continue
+            for other in self.gpus:
+                beside = [live for live in self._on(other) if live.began >= since]
+                if len(self._on(other)) > 1 and beside:
+                    name = beside[-1].launch.attempt
+                    self.wasted.append(f"{name} is on {other.uuid}, {uuid} idle since {since}")

@@ -10,6 +10,10 @@ from statistics import fmean
 
 import pytest
 
+from gpulaunch.core import on_cards
+from gpulaunch.core.card import Card, Draining
+from gpulaunch.core.model import Demand
+from gpulaunch.core.state import State
 from tests.core.makespans import Machine, drawn
 
 COUNT = int(os.environ.get("GPULAUNCH_TEST_WORKLOADS", "120"))
@@ -53,3 +57,28 @@ def test_hardly_a_job_runs_out_of_memory_while_it_is_learned(
     ratios: dict[str, list[float]],
 ) -> None:
     assert fmean(ratios["failures"]) < 0.01
+
+
+# ── No card is idle while jobs that could use it share another ──────────────────────────────────
+
+
+def _wasted(seed: int) -> list[str]:
+    """What the runs of one drawn list wasted, with sizes that are known, learned, and both."""
+    load = drawn(seed)
+    lists = [load, load.learning(), load.mixed(seed)]
+    return [each for one in lists for each in Machine(one, drains=0.5).wasted[:1]]
+
+
+def test_no_card_stays_idle_while_a_job_that_could_use_it_shares_another() -> None:
+    wasted = {seed: found for seed in range(COUNT) if (found := _wasted(seed))}
+    assert not wasted, f"by seed: {wasted}"
+
+
+def test_a_run_that_does_not_await_draining_cards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = on_cards.attainable
+
+    def broken(state: State, demand: Demand) -> list[Card]:
+        return [card for card in whole(state, demand) if not isinstance(card.state, Draining)]
+
+    monkeypatch.setattr(on_cards, "attainable", broken)
+    assert sum(bool(_wasted(seed)) for seed in range(20)) > 1

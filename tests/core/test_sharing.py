@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpulaunch.core.events import Ended, GangGranted, MemoryPeaked
+from gpulaunch.core.events import Ended, GangGranted, MemoryPeaked, Refused, Sick
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Exited, Failure, Job, RetryPolicy
@@ -70,6 +70,52 @@ def test_jobs_that_share_spread_over_cards_that_nobody_needs_alone() -> None:
     table.submit(*(sharer(name, 10) for name in "abc"))
     assert table.granted(0) == ["launch a.1 on 0", "launch c.1 on 0"], "GPU 1 is asked for b"
     assert table.granted(1) == ["launch b.1 on 1"]
+
+
+def test_a_card_that_drains_is_awaited_before_jobs_double_up_on_another() -> None:
+    table = Table(2)
+    table.submit(*(learner(name) for name in "abcd"))
+    table.granted(0, 1)
+    peaked(table, "a.1", 9)
+    assert table.ended("a.1") == ["drain 0", "launch d.1 on 1"], "c is to be on GPU 0"
+    assert table.drained(0) == ["launch c.1 on 0"]
+
+
+def test_a_card_whose_memory_does_not_come_back_is_awaited_no_longer() -> None:
+    table = Table(2)
+    table.submit(*(learner(name) for name in "abcd"))
+    table.granted(0, 1)
+    peaked(table, "a.1", 9)
+    table.ended("a.1")
+    assert "launch c.1 on 1" in table.on(Refused("GPU-0", Sick("its memory is gone")))
+
+
+def test_jobs_that_share_by_per_gpu_go_to_the_card_with_the_fewest_jobs_too() -> None:
+    table = Table(2)
+    table.submit(*(job(name, per_gpu=3) for name in "abcdefgh"))
+    lines = table.granted(0, 1)
+    first = [line.split()[1] for line in lines if line.endswith("on 0")]
+    other = next(line.split()[1] for line in lines if line.endswith("on 1"))
+    ends = [Ended(attempt(each), End(Exited(0))) for each in (*first, other)]
+    assert table.on(*ends) == ["drain 0"]
+    assert table.drained(0) == ["launch g.1 on 0", "launch h.1 on 0"]
+
+
+def test_the_token_of_a_job_is_kept_while_its_card_drains() -> None:
+    table = Table(2)
+    later = job("d", gpus=0, cpus=0, uses=("seat",), needs=("a",))
+    table.submit(sharer("a", 60), sharer("b", 60), sharer("c", 60, uses=("seat",)), later)
+    table.granted(0, 1)
+    assert table.ended("a.1") == ["drain 0"]
+    assert table.drained(0) == ["launch c.1 on 0"]
+
+
+def test_cards_are_left_to_a_wide_job_only_if_they_are_enough_for_it() -> None:
+    table = Table(4)
+    whole, pair = [job(name, cost=2.0) for name in "xy"], job("pair", gpus=2)
+    sharing = [sharer(name, 10, cost=1.0) for name in "ab"]
+    lines = table.submit(*whole, *sharing, pair)
+    assert lines == [f"acquire {n}" for n in range(4)], "GPU 2 for a, GPU 3 for b"
 
 
 def test_jobs_that_share_keep_together_while_another_needs_a_card_alone() -> None:
@@ -262,7 +308,8 @@ def test_what_another_of_the_first_ones_takes_already_counts_once_the_kind_is_kn
     table.granted(1)
     peaked(table, "b.1", 30)
     peaked(table, "a.1", 1)
-    assert table.ended("a.1") == ["drain 0", "launch c.1 on 1"], "not as many as 1 GiB each allows"
+    assert table.ended("a.1") == ["drain 0", "launch d.1 on 1"], "c waits for GPU 0"
+    assert table.drained(0) == ["launch c.1 on 0", "launch e.1 on 0"], "30 GiB each, not 1 GiB"
 
 
 def test_a_kind_that_nearly_fills_a_card_has_it_alone_and_is_not_refused() -> None:
