@@ -88,9 +88,9 @@ class ActiveAttempt(Struct, eq=False):
     `follower`: the attempt that is behind this one. `taken_back`: TakeBack was emitted for it.
     `misplaced`: the failure, if it was seen on a card that is not its own. `promised`: the demand
     with what the attempt is promised of its card's memory. `peak`: bytes that it was seen to take
-    of it at most. `idle`: the failure for which it is being ended, if it held its cards' memory and
-    computed nothing for too long. `unending`: the processes that cannot be killed, once the engine
-    has said that the attempt does not end.
+    of it at most. `ended_for`: the failure for which it is being ended, if it held its cards'
+    memory and computed nothing for too long, or is a service that did not answer. `unending`: the
+    processes that cannot be killed, once the engine has said that the attempt does not end.
     """
 
     id: AttemptId
@@ -102,7 +102,7 @@ class ActiveAttempt(Struct, eq=False):
     handed: Handed = _HANDED_ALONE
     state: Going | Stopping = GOING
     misplaced: Failure | None = None
-    idle: Failure | None = None
+    ended_for: Failure | None = None
     turn: int = 1
     behind: ActiveAttempt | None = None
     follower: ActiveAttempt | None = None

@@ -47,6 +47,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "timeout": _SUSPECT,
         "idle_timeout": _SUSPECT,
         "gpu_idle": _SUSPECT,
+        "not_ready": _AGAIN,
         "not_started": _AGAIN,
         "missing_output": _SUSPECT,
         "lost": Policy("yes", "yes", free=True),

@@ -257,10 +257,10 @@ def _interrupt_dependants(state: State, service: Node, outcome: Outcome) -> None
 def _while_it_ran(state: State, live: ActiveAttempt, outcome: Outcome) -> Failure | None:
     """Return the failure for which the attempt was ended while it ran; None for none.
 
-    One that was idle and ended by itself before that reached it has ended as it did.
+    An attempt that ended by itself before that reached it has ended as it did.
     """
     misplaced = live.misplaced if state.config.pinned else None
-    return misplaced or (live.idle if isinstance(outcome, Interrupted) else None)
+    return misplaced or (live.ended_for if isinstance(outcome, Interrupted) else None)
 
 
 def _by_its_card(live: ActiveAttempt, end: End) -> Failure | None:

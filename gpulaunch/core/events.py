@@ -217,6 +217,16 @@ class HeldIdle(Struct, frozen=True):
     advice: Advice = ()
 
 
+class Unanswered(Struct, frozen=True):
+    """The attempt's service did not answer within its `ready_within`.
+
+    `text` is one line for people: the address, and for how long it was asked.
+    """
+
+    attempt: AttemptId
+    text: str
+
+
 class Ended(Struct, frozen=True):
     """The attempt's whole process tree is gone.
 
@@ -396,6 +406,7 @@ Event: TypeAlias = (
     | GpuEvent
     | Misplaced
     | HeldIdle
+    | Unanswered
     | Observed
     | Ended
     | WorkerEnded

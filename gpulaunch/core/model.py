@@ -212,9 +212,13 @@ class Ladder(Struct, frozen=True):
 
 
 class Service(Struct, frozen=True):
-    """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside."""
+    """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside.
+
+    `ready_within`: seconds from its start within which it has to answer there.
+    """
 
     ready: Text
+    ready_within: float = 1800.0
 
 
 def address_variable(service: str) -> str:

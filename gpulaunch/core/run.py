@@ -214,6 +214,11 @@ def _on(state: State, event: ev.Event) -> None:
             _misplaced(state, event)
         case ev.HeldIdle():
             _held_idle(state, event)
+        case ev.Unanswered(attempt, text):
+            live = state.attempts.get(attempt)
+            if live is not None and live.service and not live.stopping and not live.service.answers:
+                live.ended_for = Failure("not_ready", text)
+                graph.stop(state, live, "interrupted", Quoted(text))
         case ev.Ended():
             completion.on_ended(state, event)
         case ev.MemoryPeaked():
@@ -294,7 +299,7 @@ def _held_idle(state: State, event: ev.HeldIdle) -> None:
     if live is None or live.stopping:
         return
     if event.ends:
-        live.idle = Failure("gpu_idle", event.text, event.advice)
+        live.ended_for = Failure("gpu_idle", event.text, event.advice)
         graph.stop(state, live, "interrupted", Quoted(event.text))
     else:
         state.effects.fact(f.AttemptIdle(event.attempt, event.seconds, event.memory))

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.model import RetryPolicy
+from gpulaunch.core.model import RetryPolicy, Service
+from gpulaunch.core.template import Text
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import compile_raw
@@ -227,13 +228,28 @@ def _argument(value: Plain) -> str:
     return value
 
 
-def service(value: Plain) -> str:
-    given = mapping(value, ("ready",), "{ready: tcp:{{port}}} or a URL")
+def service(value: Plain) -> Service:
+    given = mapping(value, ("ready", "ready_within"), "{ready: tcp:{{port}}} or a URL")
+    gather = ErrorCollector()
     if "ready" not in given:
         raise FieldError("ready: is missing: tcp:{{port}} or http://127.0.0.1:{{port}}/...")
-    ready = scalar(given["ready"], "tcp:{{port}} or a URL")
-    check_ready(compile_raw(ready))
+    ready = gather.take((), _address, given["ready"], "")
+    within = gather.part(given, "ready_within", _within, Service("").ready_within)
+    gather.done()
+    return Service(ready, within)
+
+
+def _address(value: Plain) -> Text:
+    ready = compile_raw(scalar(value, "tcp:{{port}} or a URL"))
+    check_ready(ready)
     return ready
+
+
+def _within(value: Plain) -> float:
+    seconds = parse_span(scalar(value, "a time like 10m"))
+    if seconds <= 0:
+        raise ValueError("expected a time longer than 0, like 10m")
+    return seconds
 
 
 UNFIT = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

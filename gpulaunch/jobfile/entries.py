@@ -157,13 +157,21 @@ def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> 
     return False
 
 
+ENDS_BY_ITSELF = ("timeout", "idle_timeout", "gpu_idle", "outputs")
+"""Fields for jobs that end by themselves: as defaults they hold for no service."""
+
+
 def merged(
     defaults: dict[str, Any], own: dict[str, Any], nulls: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return defaults and an entry's own fields, which win; merges `env`, `engine` key by key."""
+    """Return defaults and an entry's own fields, which win; merges `env`, `engine` key by key.
+
+    Of the defaults, a service has no limits and no results of jobs that end by themselves.
+    """
     if not defaults:
         return own
-    fields = {key: value for key, value in defaults.items() if key not in nulls}
+    dropped = {*nulls, *(ENDS_BY_ITSELF if "service" in own else ())}
+    fields = {key: value for key, value in defaults.items() if key not in dropped}
     if any(key in own for key in _ENVIRONMENTS):
         for key in _ENVIRONMENTS:
             fields.pop(key, None)

@@ -80,6 +80,8 @@ class EntryExpansion(Struct):
             return
         self._check_ladder(items)
         self._check_sample()
+        if self.fields.get("first") and "service" in self.fields:
+            self._add("first", FieldError("its siblings wait for its end, and a service has none"))
         self.kind = kind_of(self.fields)
         context = self.context
         home = context.places.home

@@ -208,6 +208,7 @@ _WORKER: Schema = any_of(
     _object({"run": array(SCALAR), **_LIMITS}, ("run",)),
 )
 _READY: Schema = _text(r"^(tcp:|https?://|\{\{)")
+_SERVICE: Schema = _object({"ready": _READY, "ready_within": _TIME}, ("ready",))
 
 _MODULE: Schema = _text(r"^[A-Za-z_][\w.]*$")
 _MODULES: Schema = any_of(_text(r"^\s*[^\s-]"), array(_or_filled(_text(r"^[^\s-]\S*$"))))
@@ -307,7 +308,7 @@ JOB: Mapping[str, Kind] = {
     "needs": _NAMES,
     "after": _NAMES,
     "first": Kind(c.each(v.boolean), _BOOLEAN, defers=False),
-    "service": Kind(c.service, _object({"ready": _READY}, ("ready",)), defers=False),
+    "service": Kind(c.service, _SERVICE, defers=False),
 }
 """A job as it stands in the file."""
 

@@ -145,7 +145,8 @@ DESCRIPTIONS = {
     "priority": "Higher first (0).",
     "cost": "Expected cost, larger first: a number or {{length}}.",
     "first": "The first item runs before its siblings start.",
-    "service": "A server beside the jobs; ready: tcp:{{port}} or a URL.",
+    "service": "A server beside the jobs; ready: tcp:{{port}} or a URL, where it has to answer"
+    " within ready_within: (30m).",
     "visible": "How cards are named to the job: index (default) or uuid.",
     "isolation": "env: the mask in the environment; strict: other cards' device nodes are absent.",
     "affinity": "card: on the CPUs near its card, split among per_gpu jobs (so by itself where the"

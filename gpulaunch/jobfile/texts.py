@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from gpulaunch.core.model import Job, Ladder, Service
 from gpulaunch.core.template import Template, Text, fill, literals, parts_of, slots
 from gpulaunch.jobfile.convert import UNFIT
@@ -106,7 +108,8 @@ class Texts:
         self.outputs = tuple(
             compile_raw(home_expanded(text, home)) for text in fields.get("outputs", ())
         )
-        self.ready = compile_raw(fields.get("service") or "")
+        self.serves: Service | None = fields.get("service")
+        self.ready: Text = "" if self.serves is None else self.serves.ready
         self.plain_ends = not (fields.get("warn") or fields.get("spare"))
         self.reads_items = _reads_items(fields)
         self.keeps = _uses_keep(fields) or not self.plain_ends
@@ -279,11 +282,11 @@ class Texts:
         return tuple(_short(fill(text, plain)) for text in self.outputs)
 
     def service(self, values: Values) -> Service | None:
-        if not self.ready:
+        if self.serves is None:
             return None
         ready = fill(self.ready, values)
         check_ready(ready)
-        return Service(ready)
+        return replace(self.serves, ready=ready)
 
     def _script(self, run: str, shell: tuple[str, ...]) -> Text:
         kind = dialect(shell)

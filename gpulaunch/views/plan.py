@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gpulaunch.core.card_kind import is_kind
-from gpulaunch.core.model import CardKind, Gpu, Job, Ladder
+from gpulaunch.core.model import CardKind, Gpu, Job, Ladder, Service
 from gpulaunch.core.placement import sharers, with_learned
 from gpulaunch.digest import topology, words
 from gpulaunch.digest.definition import command
@@ -183,8 +183,12 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         "spare" if all(demand.spare for demand in demands) else "",
         _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
         _ladder_of(group[0].ladder),
-        "a service" if group[0].service is not None else "",
+        _service_of(group[0].service),
     ]
+
+
+def _service_of(service: Service | None) -> str:
+    return "" if service is None else f"a service, ready within {span(service.ready_within)}"
 
 
 def _ladder_of(ladder: Ladder | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from itertools import pairwise
@@ -166,6 +167,27 @@ def test_a_service_is_up_for_those_that_need_it_and_stopped_after(launcher: Laun
     assert result.status == 0, result.err
     assert launcher.log("ask") == "200\n"
     assert launcher.states() == {"web": "succeeded", "ask": "succeeded"}
+
+
+def test_a_service_that_does_not_answer_in_time_fails_with_its_address(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        defaults: {timeout: 1h}
+        jobs:
+          - name: deaf
+            gpus: 0
+            run: exec sleep 600
+            service: {ready: "tcp:{{port}}", ready_within: 0.2s}
+          - {name: ask, needs: [deaf], gpus: 0, run: echo asked}
+        """,
+    )
+    assert "a service, ready within 0.2 s" in launcher("check", "jobs.yaml", "--simulate", "1").out
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    assert launcher.states() == {"deaf": "failed", "ask": "skipped"}
+    deaf = launcher.jobs()["deaf"]
+    assert re.fullmatch(r"no answer at tcp:\d+ within 0.2 s", deaf["reason"])
+    assert deaf["attempts"][-1]["failure"] == "not_ready"
 
 
 def test_the_environment_is_as_the_contract_says(launcher: Launcher) -> None:

@@ -22,6 +22,7 @@ from gpulaunch.core.events import (
     Stop,
     Timer,
     TimerFired,
+    Unanswered,
 )
 from gpulaunch.core.facts import (
     AttemptEnded,
@@ -30,6 +31,7 @@ from gpulaunch.core.facts import (
     JobDelayed,
     JobRequeued,
     Noted,
+    ServiceReady,
 )
 from gpulaunch.core.graph import IN_VAIN
 from gpulaunch.core.model import (
@@ -378,6 +380,9 @@ def test_what_a_person_cancels_is_cancelled_wherever_it_ran() -> None:
 USED_NOTHING = "used 0 % of GPU 0 for 31 min with 38 GiB held"
 
 
+NO_ANSWER = "no answer at tcp:8000 within 30 min"
+
+
 def idle(table: Table, what: str, ends: bool = True) -> list[str]:
     told = attempt(what), 1860.0, 38 << 30, USED_NOTHING
     return table.on(HeldIdle(*told, ends, (Hint("gpu_idle"),)))
@@ -395,6 +400,25 @@ def test_an_attempt_that_computes_nothing_is_ended_and_tried_again() -> None:
     assert fact.end.failure == Failure("gpu_idle", USED_NOTHING, (Hint("gpu_idle"),))
     assert table.run.ledger.attempt(attempt("a.1")).state == "failed"
     assert table.states() == {"a": "waiting"}
+
+
+def test_a_service_that_does_not_answer_in_time_has_failed_and_may_go_again() -> None:
+    table = Table(1)
+    table.submit(service("llm", gpus=0, retry=RetryPolicy(1)), job("a", gpus=0, needs=("llm",)))
+    for number in (1, 2):
+        name = f"llm.{number}"
+        assert table.on(Unanswered(attempt(name), NO_ANSWER)) == [f"stop {name} interrupted"]
+        table.ended(name, Interrupted(Quoted(NO_ANSWER), Signaled(15)))
+        assert table.run.ledger.attempt(attempt(name)).failure == "not_ready"
+    assert table.states() == {"llm": "failed", "a": "skipped"}
+    assert table.state("llm") == f"failed: {NO_ANSWER}"
+
+
+def test_a_service_that_has_answered_is_not_ended_for_an_answer() -> None:
+    table = Table(1)
+    table.submit(service("llm", gpus=0), job("a", gpus=0, needs=("llm",)))
+    assert table.on(ServiceReady(attempt("llm.1"))) == ["launch a.1 on none"]
+    assert table.on(Unanswered(attempt("llm.1"), NO_ANSWER)) == []
 
 
 def test_without_retries_or_where_they_are_for_other_classes_it_has_failed() -> None:

@@ -105,7 +105,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
         "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
-        "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle"
+        "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle Unanswered"
     )
     others = "unlike", "learned", "outgrew", "taken back", "gave way", "WaitGently"
     late = "told late", "refused at once", "worker died"

@@ -60,6 +60,7 @@ from gpulaunch.core.events import (
     TakeBack,
     Timer,
     TimerFired,
+    Unanswered,
     WaitGently,
     Wanted,
     WorkerEnded,
@@ -1298,6 +1299,8 @@ class World:
                 if kind < 2:
                     said = 60.0, 1 << 30, "used 0 % of its card"
                     event = HeldIdle(process.attempt, *said, ends=kind == 0)
+                if process.job.service is not None:
+                    event = Unanswered(process.attempt, "no answer at tcp:8000")
                 self.tell(process.side, event)
         elif roll == 18 and rng.random() < 0.5:
             self._report(side, rng.choice(uuids))

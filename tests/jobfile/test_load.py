@@ -130,6 +130,48 @@ def test_a_matrix_is_every_combination_but_the_excluded(everything: dict[str, Jo
     assert everything[grid[0]].params == {"lr": "1e-3", "seed": "0"}
 
 
+def test_defaults_for_jobs_that_end_by_themselves_hold_for_no_service() -> None:
+    llm, own, ask = jobs_of(
+        """
+        defaults: {timeout: 4s, idle_timeout: 3s, gpu_idle: 1m, outputs: [x], retries: 2}
+        jobs:
+        - {name: llm, run: serve, service: {ready: "tcp:1"}}
+        - {name: own, run: serve, timeout: 8h, service: {ready: "tcp:2", ready_within: 5m}}
+        - {name: ask, run: ask, needs: [llm, own]}
+        """
+    )
+    assert (llm.timeout, llm.idle_timeout, llm.gpu_idle, llm.outputs) == (None, None, None, ())
+    assert (ask.timeout, ask.idle_timeout, ask.gpu_idle, ask.outputs) == (4, 3, 60, ("x",))
+    assert llm.retry.times == 2
+    assert own.timeout == 8 * 3600
+    assert (llm.service, own.service) == (Service("tcp:1"), Service("tcp:2", 300.0))
+
+
+@pytest.mark.parametrize("within", ["0", "-3s", "soon"])
+def test_the_time_for_a_services_answer_is_checked(within: str) -> None:
+    (line,) = mistakes_of(
+        f"""
+        jobs:
+        - {{name: llm, run: serve, service: {{ready: "tcp:1", ready_within: {within}}}}}
+        """
+    )
+    assert "jobs[0].service.ready_within: " in line
+
+
+def test_a_service_cannot_be_the_first_of_its_siblings() -> None:
+    (line,) = mistakes_of(
+        """
+        jobs:
+        - name: llm-{{n}}
+          matrix: {n: [1, 2]}
+          first: true
+          run: serve
+          service: {ready: "tcp:{{port}}"}
+        """
+    )
+    assert line.endswith("jobs[0].first: its siblings wait for its end, and a service has none")
+
+
 def test_foreach_and_matrix_multiply(everything: dict[str, Job]) -> None:
     job = everything["each-n10-slow"]
     assert job.run == f"run '{GOOD}/inputs'/'n10.fasta' '.fasta' 'each-n10-slow'"

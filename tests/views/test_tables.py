@@ -81,7 +81,7 @@ def test_a_plan_shows_each_group_with_its_first_commands() -> None:
         "  evo2-40b  1 job · 2 cards\n"
         "    $ set -x ⏎ python x.py \\x1b[2J\n"
         "\n"
-        "  msa  1 job · no card · 4 CPUs · a service\n"
+        "  msa  1 job · no card · 4 CPUs · a service, ready within 30 min\n"
         "    $ serve\n"
     )
 

@@ -430,9 +430,9 @@ class LocalAttempts:
         container = self._container(running)
         mps = running.place.mps is not None
         self._metering.begin(launch, started, goes_on, container, mps)
-        if launch.job.service:
-            values = {"port": str(running.place.port or "")}
-            self._services.begin(launch.attempt, render(launch.job.service.ready, values))
+        if service := launch.job.service:
+            ready = render(service.ready, {"port": str(running.place.port or "")})
+            self._services.begin(launch.attempt, ready, service.ready_within)
 
     def _container(self, running: _Running) -> str:
         """Return the file that tells the first process of a container that a carrier stands for."""

@@ -11,9 +11,11 @@ import threading
 from functools import partial
 from urllib.parse import urlsplit
 
+from gpulaunch.core.events import Unanswered
 from gpulaunch.core.facts import ServiceReady
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY, RunContext
+from gpulaunch.text import span
 
 READY_RETRY_DELAY = 0.25
 """Seconds between two connections to a service that is not ready."""
@@ -70,10 +72,19 @@ class Services:
         self._asked: dict[AttemptId, Readiness] = {}
         self.addresses: dict[str, str] = {}
 
-    def begin(self, attempt: AttemptId, ready: str) -> None:
-        """Ask the service until it answers; then post ServiceReady."""
+    def begin(self, attempt: AttemptId, ready: str, within: float) -> None:
+        """Ask the service until it answers; then post ServiceReady.
+
+        After `within` seconds without an answer, post Unanswered and ask no more.
+        """
         self.addresses[attempt.job] = address_of(ready)
         self._ask(attempt, ready)
+        over = partial(self._unanswered, attempt, f"no answer at {ready} within {span(within)}")
+        self._loop.call_after(_deadline(attempt), within, over)
+
+    def _unanswered(self, attempt: AttemptId, text: str) -> None:
+        self._stop_asking(attempt)
+        self._post(Unanswered(attempt, text))
 
     def _ask(self, attempt: AttemptId, ready: str) -> None:
         try:
@@ -90,6 +101,7 @@ class Services:
 
     def _stop_asking(self, attempt: AttemptId) -> None:
         self._loop.forget(_timer(attempt))
+        self._loop.forget(_deadline(attempt))
         if asked := self._asked.pop(attempt, None):
             self._loop.unwatch(asked.fileno())
             asked.close()
@@ -102,3 +114,7 @@ class Services:
 
 def _timer(attempt: AttemptId) -> str:
     return f"ready:{attempt}"
+
+
+def _deadline(attempt: AttemptId) -> str:
+    return f"unanswered:{attempt}"
