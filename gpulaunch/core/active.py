@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import Launch, StopReason, TakeBack
+from gpulaunch.core.events import Ended, Launch, StopReason, TakeBack
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ladder import next_step
 from gpulaunch.core.model import AttemptId, Demand, Failure
@@ -89,8 +89,9 @@ class ActiveAttempt(Struct, eq=False):
     `misplaced`: the failure, if it was seen on a card that is not its own. `promised`: the demand
     with what the attempt is promised of its card's memory. `peak`: bytes that it was seen to take
     of it at most. `ended_for`: the failure for which it is being ended, if it held its cards'
-    memory and computed nothing for too long, or is a service that did not answer. `unending`: the
-    processes that cannot be killed, once the engine has said that the attempt does not end.
+    memory and computed nothing for too long, or is a service that did not answer. `held`: its end,
+    which is not judged before `held_until` (monotonic seconds). `unending`: the processes that
+    cannot be killed, once the engine has said that the attempt does not end.
     """
 
     id: AttemptId
@@ -103,6 +104,8 @@ class ActiveAttempt(Struct, eq=False):
     state: Going | Stopping = GOING
     misplaced: Failure | None = None
     ended_for: Failure | None = None
+    held: Ended | None = None
+    held_until: float = 0.0
     turn: int = 1
     behind: ActiveAttempt | None = None
     follower: ActiveAttempt | None = None
@@ -166,7 +169,8 @@ class ActiveAttempt(Struct, eq=False):
 class ActiveAttempts:
     """All attempts of the run that have not ended, and the tokens, CPUs, memory, cards they take.
 
-    `queueing`: the engine places attempts by itself, and they outlive a supervisor.
+    `queueing`: the engine places attempts by itself, and they outlive a supervisor. `held`: those
+    that have ended, and whose end is not judged yet.
     """
 
     def __init__(self, effects: Effects, queueing: bool = False) -> None:
@@ -177,6 +181,7 @@ class ActiveAttempts:
         self.cpus = 0
         self.memory = 0
         self.gpus = 0
+        self.held: list[ActiveAttempt] = []
 
     def __iter__(self) -> Iterator[ActiveAttempt]:
         return iter(list(self._live.values()))

@@ -18,7 +18,7 @@ from gpulaunch.core.active import ActiveAttempt, Stopping
 from gpulaunch.core.card import Card, SetAside
 from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
 from gpulaunch.core.classes import policy_of
-from gpulaunch.core.events import Ended, WorkerEnded
+from gpulaunch.core.events import Ended, SetTimer, Timer, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, AttemptWarned, JobDelayed, JobSettled
 from gpulaunch.core.ladder import step_after
 from gpulaunch.core.model import (
@@ -34,6 +34,7 @@ from gpulaunch.core.model import (
     TimedOut,
     exit_code_of,
     signal_of,
+    status_of,
 )
 from gpulaunch.core.records import JobRecord
 from gpulaunch.core.retry import RetryContext
@@ -45,12 +46,67 @@ BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 """Ends that nobody asked for: only these may have a recognised failure as their cause."""
 
 
+HOLD = 3.0
+"""Seconds for which the failure of a job that needs a service is not judged: if the service ends
+meanwhile, that end explains it. A crash breaks connections before the launcher hears of it."""
+
+
 def on_ended(state: State, event: Ended) -> None:
-    """Record the attempt's end, free its cards, and settle its job or let it wait again."""
+    """Judge the attempt's end, or hold it until its service's end could have been heard of."""
     live = state.attempts.get(event.attempt)
-    if live is None:
+    if live is None or live.held is not None:
         return
-    disturbed, end = _disturbed(state), event.end
+    leader = live.behind
+    if leader is not None and leader.held is not None:
+        _release(state, leader)  # what comes after it in its worker has ended
+    if not _may_be_its_services(state, live, event.end):
+        _judge(state, live, event)
+        return
+    live.held, live.held_until = event, state.now.mono + HOLD
+    state.attempts.held.append(live)
+    state.effects.emit(SetTimer(Timer("verdict", str(live.id)), live.held_until))
+    if live.service:
+        graph.service_down(state, live.service)
+
+
+def judge_held(state: State) -> None:
+    """Judge the held ends whose time is over, and those of attempts that were to end anyway."""
+    for live in list(state.attempts.held):
+        if live.stopping or state.ledger.stopping or state.now.mono >= live.held_until:
+            _release(state, live)
+
+
+def _release(state: State, live: ActiveAttempt) -> None:
+    assert live.held is not None
+    state.attempts.held.remove(live)
+    _judge(state, live, live.held)
+
+
+def _may_be_its_services(state: State, live: ActiveAttempt, end: End) -> bool:
+    """Return True if the attempt failed beside a service whose end could explain that."""
+    if live.node is None or not live.node.links.services or live.origin != "own":
+        return False
+    if live.stopping or live.misplaced or state.ledger.stopping:
+        return False
+    failed = retry.failure_of(end.outcome, live.node.job, end.failure) is not None
+    return failed and isinstance(end.outcome, BY_ITSELF)
+
+
+def _beside_its_service(state: State, live: ActiveAttempt, end: End) -> End:
+    """Return the end; as an interruption if the attempt failed around the end of its service."""
+    service = live.state.service if isinstance(live.state, Stopping) else None
+    if service is None or live.node is None or not isinstance(end.outcome, BY_ITSELF):
+        return end
+    if retry.failure_of(end.outcome, live.node.job, end.failure) is None:
+        return end
+    known = [a.end.outcome for a in state.record(service).attempts if a.end is not None]
+    by = _ended(service, known[-1])
+    return replace(end, outcome=Interrupted(by, status_of(end.outcome)), failure=None)
+
+
+def _judge(state: State, live: ActiveAttempt, event: Ended) -> None:
+    """Record the attempt's end, free its cards, and settle its job or let it wait again."""
+    disturbed, end = _disturbed(state), _beside_its_service(state, live, event.end)
     record = state.ledger.jobs[event.attempt.job]
     if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
         # Had it begun, its keeper would have recorded its end.
@@ -250,8 +306,12 @@ def _interrupt_dependants(state: State, service: Node, outcome: Outcome) -> None
     """Interrupt the attempts that need this service, which has ended; they are not charged."""
     for live in state.attempts:
         if live.node is not None and service in live.node.links.services:
-            ended = ServiceEnded(service.name, exit_code_of(outcome), signal_of(outcome))
+            ended = _ended(service, outcome)
             graph.stop(state, live, "interrupted", ended, service=service)
+
+
+def _ended(service: Node, outcome: Outcome) -> ServiceEnded:
+    return ServiceEnded(service.name, exit_code_of(outcome), signal_of(outcome))
 
 
 def _while_it_ran(state: State, live: ActiveAttempt, outcome: Outcome) -> Failure | None:

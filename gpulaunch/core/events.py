@@ -43,6 +43,7 @@ TimerKind: TypeAlias = Literal[
     "due",  # a job may be due: the clock on the wall is to be looked at
     "worker",  # the idle worker has waited LINGER seconds for another attempt
     "spare",  # the launcher that was given a card has had time to say that it wants no more
+    "verdict",  # no end of a service came that could explain the attempt's failure
 ]
 
 

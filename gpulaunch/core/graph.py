@@ -424,7 +424,7 @@ def stop(
         return
     if live.service:
         service_down(state, live.service)
-    if not live.inherited:
+    if not live.inherited and live.held is None:
         state.effects.emit(StopAttempt(live.id, asked.reason, by, asked.now, asked.gently))
 
 

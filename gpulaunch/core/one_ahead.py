@@ -85,6 +85,8 @@ def _urgency(node: Node) -> int:
 def _leads(state: State, live: ActiveAttempt, demand: Demand, node: Node) -> bool:
     if live.follower is not None or live.behind is not None or live.stopping or live.misplaced:
         return False
+    if live.held is not None:
+        return False
     if live.origin != "own" or not live.cards or not live.demand.same_seat(demand):
         return False
     worker = node.job.worker

@@ -336,7 +336,7 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
             reserving.gang_timeout(state)
         case "due":
             due.fired(state)
-        case "deadlock" | "worker" | "spare":
+        case "deadlock" | "worker" | "spare" | "verdict":
             pass  # what is due then is looked at after every event (`_settle_down`)
 
 
@@ -353,6 +353,7 @@ def _settle_down(state: State) -> None:
     """Start all that can start, resolve deadlocks; withdraw attempts if the run is halted."""
     if not state.course.submitted:
         return
+    completion.judge_held(state)
     tripped = state.health.breaker.tripped
     if tripped and state.config.patient and "breaker" not in state.ledger.pauses:
         requests.trip(state)

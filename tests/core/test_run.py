@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from gpulaunch.core.causes import Because, Quoted, SignalCaught
+from gpulaunch.core.causes import Because, Quoted, ServiceEnded, SignalCaught
 from gpulaunch.core.events import (
     Acquire,
     Cancel,
@@ -548,6 +548,79 @@ def test_a_service_that_is_tried_again_takes_its_dependants_along() -> None:
     assert table.on(ServiceReady(attempt("web.2"))) == ["launch ask.2 on none"]
 
 
+def with_a_client(retries: int = 1, **fields: object) -> Table:
+    """A service that answers, with a client that runs on a card."""
+    table = Table(1, cpus=9)
+    web = service("web", gpus=0, retry=RetryPolicy(retries))
+    table.submit(web, job("ask", needs=("web",), **fields))
+    table.on(ServiceReady(attempt("web.1")))
+    table.granted(0)
+    return table
+
+
+def test_a_client_that_failed_just_before_its_services_end_is_interrupted_by_it() -> None:
+    table = with_a_client()
+    assert table.ended("ask.1", Exited(1)) == ["at 3 verdict/ask.1"]
+    assert table.states()["ask"] == "running", "the service may be about to end"
+    assert table.ended("web.1", Signaled(11)) == ["drain 0", "launch web.2 on none"]
+    record = table.run.ledger.jobs["ask"]
+    assert (record.state, record.charged) == ("waiting", 0)
+    by = ServiceEnded("web", None, 11)
+    assert record.attempts[0].end.outcome == Interrupted(by, Exited(1))
+    table.drained(0)
+    assert table.on(ServiceReady(attempt("web.2"))) == ["acquire 0"]
+
+
+def test_a_client_that_fails_after_its_services_end_is_interrupted_by_it_too() -> None:
+    table = with_a_client()
+    assert table.ended("web.1", Signaled(11)) == ["stop ask.1 interrupted"]
+    table.ended("ask.1", Exited(1))
+    assert (table.states()["ask"], table.run.ledger.jobs["ask"].charged) == ("waiting", 0)
+
+
+def test_a_client_whose_service_goes_on_has_failed_in_the_end() -> None:
+    table = with_a_client(retry=RetryPolicy(1))
+    table.ended("ask.1", Exited(1))
+    assert table.timer("verdict/ask.1", 2.9) == [], "a timer that comes early decides nothing"
+    assert table.timer("verdict/ask.1", 0.1) == ["drain 0"]
+    record = table.run.ledger.jobs["ask"]
+    assert (record.state, record.charged) == ("waiting", 1)
+    assert record.attempts[0].failure == "exit"
+
+
+def test_a_client_fails_once_its_service_has_ended_for_good() -> None:
+    table = with_a_client(retries=0)
+    table.ended("ask.1", Exited(1))
+    table.ended("web.1", Signaled(11))
+    assert table.state("ask") == "failed: its service web failed: ended early: killed by SIGSEGV"
+
+
+def test_a_client_that_crashes_its_service_each_time_is_bounded_by_the_services_retries() -> None:
+    table, attempts = with_a_client(retries=2), 1
+    while table.states()["ask"] != "failed":
+        table.ended(f"ask.{attempts}", Exited(1))
+        table.ended(f"web.{attempts}", Signaled(11))
+        table.drained(0)
+        attempts += 1
+        table.on(ServiceReady(attempt(f"web.{attempts}")))
+        table.granted(0)
+    assert table.states() == {"web": "failed", "ask": "failed"}
+    assert len(table.run.ledger.jobs["ask"].attempts) == 3
+
+
+def test_a_held_failure_is_judged_at_once_when_somebody_cancels_the_job_or_stops_the_run() -> None:
+    for request, state in ((Cancel(("ask",)), "cancelled"), (Stop(SignalCaught("x")), "failed")):
+        table = with_a_client()
+        table.ended("ask.1", Exited(1))
+        table.asked(request)
+        assert table.states()["ask"] == state
+
+
+def test_a_success_beside_a_service_is_not_held() -> None:
+    table = with_a_client()
+    assert table.ended("ask.1") == ["drain 0", "stop web.1 stopped"]
+
+
 def test_two_services_do_not_keep_each_others_dependants_from_the_last_card() -> None:
     table = Table(2)
     table.submit(service("web"), service("api"), job("a", needs=("web",)), job("b", needs=("api",)))
@@ -573,6 +646,7 @@ def test_a_service_is_run_again_for_a_retried_job() -> None:
     table.submit(service("web", gpus=0), job("ask", gpus=0, needs=("web",)))
     table.on(ServiceReady(attempt("web.1")))
     table.ended("ask.1", Exited(1))
+    assert table.timer("verdict/ask.1", 3.0) == ["stop web.1 stopped"]
     assert table.asked(Retry(None)) == []
     assert table.ended("web.1", Stopped()) == ["launch web.2 on none"]
     assert table.on(ServiceReady(attempt("web.2"))) == ["launch ask.2 on none"]

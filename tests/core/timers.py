@@ -13,6 +13,7 @@ NAMES: dict[TimerKind, str] = {
     "gang": "gather",
     "deadlock": "stuck",
     "spare": "spare",
+    "verdict": "verdict",
 }
 KINDS = {name: kind for kind, name in NAMES.items()}
 

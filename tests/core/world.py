@@ -328,6 +328,7 @@ class World:
         ledger = copy.deepcopy(side.replayed)
         told = [*side.inbox, *self._forget_untold(side)]
         recorded = [event for event in told if isinstance(event, Ended)]
+        recorded += [live.held for live in side.run._state.attempts.held if live.held]
         side.inbox.clear()
         side.launched.clear()
         side.timers.clear()
@@ -605,6 +606,7 @@ class World:
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
             # What is held there until its other cards are back shares the card already.
             held = any(uuid in process.gpus for process in side.held.values())
+            held = held or self._is_to_be_judged(side, uuid)
             clean = place.carried or held or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
             running = [(p.job.demand, p.attempt) for p in self._on(uuid)]
@@ -854,8 +856,18 @@ class World:
 
     def _become_ready(self, process: Process) -> None:
         if (process.side.name, process.attempt) in self.processes and process.asked != "old":
+            aside = random.Random(f"{process.attempt} {self.steps} answers")
+            if not self.calm and aside.random() < 0.1:
+                silent = Unanswered(process.attempt, "no answer at tcp:8000")
+                process.side.inbox.append(silent)
+                return
             process.ready = True
             process.side.inbox.append(ServiceReady(process.attempt))
+
+    def _is_to_be_judged(self, side: Side, uuid: str) -> bool:
+        """Whether the run holds the end of an attempt on the card, whose promise still counts."""
+        held = side.run._state.attempts.held
+        return any(card.gpu.uuid == uuid for live in held for card in live.cards)
 
     def _end(self, process: Process, outcome: Outcome, leftovers: int) -> None:
         key = (process.side.name, process.attempt)
@@ -1299,8 +1311,6 @@ class World:
                 if kind < 2:
                     said = 60.0, 1 << 30, "used 0 % of its card"
                     event = HeldIdle(process.attempt, *said, ends=kind == 0)
-                if process.job.service is not None:
-                    event = Unanswered(process.attempt, "no answer at tcp:8000")
                 self.tell(process.side, event)
         elif roll == 18 and rng.random() < 0.5:
             self._report(side, rng.choice(uuids))
