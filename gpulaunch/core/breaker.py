@@ -1,9 +1,12 @@
 """Stops a run in which many jobs in a row fail fast and in the same way.
 
-It counts different jobs, with no success and no other kind of failure between them. Stopping a
-list that would have gone well costs a night, running one that fails at once costs little: so the
-limit has to be a number that chance does not reach. The count is lost with its supervisor, and
-what follows from a trip is `core.run`'s.
+It counts different jobs, with no success and no other kind of failure between them. A job counts
+once it has failed for good, or once it has failed again: a first failure that is about to be
+repeated says little, and neither does one whose repeat changes something (`core.completion`).
+
+Stopping a list that would have gone well costs a night, running one that fails at once costs
+little: so the limit has to be a number that chance does not reach. The count is lost with its
+supervisor, and what follows from a trip is `core.run`'s.
 """
 
 from __future__ import annotations
@@ -38,12 +41,18 @@ class Breaker:
         self._jobs.clear()
 
     def failed(
-        self, job: str, end: AttemptEnd, evidence: str, params: Iterable[str], seconds: float
+        self,
+        job: str,
+        end: AttemptEnd,
+        evidence: str,
+        params: Iterable[str],
+        seconds: float,
+        counts: bool = True,
     ) -> None:
-        """Count a failed attempt that ran for `seconds`; trip once `limit` jobs failed alike.
+        """Note a failed attempt that ran for `seconds`; trip once `limit` jobs failed alike.
 
         `evidence` shows why it ended so; `params` are the job's values, which differ from job to
-        job.
+        job. `counts`: the job counts by it; otherwise it goes again and may do better.
         """
         if self._limit is None or seconds >= FAST_FAILURE_SECONDS:
             self._jobs.clear()
@@ -52,7 +61,8 @@ class Breaker:
         if alike != self._alike:
             self._alike = alike
             self._jobs.clear()
-        self._jobs.add(job)
+        if counts:
+            self._jobs.add(job)
         if len(self._jobs) >= self._limit and not self.tripped:
             shown = AttemptEnd(end.outcome, evidence, end.service)
             self.tripped = FailedAlike(len(self._jobs), FAST_FAILURE_SECONDS, shown)

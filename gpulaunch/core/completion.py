@@ -143,7 +143,8 @@ def _judge(state: State, live: ActiveAttempt, event: Ended) -> None:
         return
     if decision.failure:
         card_health.failed(state, live, decision.failure)
-        _count_failure(state, live, live.node, end.outcome, seen)
+        counts = _shows_the_list(state, live, decision)
+        _count_failure(state, live, live.node, end.outcome, seen, counts)
     elif _succeeded(decision):
         card_health.succeeded(state, live)
         state.health.breaker.worked()
@@ -163,8 +164,29 @@ def on_worker_ended(state: State, event: WorkerEnded) -> None:
     _free(state, state.idle_workers.gone(event.worker), {})
 
 
+def _shows_the_list(state: State, live: ActiveAttempt, decision: retry.Decision) -> bool:
+    """Return True if the failure counts against the list: a repeat of it has no better chance.
+
+    The job is over, or a repeat has failed as well and the next one changes nothing that matters.
+    """
+    if isinstance(decision, retry.Settle) or live.node is None:
+        return True
+    record = state.record(live.node)
+    if decision.there.change in ("alone", "more_memory", "other_kind"):
+        return False
+    if decision.charged and step_after(live.node.job, record.attempts[-1]) is not None:
+        return False
+    earlier = (a for a in record.attempts[:-1] if a.id.number >= record.budget_from)
+    return any(attempt.failure is not None for attempt in earlier)
+
+
 def _count_failure(
-    state: State, live: ActiveAttempt, node: Node, outcome: Outcome, seen: Failure | None
+    state: State,
+    live: ActiveAttempt,
+    node: Node,
+    outcome: Outcome,
+    seen: Failure | None,
+    counts: bool,
 ) -> None:
     state.health.breaker.failed(
         node.name,
@@ -172,6 +194,7 @@ def _count_failure(
         seen.evidence if seen is not None else "",
         node.job.params.values(),
         state.ledger.attempt(live.id).seconds,
+        counts,
     )
 
 

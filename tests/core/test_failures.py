@@ -43,6 +43,7 @@ from gpulaunch.core.model import (
     Failure,
     Gpu,
     Interrupted,
+    Ladder,
     Lost,
     MissingOutput,
     Outcome,
@@ -51,7 +52,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.reasons import OutsideHours, RetryIn
+from gpulaunch.core.reasons import FailedAlike, OutsideHours, RetryIn
 from gpulaunch.core.retry import (
     CARD_PAUSE,
     RetryContext,
@@ -669,6 +670,56 @@ def test_slow_failures_do_not_trip_it() -> None:
         table.now += 61
         alike(table, f"job-{n}")
     assert table.states()["job-5"] == "running"
+
+
+def all_end_alike(table: Table, kind: str = "exit") -> None:
+    """All attempts that run now fail alike."""
+    for name, state in table.states().items():
+        if state == "running":
+            last = table.run.ledger.jobs[name].attempts[-1].id
+            table.on(Ended(last, End(Exited(1), Failure(kind, f"{name}: no luck"))))
+
+
+def test_first_failures_that_are_to_be_repeated_do_not_trip_it() -> None:
+    table = Table(0, breaker=3, cpus=6)
+    table.submit(*[job(f"job-{n}", gpus=0, retry=RetryPolicy(1, delay=5.0)) for n in range(7)])
+    all_end_alike(table)
+    assert table.states()["job-6"] == "running"
+    table.now += 5
+    lines = table.on(*[TimerFired(Timer("retry", f"job-{n}")) for n in range(6)])
+    assert len(lines) == 5
+    all_end_alike(table)
+    assert isinstance(table.run.outcome()[1], FailedAlike), "the repeats did not help either"
+
+
+def test_failures_after_which_a_job_goes_on_with_less_do_not_trip_it() -> None:
+    ladder, twice = Ladder(("batch",), (("32",), ("8",))), RetryPolicy(2, frozenset({"gpu_oom"}))
+    table = Table(1, breaker=3)
+    jobs = [job(f"j{n}", per_gpu=6, ladder=ladder, retry=twice) for n in range(6)]
+    table.submit(*jobs)
+    table.granted(0)
+    all_end_alike(table, "gpu_oom")
+    table.drained(0)
+    assert table.states()["j0"] == "running", "with batch 8"
+    table.ended("j0.2")
+    assert table.drained(0) == ["launch j1.2 on 0"]
+
+
+@pytest.mark.parametrize(("delay", "most"), [(0.0, 44), (5.0, 60)])
+def test_a_long_list_with_retries_that_all_fail_alike_is_stopped_soon(
+    delay: float, most: int
+) -> None:
+    table, attempts = Table(0, breaker=10, cpus=4), 0
+    retry = RetryPolicy(3, delay=delay)
+    table.submit(*[job(f"job-{n:03}", gpus=0, retry=retry) for n in range(1000)])
+    while not table.run.finished:
+        attempts += sum(state == "running" for state in table.states().values())
+        table.now += 1
+        all_end_alike(table)
+        due = [f for f in table.facts if isinstance(f, JobDelayed)]
+        table.on(*[TimerFired(Timer("retry", f.name)) for f in due[-40:] if delay])
+    assert isinstance(table.run.outcome()[1], FailedAlike)
+    assert 10 <= attempts <= most
 
 
 def test_one_jobs_retries_do_not_trip_it() -> None:
