@@ -59,7 +59,8 @@ def on_ended(state: State, event: Ended) -> None:
     leader = live.behind
     if leader is not None and leader.held is not None:
         _release(state, leader)  # what comes after it in its worker has ended
-    if not _may_be_its_services(state, live, event.end):
+    needs_service = live.node is not None and live.node.links.services
+    if not (needs_service and _may_be_its_services(state, live, event.end)):
         _judge(state, live, event)
         return
     live.held, live.held_until = event, state.now.mono + HOLD
@@ -71,7 +72,7 @@ def on_ended(state: State, event: Ended) -> None:
 
 def judge_held(state: State) -> None:
     """Judge the held ends whose time is over, and those of attempts that were to end anyway."""
-    for live in list(state.attempts.held):
+    for live in tuple(state.attempts.held):
         if live.stopping or state.ledger.stopping or state.now.mono >= live.held_until:
             _release(state, live)
 
@@ -84,7 +85,7 @@ def _release(state: State, live: ActiveAttempt) -> None:
 
 def _may_be_its_services(state: State, live: ActiveAttempt, end: End) -> bool:
     """Return True if the attempt failed beside a service whose end could explain that."""
-    if live.node is None or not live.node.links.services or live.origin != "own":
+    if live.node is None or live.origin != "own":
         return False
     if live.stopping or live.misplaced or state.ledger.stopping:
         return False
@@ -106,7 +107,9 @@ def _beside_its_service(state: State, live: ActiveAttempt, end: End) -> End:
 
 def _judge(state: State, live: ActiveAttempt, event: Ended) -> None:
     """Record the attempt's end, free its cards, and settle its job or let it wait again."""
-    disturbed, end = _disturbed(state), _beside_its_service(state, live, event.end)
+    disturbed, end = _disturbed(state), event.end
+    if live.stopping == "interrupted":
+        end = _beside_its_service(state, live, end)
     record = state.ledger.jobs[event.attempt.job]
     if live.inherited and isinstance(end.outcome, Lost) and record.attempts[-1].unbegun:
         # Had it begun, its keeper would have recorded its end.

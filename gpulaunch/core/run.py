@@ -353,7 +353,8 @@ def _settle_down(state: State) -> None:
     """Start all that can start, resolve deadlocks; withdraw attempts if the run is halted."""
     if not state.course.submitted:
         return
-    completion.judge_held(state)
+    if state.attempts.held:
+        completion.judge_held(state)
     tripped = state.health.breaker.tripped
     if tripped and state.config.patient and "breaker" not in state.ledger.pauses:
         requests.trip(state)
