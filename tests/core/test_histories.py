@@ -18,6 +18,7 @@ from gpulaunch.core import (
     archiving,
     card,
     cards,
+    completion,
     due,
     facts,
     gang,
@@ -552,6 +553,10 @@ def _launch_again_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(graph, "pause", lambda state, node: 0.0)
 
 
+def _never_judge_what_is_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(completion, "judge_held", lambda state: None)
+
+
 SHARING = [
     _promise_twice_among_those_that_share,
     _share_before_anything_is_known,
@@ -570,6 +575,7 @@ SHARING = [
         *SHARING,
         *ARCHIVING,
         *IMAGES,
+        _never_judge_what_is_held,
         _take_any_answer,
         _skip_the_drain,
         _forget_the_tokens,
