@@ -96,11 +96,6 @@ def _at_the_end(command: str) -> Iterator[str]:
     elif code.endswith(("&&", "|")):
         end = "&&" if code.endswith("&&") else "|"
         yield f"ends in {end}: write \\ behind it where the command goes on in the next line"
-    elif code.endswith("&"):
-        yield (
-            "ends in &, so that the job would be over at once, and what it started be ended: leave"
-            " the & out, jobs run side by side on as many cards as are free"
-        )
 
 
 def _of_the_shell(command: str) -> Iterator[str]:

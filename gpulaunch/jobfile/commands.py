@@ -79,31 +79,48 @@ class ShellCommand(Struct, frozen=True):
         return self.name.program if self.name else ""
 
 
+class ScriptPart(NamedTuple):
+    """A command of a script. `end`: the operator after it, empty at the end of the script.
+
+    `expanded`: the command stands in `$(...)` or `<(...)`.
+    """
+
+    command: ShellCommand
+    end: str
+    expanded: bool
+
+
 def commands_in(script: str, dialect: str) -> Iterator[ShellCommand]:
     """Yield a script's commands, in the order in which they end."""
-    outer: list[list[Word]] = []
+    return (part.command for part in parts_in(script, dialect))
+
+
+def parts_in(script: str, dialect: str) -> Iterator[ScriptPart]:
+    """Yield a script's commands with what joins them, in the order in which they end."""
+    outer: list[tuple[list[Word], bool]] = []
     words: list[Word] = []
-    target = False
+    target = expanded = False
     for match in _TOKEN.finditer(outline(script, dialect)):
         kind = match.lastgroup
         if kind == "word" and not target:
             words.append(Word(match.group(), match.start(), match.end()))
         if kind == "end":
-            yield command_of(words)
+            yield ScriptPart(command_of(words), match.group(), expanded)
             words = []
         elif kind == "open":
-            outer.append(words)
+            outer.append((words, expanded))
             words = []
+            expanded = expanded or script[match.start() - 1 : match.start()] in ("$", "<", ">")
         elif kind == "close" and not outer:
             words = []  # the pattern of a `case`
         elif kind == "close":
-            yield command_of(words)
-            words = outer.pop()
+            yield ScriptPart(command_of(words), ")", expanded)
+            words, expanded = outer.pop()
             if script[match.start() - 1] == "(":
                 words = []  # `f()` before a function's body
         if kind is not None:
             target = kind == "redirect"
-    yield command_of(words)
+    yield ScriptPart(command_of(words), "", expanded)
 
 
 def command_of(words: Sequence[Word]) -> ShellCommand:

@@ -102,6 +102,11 @@ def left_open(script: str, dialect: str) -> str:
     return mark or "<<" * bool(scanned.heredocs)
 
 
+def understood(script: str, dialect: str) -> bool:
+    """Return True if the scanner knows to the end of the script what is code there."""
+    return not _Scanner(script, dialect).scan().lost
+
+
 BLANK = "\x01"
 
 

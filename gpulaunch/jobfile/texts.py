@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gpulaunch.core.model import Job, Ladder, Service
 from gpulaunch.core.template import Template, Text, fill, literals, parts_of, slots
 from gpulaunch.jobfile.convert import UNFIT
+from gpulaunch.jobfile.endings import APART, left_running, starts_apart
 from gpulaunch.jobfile.fields import Deferred, compiled_names, texts_in
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.globs import home_expanded
@@ -169,8 +170,13 @@ class Texts:
             self.run_list = tuple(compile_raw(item) for item in run)
             for i, text in enumerate(self.run_list):
                 self._check("run", (i,), names_in(text), known)
-        elif run is not None and "{{" in run:
-            shell = self.fixed.get("shell") or DEFAULT_SHELL
+            if starts_apart(run):
+                self._wrong("run", FieldError("; ".join(APART)))
+            return
+        shell = self.fixed.get("shell") or DEFAULT_SHELL
+        if run is not None and (over := left_running(run, dialect(shell) or "bash")):
+            self._wrong("run", FieldError(f"{over.why}; {over.mend}"))
+        if run is not None and "{{" in run:
             try:
                 _short(run)
                 self.script = self._script(run, shell)

@@ -166,7 +166,7 @@ def test_an_edited_list_is_reloaded(launcher: Launcher) -> None:
         assert "1 job withdrawn: echo-b" in result.err
         launcher.file("commands.txt", "echo a &\n")
         result = launcher("reload")
-        assert "commands.txt:1:1: ends in &" in result.err
+        assert "commands.txt:1:1: the last command runs in the background (&)" in result.err
         assert "nothing was changed: the run goes on as it was" in result.err
     assert (launcher.run / "jobs.2.txt").exists()
     found = states(launcher)
@@ -203,7 +203,7 @@ def test_a_list_is_added_to_a_live_run_from_a_file_or_standard_input(launcher: L
         assert "is a job of this run already" in launcher("add", "more/list.txt").err
         wrong = launcher("add", "-", stdin="echo z &\n")
         assert wrong.status == 2
-        assert "stdin:1:1: ends in &" in wrong.err
+        assert "stdin:1:1: the last command runs in the background (&)" in wrong.err
     assert said(launcher)["pwd"] == f"{launcher.path}\n"
     assert said(launcher)["echo-y"] == "y\n"
 

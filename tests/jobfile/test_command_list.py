@@ -165,8 +165,8 @@ def test_no_bytes_crash_the_reading_of_a_list(data: bytes) -> None:
 # ── what a line cannot be ───────────────────────────────────────────────────────────────────────
 
 WRONG = {
-    "python a.py &": "ends in &, so that the job would be over at once",
-    "nohup python a.py > a.log 2>&1 & # later": "ends in &, so that",
+    "python a.py &": "the last command runs in the background (&), so that the job is over",
+    "nohup python a.py > a.log 2>&1 & # later": "the last command runs in the",
     "python a.py &&": "ends in &&: write \\ behind it",
     "python a.py |": "ends in |: write \\ behind it",
     "python a.py \\": "ends in a backslash, and no line follows",

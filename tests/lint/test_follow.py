@@ -64,7 +64,7 @@ def test_a_file_that_is_only_named_is_not_run(command: str) -> None:
 def test_options_are_those_behind_the_script() -> None:
     (run,) = runs(["python", "-u", "x.py", "--gpu-id", "1", "model.device=a", "--flag"], ".")
     assert run == ProgramRun(
-        "python", "x.py", IndexOptions(frozenset({"gpu_id", "device", "flag"})), ".", 2
+        "python", "x.py", IndexOptions(frozenset({"gpu_id", "device", "flag"})), ".", 2, True
     )
 
 

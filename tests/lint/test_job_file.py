@@ -172,7 +172,7 @@ COMMANDS = {
     "env CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
     "bash <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
     "bash -s a b <<'EOF' > log\nCUDA_VISIBLE_DEVICES=1 python x $1\nEOF": "own-mask",
-    'nohup sh -x -o errexit <<-"END" &\n\tCUDA_VISIBLE_DEVICES=1 python x\n\tEND': "own-mask",
+    'nohup sh -x -o errexit <<-"END"\n\tCUDA_VISIBLE_DEVICES=1 python x\n\tEND': "own-mask",
     "cat <<EOF | bash\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
     "bash <<A\nbash <<'B'\npython x --device cuda:1\nB\nA": "device-index",
 }
@@ -190,7 +190,7 @@ QUIET = [
     "torchrun --standalone --nproc_per_node=1 x.py",
     "accelerate launch --gpu_ids all --num_processes 1 x.py",
     "deepspeed x.py --deepspeed ds.json",
-    "docker run --gpus device=$GPULAUNCH_GPU_UUID image || true  # gpulaunch: ok daemon",
+    "docker run --gpus device=$GPULAUNCH_GPU_UUID image  # gpulaunch: ok daemon",
     "podman run --rm image python x.py",
     "apptainer exec --nv a.sif python x.py",
     "apptainer exec --cleanenv a.sif python x.py",
@@ -375,3 +375,48 @@ def test_jax_that_is_told_to_take_the_whole_card_is_pointed_out_where_it_shares_
     assert (found.rule, found.line) == ("whole-memory", 1)
     alone = job.replace("share: true", "share: false")
     assert not report_on(tmp_path, f"jobs: [{alone}]", {"x.py": ""}).findings
+
+
+SCRIPTS = {
+    "left.sh": "nohup python x > log &\necho started\n",
+    "hidden.sh": "#!/bin/bash\npython x\necho done\n",
+    "strict.sh": "#!/bin/bash -e\npython x\necho done\n",
+    "outer.sh": "cd .\nbash left.sh\n",
+    "first.sh": "set -e\nbash left.sh\npython y\n",
+}
+ENDINGS = {
+    "bash left.sh": ["left.sh:1 left-running"],
+    "bash outer.sh": ["left.sh:1 left-running"],
+    "bash first.sh": [],
+    "bash left.sh; python client": [],
+    "bash hidden.sh": ["hidden.sh:2 hidden-status"],
+    "bash hidden.sh && echo ok": ["hidden.sh:2 hidden-status"],
+    "bash -e hidden.sh": [],
+    "source hidden.sh": [],
+    "bash strict.sh": [],
+    "python a | tee log": [],
+    "python a & python b & wait": ["jobs.yaml:3 hidden-status"],
+    "python a || true": ["jobs.yaml:3 hidden-status"],
+    "python a || true  # gpulaunch: ok hidden-status": [],
+}
+"""What is told of the end of a command, and of the scripts that end it."""
+
+
+@pytest.mark.parametrize("command", ENDINGS)
+def test_only_a_script_that_ends_its_job_is_told_how_it_ends(tmp_path: Path, command: str) -> None:
+    found = report_on(tmp_path, _file(command), SCRIPTS)
+    ends = [one for one in told(found, tmp_path) if "not-there" not in one]
+    assert ends == ENDINGS[command]
+
+
+def test_which_shell_ends_at_a_failure_is_known_from_its_words(tmp_path: Path) -> None:
+    jobs = """
+    jobs:
+      - {run: python a | tee log}
+      - {run: python b | tee log, shell: sh}
+      - {run: python c; echo done, shell: [bash, -c]}
+      - {run: [bash, -c, python d; echo done]}
+      - {run: [bash, -ec, python e; echo done]}
+    """
+    found = [one for one in told(report_on(tmp_path, jobs), tmp_path) if "not-there" not in one]
+    assert found == [f"jobs.yaml:{line} hidden-status" for line in (4, 5, 6)]

@@ -24,7 +24,7 @@ SETS = {
     "xargs, its slots": f"ls | xargs -P 4 --process-slot-var={MASK} -n 1 python x.py",
     "xargs, a delimiter": f"ls | xargs -d '\\n' -I{{}} sh -c '{MASK}=1 x {{}}'",
     "ssh": f"ssh host '{MASK}=1 python x.py'",
-    "nohup": f"nohup bash -c '{MASK}=1 python x.py' &",
+    "nohup": f"nohup bash -c '{MASK}=1 python x.py'",
     "env": f"env {MASK}=1 python x.py",
     "env in front of a shell": f"env A=1 sh -c '{MASK}=1 python x.py'",
     "timeout": f"timeout 2h bash -c '{MASK}=1 python x.py'",

@@ -35,9 +35,13 @@ RULES = {
     "single-brace": "has one pair of braces around a name that is filled in between two",
     "not-there": "runs a program or a script that is not there",
     "daemon": "has a daemon start what then is no descendant of the job",
+    "left-running": "ends while a command that it started still runs",
+    "hidden-status": "succeeds although a command in it has failed",
 }
 """Name and meaning; `# gpulaunch: ok NAME` on a line silences one there."""
 
+OF_ENDINGS = frozenset({"left-running", "hidden-status"})
+"""Rules that hold only where the end of the script is the end of the job."""
 ANY = 1 << 30
 _MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
 _RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")

@@ -20,6 +20,7 @@ from gpulaunch.diagnose.lint import shell
 from gpulaunch.diagnose.lint.files import Files, is_installed, lines_of
 from gpulaunch.diagnose.lint.finding import (
     NO_OPTIONS,
+    OF_ENDINGS,
     Finding,
     Given,
     Placed,
@@ -73,7 +74,7 @@ class Follow:
             for path, kind in self._reached(start):
                 found[path] = None
                 for run in self.look(path, kind).runs if depth < _DEEPEST else ():
-                    plain = replace(run, options=NO_OPTIONS, number=0)
+                    plain = replace(run, options=NO_OPTIONS, number=0, last=False)
                     inner = CommandStart(plain, _directory(start.cwd, run.cwd, path), start.extra)
                     if inner not in seen:
                         seen.add(inner)
@@ -89,9 +90,13 @@ class Follow:
         given = replace(given, options=start.run.options.under(given.options))
         for path, looked in self.behind(start):
             if looked.placed:
-                found = judged(self.files.shown(path), looked.placed, looked.lines, [given])
+                placed = looked.placed
+                if not start.run.last:
+                    placed = tuple(one for one in placed if one.suspect.rule not in OF_ENDINGS)
+                found = judged(self.files.shown(path), placed, looked.lines, [given])
                 yield from (_in_cell(one, looked.book) for one in found)
             for run in looked.runs if depth < _DEEPEST else ():
+                run = replace(run, last=run.last and start.run.last)
                 inner = CommandStart(run, _directory(start.cwd, run.cwd, path), start.extra)
                 yield from self._findings(inner, given, seen, depth + 1)
 
@@ -99,7 +104,7 @@ class Follow:
 
     def behind(self, start: CommandStart) -> tuple[tuple[str, FileScan], ...]:
         """Return those of the file that is run, and of all it imports, in which something is."""
-        key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0))
+        key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0, last=False))
         if key not in self._behind:
             reached = [(path, self.look(path, kind)) for path, kind in self._reached(start)]
             self._behind[key] = tuple(pair for pair in reached if pair[1].placed or pair[1].runs)
@@ -171,7 +176,8 @@ def _look(text: str, kind: str) -> FileScan:
 
 def of_shell(text: str, dialect: str) -> FileScan:
     """Return a script's suspects, each at the word that it is about."""
-    looked = shell.look(text, dialect, suspects_in_python)
+    first = text[: text.find("\n")] if text.startswith("#!") else ""
+    looked = shell.look(text, dialect, suspects_in_python, shell=first.split())
     lines = text.split("\n")
     placed = []
     for found in looked.found:

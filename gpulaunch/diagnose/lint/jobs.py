@@ -35,6 +35,7 @@ _MATTERS = (
 
 _WORTH = re.compile(
     r"cuda|gpu|device|port|visible|docker|podman|nerdctl|apptainer|singularity|parallel|nproc|proc|deepspeed|accelerate|tp"
+    r"|\|\||\bwait\b|setsid|\btee\b|\becho\b"
     r"|vllm|sglang|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
     re.IGNORECASE,
 )
@@ -95,11 +96,13 @@ def looked_at(job: Job, indices: frozenset[str] = frozenset()) -> shell.ShellSca
     if isinstance(job.run, tuple):
         return _list(job, [shown(text) for text in job.run], indices)
     kind = dialect(job.shell)
-    return _script(job, shown(job.run), kind, indices) if kind else shell.ShellScan()
+    return _script(job, shown(job.run), kind, job.shell, indices) if kind else shell.ShellScan()
 
 
-def _script(job: Job, text: str, kind: str, indices: frozenset[str]) -> shell.ShellScan:
-    return shell.look(text, kind, suspects_in_python, indices, _masks(job))
+def _script(
+    job: Job, text: str, kind: str, words: Sequence[str], indices: frozenset[str]
+) -> shell.ShellScan:
+    return shell.look(text, kind, suspects_in_python, indices, _masks(job), words)
 
 
 def _list(job: Job, words: list[str], indices: frozenset[str]) -> shell.ShellScan:
@@ -107,7 +110,7 @@ def _list(job: Job, words: list[str], indices: frozenset[str]) -> shell.ShellSca
     which, kind = script_in(words)
     if not which:
         return scan
-    inner = _script(job, words[which], kind, indices)
+    inner = _script(job, words[which], kind, words[:which], indices)
     found = (replace(one, number=which) for one in inner.found)
     return shell.ShellScan((*scan.found, *found), inner.runs)
 

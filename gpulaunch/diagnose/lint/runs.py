@@ -22,6 +22,8 @@ class ProgramRun(Struct, frozen=True):
 
     `options` are those that its arguments set. `cwd` is relative
     to the job's, or starts with `<script>`: where the script stands in which this was found.
+    `last`: the job ends when the file does, with its status, and no option has the file end at the
+    first failure.
     """
 
     kind: Kind
@@ -29,6 +31,7 @@ class ProgramRun(Struct, frozen=True):
     options: IndexOptions = NO_OPTIONS
     cwd: str = "."
     number: int = 0
+    last: bool = False
 
 
 # fmt: off
@@ -52,6 +55,7 @@ _WRAPPERS = frozenset({
 _UNDERSTOOD = re.compile(
     r"-[bBdEiIOPqsSuvxeu]+|-[WX].*|--|-o|-eo|-euo|-euxo|--check-hash-based-pycs|-l|--login"
 )
+_ERREXIT = re.compile(r"-[a-z]*e|errexit")
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs", "-o", "-eo", "-euo", "-euxo"})
 _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
@@ -69,7 +73,10 @@ def runs(
     rest = words[number + 1 :]
     given = frozenset(option for _, option, _ in settings(["", *rest]))
     given |= {word.lstrip("-").replace("-", "_") for word in rest if word and word[:1] == "-"}
-    yield ProgramRun(kind, what, IndexOptions(given, handed, more), cwd, number)
+    own = words[0] not in ("source", ".") and not any(
+        _ERREXIT.match(word or "") for word in words[1:number]
+    )
+    yield ProgramRun(kind, what, IndexOptions(given, handed, more), cwd, number, own)
 
 
 def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:

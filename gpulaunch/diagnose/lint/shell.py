@@ -27,12 +27,15 @@ from gpulaunch.jobfile.commands import (
     commands_in,
     warnings_of,
 )
+from gpulaunch.jobfile.endings import AT_ONCE, hidden, left_running
 from gpulaunch.jobfile.values import SHELLS
 
 MAX_SUSPECTS = 100
 """Suspects of one script; and files that it runs."""
 COMMANDS = 3000
 """Commands of one script that are looked at."""
+LONGEST = 200_000
+"""Characters of a script whose end is looked at."""
 WORDS = 50_000
 """Words of one script that are looked at, those of expanded variables included."""
 
@@ -81,14 +84,32 @@ def look(
     in_python: InPython,
     indices: frozenset[str] = frozenset(),
     masks: Collection[str] = (),
+    shell: Sequence[str] = (),
 ) -> ShellScan:
     """Everything in a script, in the order of its commands.
 
-    `masks`: variables of the job's that hand its cards' mask on.
+    `masks`: variables of the job's that hand its cards' mask on. `shell`: the words that start it.
     """
     reader = _ShellReader(script, indices, in_python, masks=masks)
     reader.read_all(dialect)
-    return ShellScan(tuple(reader.found[:MAX_SUSPECTS]), tuple(reader.runs[:MAX_SUSPECTS]))
+    found = [*reader.found[:MAX_SUSPECTS], *_of_ending(script, dialect, shell)]
+    found.sort(key=lambda one: one.word.start)
+    runs = [
+        one if number >= reader.latest else replace(one, last=False)
+        for number, one in enumerate(reader.runs[:MAX_SUSPECTS])
+    ]
+    return ShellScan(tuple(found), tuple(runs))
+
+
+def _of_ending(script: str, dialect: str, shell: Sequence[str]) -> Iterator[SuspectWord]:
+    """Yield what the script's end leaves running, or hides. `shell`: the words that start it."""
+    if len(script) > LONGEST:
+        return
+    if over := left_running(script, dialect):
+        yield SuspectWord(over.word, Suspect("left-running", over.why, over.mend))
+    errexit = any(re.fullmatch(r"-[a-z]*e[a-z]*|errexit", one) for one in shell)
+    for one in hidden(script, dialect, errexit, "pipefail" in shell):
+        yield SuspectWord(one.word, Suspect("hidden-status", one.why, one.mend))
 
 
 class ScriptStep(Struct, frozen=True):
@@ -153,6 +174,7 @@ class _ShellReader:
         self.asked: str = ""
         self.own = set(masks)
         self.spent = 0
+        self.latest = 0
 
     def read_all(self, dialect: str) -> None:
         """Read the commands of the script, unless there are too many, or enough is found."""
@@ -174,6 +196,8 @@ class _ShellReader:
             self._assigned(word, command)
         if command.name is None or program in _TESTS:
             return
+        if program not in AT_ONCE:
+            self.latest = len(self.runs)
         self._slots(command)
         self._inside(command)
         words, values = self.handed_on((command.name, *command.arguments))
@@ -239,7 +263,7 @@ class _ShellReader:
         inner.cwd, inner.spent = self.cwd, self.spent
         inner.read_all("bash")
         self.spent = inner.spent
-        self.runs += [replace(run, number=0) for run in inner.runs]
+        self.runs += [replace(run, number=0, last=False) for run in inner.runs]
         return inner.found
 
     def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:

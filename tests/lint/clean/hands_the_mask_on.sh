@@ -7,7 +7,7 @@ CHUNKS=${#GPULIST[@]}
 for IDX in $(seq 0 $((CHUNKS-1))); do
     CUDA_VISIBLE_DEVICES=${GPULIST[$IDX]} python -m llava.eval.model_vqa --num-chunks $CHUNKS --chunk-idx $IDX &
 done
-wait
+wait  # gpulaunch: ok hidden-status
 if [ -z "$MASTER_PORT" ]; then
     export MASTER_PORT=29500
 fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run: bash {name} --device cuda:0 --lr 1e-3
 # Usage: wrapper.sh --device cuda:1
+set -o pipefail
 cd "$(dirname "$0")"
 log=train-$(date +%s).log
 if [[ $# -lt 1 ]]; then
