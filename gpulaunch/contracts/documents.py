@@ -144,6 +144,7 @@ class Attempt(QueuedAttempt, Use):
     failure: Annotated[str | None, "its failure class"]
     evidence: Annotated[str, "what shows the class"]
     advice: Annotated[str, "what to do"]
+    left_behind: Annotated[int, "processes that outlived its main one and were killed"]
     reports: Annotated[list[str], "what the driver said of its cards meanwhile"]
     warned: Annotated[AttemptWarning | None, "the warning that it was sent before its end"]
     idle: Annotated[Seconds | None, "for how long it held its cards unused when that was said"]

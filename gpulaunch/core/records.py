@@ -90,6 +90,11 @@ class AttemptRecord(Struct):
         return self.end.failure.advice if self.end and self.end.failure else ()
 
     @property
+    def left(self) -> int:
+        """How many processes outlived its main one and were killed."""
+        return self.end.leftovers if self.end else 0
+
+    @property
     def is_open(self) -> bool:
         """True while no end of the attempt is recorded."""
         return self.state in _OPEN

@@ -320,13 +320,12 @@ def _settled(
         return _line(at, tone, fact.state, fact.name, reason)
     reason = reason or ("" if fact.state == "succeeded" else words.ending(attempt))
     number = attempt.id.number
-    left = attempt.end.leftovers if attempt.end else 0
     parts = [
         words.attempt_cards(attempt, ledger),
         shown(reason, attempt) if fact.state == "failed" else reason,
         f"attempt {number}" if number > 1 else "",
         words.further_step(attempt.step),
-        f"{several(left, 'process', 'processes')} left behind, killed" if left else "",
+        words.left_behind(attempt),
     ]
     # A job that never ran has no time: equal lines of a hundred such jobs are folded into one.
     unbegun = attempt.unbegun or isinstance(attempt.outcome, NotStarted)

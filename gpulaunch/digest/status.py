@@ -258,6 +258,7 @@ def _attempt_json(run: Standing, attempt: AttemptRecord) -> Attempt:
         "failure": attempt.failure,
         "evidence": attempt.evidence,
         "advice": advice(attempt.advice),
+        "left_behind": attempt.left,
         "reports": list(attempt.reports),
         "warned": _warned_json(attempt.warned),
         "idle": attempt.idle.seconds if attempt.idle else None,

@@ -22,6 +22,7 @@ from gpulaunch.digest.usage import (
     CardUse,
     card_seconds,
     card_uses,
+    left_behind,
     untouched,
     use_of_all,
     use_of_one,
@@ -71,7 +72,7 @@ class Summary(Struct, frozen=True):
     """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
     `used` is what was measured of all attempts, in words. `untouched`: the jobs that succeeded and
-    were never seen on their card.
+    were never seen on their card; `left`: those that left processes behind.
     """
 
     ledger: Ledger
@@ -85,6 +86,7 @@ class Summary(Struct, frozen=True):
     next_command: str | None
     used: str
     untouched: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def busy(self) -> float | None:
@@ -138,6 +140,7 @@ def summarise(
         next_command=next_command(ledger.state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
         untouched=tuple(untouched(ledger, measured)),
+        left=tuple(left_behind(ledger)),
     )
 
 

@@ -113,6 +113,24 @@ def never_touched(names: Sequence[str]) -> str:
     return f"{who} succeeded and {was} never seen on a card ({shown}): did they run on the CPU?"
 
 
+def left_behind(ledger: Ledger) -> list[str]:
+    """Return the jobs that succeeded though processes of their last attempt had to be killed."""
+    return [
+        job.name
+        for job in ledger.jobs.values()
+        if job.state == "succeeded" and job.attempts and job.attempts[-1].left
+    ]
+
+
+def processes_left(names: Sequence[str]) -> str:
+    """Return a line on such jobs: `1 job succeeded and left processes behind ... (a): ...`."""
+    who, shown = several(len(names), "job"), listing(map(words.visible, names))
+    return (
+        f"{who} succeeded and left processes behind, which gpulaunch killed ({shown}):"
+        " did work go on in the background?"
+    )
+
+
 def energy_of(attempts: Iterable[AttemptRecord], measured: Measured) -> float | None:
     """Return the joules of these attempts, as far as they were measured; None: none was."""
     uses = (measured.uses.get(attempt.id) for attempt in attempts)

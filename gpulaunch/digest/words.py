@@ -206,6 +206,12 @@ def ending(attempt: AttemptRecord) -> str:
     return f"{better} ({words})" if better else words
 
 
+def left_behind(attempt: AttemptRecord) -> str:
+    """Word how many processes an attempt left behind; empty for none."""
+    left = attempt.left
+    return f"{several(left, 'process', 'processes')} left behind, killed" if left else ""
+
+
 def ended_at_warning(attempt: AttemptRecord) -> bool:
     """Tell whether an attempt that counts as timed out ended by itself, after its warning."""
     outcome, sent = attempt.outcome, attempt.warned

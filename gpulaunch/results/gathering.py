@@ -121,6 +121,7 @@ def _own(
         "state": job.state,
         "seconds": round(last.seconds, 3) if last and over else None,
         "attempts": sum(not one.unbegun for one in job.attempts),
+        "left_behind": (last.left if last else 0) or None,
         "failure": last.failure if last else None,
         "card": _cards(ledger, last),
         "peak_gpu_memory": use.peak_gpu_memory,

@@ -25,6 +25,7 @@ FIRST: Mapping[str, Kind] = {"run": "text", "name": "text", "state": "text"}
 LAST: Mapping[str, Kind] = {
     "seconds": "number",
     "attempts": "integer",
+    "left_behind": "integer",
     "failure": "text",
     "card": "text",
     "peak_gpu_memory": "integer",

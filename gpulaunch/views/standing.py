@@ -23,7 +23,7 @@ from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
-from gpulaunch.digest.usage import use_of_one
+from gpulaunch.digest.usage import left_behind, processes_left, use_of_one
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clock, size
 from gpulaunch.views.overview import (
@@ -128,8 +128,10 @@ def _head(run: Standing) -> list[Text]:
 
 
 def _remarks(run: Standing) -> list[str]:
-    """Return what keeps the run from going on, and which scripts have changed, in lines."""
-    return [*_standstill(run), *code_changes(run.ledger, run.now.utc)]
+    """Return what keeps the run from going on and what to know of its jobs, in lines."""
+    left = left_behind(run.ledger)
+    told = [processes_left(left)] if left else []
+    return [*_standstill(run), *told, *code_changes(run.ledger, run.now.utc)]
 
 
 def _standstill(run: Standing) -> list[str]:
@@ -234,7 +236,8 @@ def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:
     said, shown = run.reason(job), evidence_of(job)
     if shown:
         said = f"{how(job)}: {shown}"
-    parts: Sequence[str] = (where, said, number, step, "changed since" if job.changed else "")
+    left = words.left_behind(last) if last is not None and job.state == "succeeded" else ""
+    parts: Sequence[str] = (where, said, number, step, left, "changed since" * job.changed)
     return ", ".join(filter(None, parts))
 
 
@@ -299,6 +302,8 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
         yield "idle", words.visible(text)
     if attempt.outcome is not None and attempt.failure:
         yield "ended", words.visible(words.ending(attempt))
+    if text := words.left_behind(attempt):
+        yield "left", text
     if attempt.evidence:
         yield "shows", words.visible(attempt.evidence)
     for number, line in enumerate(advice(attempt.advice).splitlines()):

@@ -203,3 +203,30 @@ def test_a_run_whose_environment_was_removed_ends_as_it_would_have(launcher: Lau
     told = "gpulaunch: the end cannot be shown here: rich is not installed any more"
     where = f"gpulaunch status gpulaunch-runs/{launcher.run.name}"
     assert result.err.splitlines()[-1] == f"{told}: {where}"
+
+
+def test_a_success_that_left_processes_behind_says_so_wherever_it_is_told(
+    launcher: Launcher,
+) -> None:
+    launcher.file("train.sh", "nohup tail -f /dev/null > log &\necho begun\n")
+    launcher.file(
+        "jobs.yaml",
+        "jobs: [{name: a, gpus: 0, run: bash train.sh}, {name: b, gpus: 0, run: 'true'}]",
+    )
+    ended = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet")
+    told = "1 job succeeded and left processes behind, which gpulaunch killed (a)"
+    assert ended.status == 0
+    assert told in ended.err
+    warned = "train.sh:1:7: the last command runs in the background (&)"
+    assert warned in launcher("check", "jobs.yaml", "--simulate", "1").err
+    assert told in launcher("status").out
+    lines = launcher("status", "--all").out.splitlines()
+    (line,) = [one for one in lines if one.startswith("a ")]
+    assert line.endswith("1 process left behind, killed")
+    assert "left  1 process left behind, killed" in launcher("status", "a").out
+    assert told in (launcher.run / "report.html").read_text()
+    left = {name: job["attempts"][-1]["left_behind"] for name, job in launcher.jobs().items()}
+    assert left == {"a": 1, "b": 0}
+    head, first, second = launcher("results", "--csv").out.splitlines()
+    column = head.split(",").index("left_behind")
+    assert (first.split(",")[column], second.split(",")[column]) == ("1", "")

@@ -84,6 +84,7 @@ def test_json_has_the_documented_shape() -> None:
                 "failure": None,
                 "evidence": "",
                 "advice": "",
+                "left_behind": 0,
                 "reports": [],
                 "warned": None,
                 "idle": None,
