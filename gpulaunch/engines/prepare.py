@@ -179,16 +179,15 @@ def ports_for(job: Job) -> int:
 def _outputs(job: Job, values: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the outputs as absolute patterns, in which inserted values are no patterns.
 
-    The second part are those below `{{keep}}`: an earlier attempt of the job may have made them.
+    The second part are those whose age does not matter: below `{{out}}`, which is empty when the
+    attempt begins, and below `{{keep}}`, where an earlier attempt of the job may have made them.
     """
     if not job.outputs:
         return (), ()
     plain = {name: glob.escape(value) for name, value in values.items()}
     found = [os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs]
-    if not job.keep:
-        return tuple(found), ()
-    below = os.path.join(plain["keep"], "")
-    kept = tuple(path for path in found if path.startswith(below))
+    below = tuple(os.path.join(plain[name], "") for name in ("out", "keep") if name in plain)
+    kept = tuple(path for path in found if path.startswith(below) and "/../" not in path)
     return tuple(path for path in found if path not in kept), kept
 
 

@@ -168,10 +168,10 @@ class WorkerItem:
 class LaunchOrder:
     """A command as keepers read it, once its first field is read; `message` is the whole of it.
 
-    `success_codes`, `outputs` and `kept_outputs`, which may be older than the attempt: what counts
-    as a success. `oom_kills`: the file that counts them. `cgroup`: the list of processes of the
-    cgroup that the job enters first; empty for none. `term_by`: who sends TERM to all processes
-    here, if anybody does. `warn_signal`: sent `warn_before` seconds before the timeout. `hidden`:
+    `success_codes`, `outputs` and, of whatever age, `kept_outputs`: what counts as a success.
+    `oom_kills`: the file that counts them. `cgroup`: the list of processes of the cgroup that the
+    job enters first; empty for none. `term_by`: who sends TERM to all processes here, if anybody
+    does. `warn_signal`: sent `warn_before` seconds before the timeout. `hidden`:
     None without isolation. `cpus`: on which it runs; none: on those of its keeper. `item`: a
     worker's. `main`: how a job looks that does no exec.
 

@@ -86,8 +86,8 @@ class Command:
     and `end` are absolute paths of files that do not exist yet; with a `slot`, `end` is a file of
     many ends, which may exist, and the slot is free. `timeout` (from the start), `idle_timeout`
     (silence of the log) and `grace` are seconds; `warn` comes before the timeout. `outputs` are
-    absolute paths or glob patterns, looked at after an exit with one of `success_codes`; those that
-    are kept may be older than the attempt. A path that exists stands for itself, whatever
+    absolute paths or glob patterns, looked at after an exit with one of `success_codes`; of
+    `kept_outputs` the age does not matter. A path that exists stands for itself, whatever
     characters it has, so values put into a pattern want `glob.escape`. `hidden` are paths below
     /dev that the job does not see, in namespaces of its own; None: no namespaces. `cgroup`: the
     list of processes of the one that the program enters before it begins; empty: it stays where it

@@ -20,6 +20,29 @@ COUNTS = """
 """
 
 
+AGED = """
+    jobs:
+      - name: moved
+        run: mv before/{{job}} {{out}}/d
+        outputs: ["{{out}}/d/made", "{{out}}/*/m*"]
+      - name: kept
+        run: mv before/{{job}} {{keep}}/d
+        outputs: ["{{keep}}/d/made"]
+      - name: outside
+        run: "true"
+        outputs: ["before/{{job}}/made"]
+"""
+"""Jobs with outputs that no time tells from older ones."""
+
+
+def test_what_is_in_out_or_keep_is_the_jobs_own_however_old_it_looks(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", AGED)
+    for name in ("moved", "kept", "outside"):
+        launcher.file(f"before/{name}/made", "x")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    assert launcher.states() == {"moved": "succeeded", "kept": "succeeded", "outside": "failed"}
+
+
 def counting(launcher: Launcher, until: int) -> None:
     launcher.file("jobs.csv", f"until\n{until}\n")
     launcher.file("jobs.yaml", COUNTS.replace("name: count", 'name: count-of-"{{index}}"'))

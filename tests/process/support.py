@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpulaunch.farside.client import PROGRAM
+from gpulaunch.farside.keeper.kernel import CLOCK_REALTIME_COARSE
 from gpulaunch.process import native
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
@@ -82,6 +83,14 @@ def marked(mark: str, where: str = "cmdline") -> list[int]:
 def until(file: Path) -> str:
     """A shell's words that wait until the test makes that file."""
     return f"until [ -e '{file}' ]; do sleep 0.01; done"
+
+
+def made_before(path: Path) -> None:
+    """Make a file that is older than whatever begins after this call."""
+    path.write_text("from before")
+    made = path.stat().st_ctime_ns
+    coarse = CLOCK_REALTIME_COARSE  # by which files are stamped
+    wait_until(lambda: time.clock_gettime_ns(coarse) > made, PATIENCE, "the clock to move on")
 
 
 def children_of(pid: int) -> list[int]:

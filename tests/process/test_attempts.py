@@ -46,7 +46,7 @@ from gpulaunch.process.client import (
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import end_from, read_end
 from tests.helpers import wait_until
-from tests.process.support import AS_KEEPER, Slot, children_of, marked, token
+from tests.process.support import AS_KEEPER, Slot, children_of, made_before, marked, token
 
 PYTHON = sys.executable
 FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
@@ -455,10 +455,36 @@ def test_outputs_that_are_there_make_a_success(slot: Slot) -> None:
     assert slot.run("sh", "-c", script, outputs=outputs).end.outcome == Exited(0)
 
 
+def test_an_output_that_kept_its_old_time_is_new_where_the_attempt_put_it_there(
+    slot: Slot,
+) -> None:
+    folder = slot.folder
+    for name in ("old", "moved", "target"):
+        (folder / name).write_text("x")
+        os.utime(folder / name, (1, 1))
+    made_before(folder / "last")
+    script = (
+        f"cd {folder}; cp -p old copy; mv moved here; ln -s target link; ln old hard;"
+        " tar cf a.tar old; mkdir d; tar xf a.tar -C d"
+    )
+    outputs = tuple(f"{folder}/{name}" for name in ("copy", "here", "link", "hard", "d/old"))
+    assert slot.run("sh", "-c", script, outputs=outputs).end.outcome == Exited(0)
+
+
+def test_a_link_from_before_is_old_unless_what_it_leads_to_is_new(slot: Slot) -> None:
+    folder = slot.folder
+    (folder / "link").symlink_to("target")
+    made_before(folder / "target")
+    outputs = (f"{folder}/link",)
+    left = slot.run("true", outputs=outputs).end.outcome
+    assert isinstance(left, MissingOutput)
+    assert left.paths == (f"{folder}/link (older than the attempt)",)
+    written = slot.run("sh", "-c", f"echo y > {folder}/target", outputs=outputs)
+    assert written.end.outcome == Exited(0)
+
+
 def test_outputs_absent_empty_or_old_are_named(slot: Slot) -> None:
-    old = slot.folder / "old"
-    old.write_text("from before")
-    os.utime(old, (time.time() - 5, time.time() - 5))
+    made_before(slot.folder / "old")
     (slot.folder / "bare").mkdir()
     names = ("absent", "empty", "old", "bare", "*.none")
     outputs = tuple(f"{slot.folder}/{name}" for name in names)

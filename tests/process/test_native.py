@@ -42,7 +42,7 @@ from tests.process.messages import (
     spoilt,
     word,
 )
-from tests.process.support import PATIENCE, Slot, compiled, marked, token
+from tests.process.support import PATIENCE, Slot, compiled, made_before, marked, token
 
 FUZZ = int(os.environ.get("GPULAUNCH_TEST_FUZZ", "4000"))
 """Spoilt messages, in all."""
@@ -62,9 +62,8 @@ def pattern_outputs(folder: Path) -> tuple[str, ...]:
     (folder / "empty").mkdir()
     (folder / ".hidden").write_text("x")
     os.utime(folder / ".hidden", (2**32, 2**32))
-    (folder / "deep" / "er" / "old").write_text("x")
-    os.utime(folder / "deep" / "er" / "old", (1, 1))
     (folder / "deep" / "none").touch()
+    made_before(folder / "deep" / "er" / "old")
     names = [
         "**/old",
         "deep/**",

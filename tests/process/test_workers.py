@@ -34,7 +34,7 @@ from gpulaunch.process.client import (
 from gpulaunch.process.command import Task
 from gpulaunch.process.ends import read_end
 from tests.helpers import held_by, wait_until
-from tests.process.support import WorkerSlot, children_of, keepers_of
+from tests.process.support import WorkerSlot, children_of, keepers_of, made_before
 
 FUNCTIONS = """
     import atexit, ctypes, os, signal, subprocess, sys, time
@@ -407,7 +407,7 @@ def test_outputs_are_looked_for_after_each_item(bench: Bench, tmp_path: Path) ->
     assert ended.kept
     ended = bench.do("open('made', 'w').write('x')", outputs=outputs)
     assert (ended.end.outcome, ended.kept) == (Exited(0), True)
-    os.utime(tmp_path / "made", ns=(0, 0))  # a file's time is not finer than a few milliseconds
+    made_before(tmp_path / "made")
     ended = bench.do("pass", outputs=outputs)
     assert isinstance(ended.end.outcome, MissingOutput)
 

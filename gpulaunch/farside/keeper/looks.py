@@ -133,8 +133,13 @@ def fault_of_pattern(pattern: bytes, since: int) -> str | None:
 
 
 def fault_of_file(path: bytes, since: int) -> str | None:
+    """Return what is wrong with a file or a directory; None for nothing.
+
+    `cp -p`, `tar` and `mv` keep the time of the contents: the change of the file counts as well,
+    or that of a link which leads to it.
+    """
     try:
-        seen = os.stat(path)
+        seen, itself = os.stat(path), os.lstat(path)
         if stat.S_ISDIR(seen.st_mode):
             with os.scandir(path) as entries:
                 return None if any(True for _ in entries) else " (an empty directory)"
@@ -142,4 +147,5 @@ def fault_of_file(path: bytes, since: int) -> str | None:
         return " (absent)" if problem.errno == errno.ENOENT else f" ({problem.strerror})"
     if seen.st_size == 0:
         return " (empty)"
-    return None if seen.st_mtime_ns >= since else " (older than the attempt)"
+    times = (seen.st_mtime_ns, seen.st_ctime_ns, itself.st_mtime_ns, itself.st_ctime_ns)
+    return None if max(times) >= since else " (older than the attempt)"

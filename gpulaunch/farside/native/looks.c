@@ -27,9 +27,19 @@ static bool is_dir(const char *path) {
 
 static bool is_here_or_above(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
 
-/* What is wrong with a file or a directory; NULL: nothing. */
+/* When a file was last written, renamed, linked or given another time, in ns: `cp -p`, `tar` and `mv`
+ * keep the time of its contents, and a file system may keep only that one. */
+static int64_t changed(const struct stat *seen) {
+  const struct timespec *m = &seen->st_mtim, *c = &seen->st_ctim;
+  int64_t contents = m->tv_sec * INT64_C(1000000000) + m->tv_nsec;
+  int64_t any = c->tv_sec * INT64_C(1000000000) + c->tv_nsec;
+  return any > contents ? any : contents;
+}
+
+/* What is wrong with a file or a directory; NULL: nothing. A link counts as new if it is, or what it
+ * leads to. */
 static char *fault_of_file(const char *path, int64_t since) {
-  struct stat seen;
+  struct stat seen, itself;
   DIR *dir = NULL;
   if (stat(path, &seen) || (S_ISDIR(seen.st_mode) && !(dir = opendir(path))))
     return in_brackets(errno == ENOENT ? "absent" : strerror(errno));
@@ -40,8 +50,8 @@ static char *fault_of_file(const char *path, int64_t since) {
     return any ? NULL : in_brackets("an empty directory");
   }
   if (!seen.st_size) return in_brackets("empty");
-  int64_t changed = seen.st_mtim.tv_sec * INT64_C(1000000000) + seen.st_mtim.tv_nsec;
-  return changed >= since ? NULL : in_brackets("older than the attempt");
+  bool fresh = changed(&seen) >= since || (!lstat(path, &itself) && changed(&itself) >= since);
+  return fresh ? NULL : in_brackets("older than the attempt");
 }
 
 static bool is_good(struct search *s, const char *path) {
