@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gpulaunch import localtime, wording
 from gpulaunch.core import facts as f
 from gpulaunch.core import reasons as r
+from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -170,7 +171,7 @@ class LineFormatter:
                 self._planning = True
                 return _opened(fact, at)
             case f.JobVanished(name):
-                return _line(at, "calm", "vanished", name, "no longer in the job file, not run")
+                return _vanished(ledger.jobs[name], at)
             case f.JobRequeued(name, why):
                 return _line(at, "calm", "requeued", name, wording.job_reason(why))
             case f.AttemptQueued(attempt):
@@ -265,6 +266,15 @@ def _planned(at: Instant, ledger: Ledger, before: int) -> EventLine:
     done = f"{words.count(before)} succeeded before" if before else ""
     detail = ", ".join(filter(None, [done, words.not_due(moments, at.utc)]))
     return _line(at, "calm", "planned", several(len(ledger.jobs), "job"), detail)
+
+
+def _vanished(job: JobRecord, at: Instant) -> EventLine | None:
+    """Return a line on a job that the file has no more; None if its cancellation tells that."""
+    last = job.attempts[-1] if job.attempts else None
+    in_queue = last is not None and last.in_queue
+    if in_queue or (job.state == "cancelled" and job.reason == Because("not_in_file")):
+        return None
+    return _line(at, "calm", "vanished", job.name, words.gone(job))
 
 
 def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> EventLine:

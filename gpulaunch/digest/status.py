@@ -313,7 +313,7 @@ def reason_of(job: JobRecord, live: WaitReason | None) -> str:
 
     `live`: what the run says of it.
     """
-    if job.gone:
+    if job.gone or (job.vanished and job.state == "running"):
         return words.gone(job)
     if job.state == "running" and isinstance(live, Quoted):
         return live.text

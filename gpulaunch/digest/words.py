@@ -32,6 +32,10 @@ def gone(job: JobRecord) -> str:
     """Return why nothing comes of a job that is gone, and what it had come to."""
     if job.state == "waiting" or job.reason == Because("not_in_file"):
         return f"{GONE}, not run{' again' * bool(job.attempts)}"
+    if job.state == "running":
+        return f"{GONE}: it runs to its end, and not again"
+    if job.state == "succeeded":
+        return f"{GONE}; it has succeeded"
     if job.state == "cancelled":
         return f"{GONE}; cancelled"
     why = wording.job_reason(job.reason)

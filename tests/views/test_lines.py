@@ -4,7 +4,7 @@ import io
 from datetime import timezone
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -63,6 +63,26 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
         "tries again in 30 s",
         "started               a  GPU 1, attempt 2",
         "succeeded       0:09  a  GPU 1, attempt 2",
+    ]
+
+
+def test_what_the_job_file_has_no_more_is_told_once_and_as_it_stands() -> None:
+    run, stream = watched()
+    run.open().jobs("done", "runs", "waits", "lost", "queued").start("done", 0).succeed("done")
+    run.start("runs", 0).start("lost", 1).pass_(5).fail("lost")
+    run.add(f.JobSettled("waits", "cancelled", Because("not_in_file")))
+    for name in ("done", "runs", "waits", "lost"):
+        run.add(f.JobVanished(name))
+    queued = AttemptId("queued", 1)
+    run.add(f.AttemptLaunched(queued, (), queued=True)).add(f.AttemptQueued(queued, "7"))
+    run.add(f.JobVanished("queued"))
+    gone = "no longer in the job file"
+    told = [line for line in text(run, stream) if gone in line]
+    assert told == [
+        f"cancelled             waits  {gone}",
+        f"vanished              done  {gone}; it has succeeded",
+        f"vanished              runs  {gone}: it runs to its end, and not again",
+        f"vanished              lost  {gone}; exited with status 1",
     ]
 
 
