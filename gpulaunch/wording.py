@@ -325,8 +325,8 @@ def _waiting(reason: r.WaitReason) -> str:
             return f"{needs_of(needs)}; {place}" if needs else place
         case r.NextInWorker(job):
             return f"is next in the worker of {job}"
-        case r.NothingStarts(why, paused):
-            return nothing_starts(why, paused)
+        case r.NothingStarts(why, paused, again):
+            return nothing_starts(why, paused, again)
         case r.RetryIn(seconds):
             return f"retries in {span(max(1, round(seconds)))}"
         case r.NotBefore(utc, seconds):
@@ -543,11 +543,12 @@ def pause(reason: r.RunReason, now: float | None = None) -> str:
     )
 
 
-def nothing_starts(reason: r.RunReason, paused: bool) -> str:
-    """Return why no job starts in a run that is paused, or ends."""
+def nothing_starts(reason: r.RunReason, paused: bool, again: bool) -> str:
+    """Return why a job does not start in a run that is paused, or ends; `again`: it has before."""
     if isinstance(reason, r.OutsideHours):
         return f"the run {run_reason(reason)}"
     if paused:
         return f"paused: {pause(reason)}"
     by = "stopped by " if isinstance(reason, c.SignalCaught) else ""
-    return f"not started: {by}{run_reason(reason)}"
+    what = "was started, and is not started again" if again else "not started"
+    return f"{what}: {by}{run_reason(reason)}"

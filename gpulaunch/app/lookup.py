@@ -25,6 +25,7 @@ from gpulaunch.core.reasons import (
     NextInWorker,
     NothingStarts,
     RunOver,
+    RunReason,
     WaitReason,
 )
 from gpulaunch.digest.words import ON_ITS_OWN
@@ -96,8 +97,8 @@ class FoundRun:
         jobs = self.ledger.jobs.values()
         waiting = [job.name for job in jobs if job.state == "waiting" and not job.unrecorded]
         if self.state != "running":
-            over = NothingStarts(self.ledger.reason or RunOver(self.state))
-            return {name: self._queued(name) or over for name in waiting}
+            over = self.ledger.reason or RunOver(self.state)
+            return {name: self._queued(name) or self._over(name, over) for name in waiting}
         if not self.here:
             return {name: place for name in waiting if (place := self._queued(name))}
         if self.suspended:
@@ -109,6 +110,9 @@ class FoundRun:
         if len(waiting) <= EXPLAINED:
             return dict(told)
         return dict.fromkeys(waiting, NeedsOthers(EXPLAINED)) | dict(told)
+
+    def _over(self, name: str, over: RunReason) -> NothingStarts:
+        return NothingStarts(over, again=self.ledger.jobs[name].began)
 
     def _queued(self, name: str) -> InQueue | NextInWorker | None:
         return self.ledger.why_queued(self.ledger.jobs[name])

@@ -285,10 +285,14 @@ class NextInWorker(Struct, frozen=True):
 
 
 class NothingStarts(Struct, frozen=True):
-    """The run starts no job: it is `paused`, or ends."""
+    """The run starts no job: it is `paused`, or ends.
+
+    `again`: an attempt of the job has started before.
+    """
 
     why: RunReason
     paused: bool = False
+    again: bool = False
 
 
 class RetryIn(Struct, frozen=True):

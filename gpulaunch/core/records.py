@@ -181,6 +181,11 @@ class JobRecord(Struct):
         return bool(self.attempts) and self.attempts[-1].in_queue
 
     @property
+    def began(self) -> bool:
+        """True where an attempt of the job has started, however it ended."""
+        return any(attempt.started for attempt in self.attempts)
+
+    @property
     def charged(self) -> int:
         """How many attempts count against the job's present budget of retries."""
         return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)

@@ -37,10 +37,10 @@ def of(state: State, name: str, now: Instant) -> r.WaitReason | None:
     paused = why is not None and why is state.ledger.paused
     if isinstance(why, r.OutsideHours):
         why = r.OutsideHours(why.until, why.until - now.utc)
-    closed = None if why is None else r.NothingStarts(why, paused)
     node = state.jobs.nodes.get(name)
     if node is None:
         return Because("not_in_file") if name in state.ledger.jobs else None
+    closed = None if why is None else r.NothingStarts(why, paused, state.record(node).began)
     if isinstance(node.state, Launched):
         return _queued(state, node, closed) if state.record(node).in_queue else None
     if node.excluded and state.record(node).state == "waiting":

@@ -128,7 +128,8 @@ def _shape(value: object, names: Mapping[str, object]) -> object:
     if isinstance(value, Struct):
         own = (getattr(value, name) for name in value.__struct_fields__)
         return (type(value), *(_shape(each, names) for each in own))
-    return None if isinstance(value, int | float) else value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if number else value
 
 
 def _folded(texts: Sequence[str]) -> str:

@@ -230,3 +230,15 @@ def test_a_success_that_left_processes_behind_says_so_wherever_it_is_told(
     head, first, second = launcher("results", "--csv").out.splitlines()
     column = head.split(",").index("left_behind")
     assert (first.split(",")[column], second.split(",")[column]) == ("1", "")
+
+
+def test_status_tells_interrupted_jobs_from_those_that_never_started(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 600}, {name: b, run: sleep 600}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
+        launcher.wait_for("attempt_started")
+        run.send_signal(signal.SIGHUP)
+        assert run.wait(60) != 0
+    stop = "stopped by SIGHUP (the terminal closed)"
+    told = launcher("status").out
+    assert f"waiting  was started, and is not started again: {stop}: a" in told
+    assert f"waiting  not started: {stop}: b" in told

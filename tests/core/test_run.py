@@ -807,6 +807,18 @@ def test_pause_starts_nothing_until_it_is_over() -> None:
     assert table.asked(Pause(None)) == ["acquire 0"]
 
 
+def test_a_job_that_a_stop_interrupted_is_not_said_never_to_have_started() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.started("a.1")
+    table.asked(Stop(SignalCaught("SIGHUP")))
+    table.ended("a.1", Interrupted(SignalCaught("SIGHUP")))
+    stop = "stopped by SIGHUP (the terminal closed)"
+    assert table.state("a") == f"waiting: was started, and is not started again: {stop}"
+    assert table.state("b") == f"waiting: not started: {stop}"
+
+
 def test_fail_fast_lets_running_jobs_finish_and_starts_nothing_more() -> None:
     table = Table(2, fail_fast=True)
     table.submit(job("fold-1"), job("fold-2"), job("fold-3"))

@@ -120,7 +120,7 @@ class Board:
         if self.past:
             return None
         if self.state != "running" and not job.in_queue:
-            return NothingStarts(self.ledger.reason or RunOver(self.state))
+            return NothingStarts(self.ledger.reason or RunOver(self.state), again=job.began)
         return self.reasons(job.name)
 
     def elapsed(self, attempt: AttemptRecord) -> float:
