@@ -277,6 +277,8 @@ def _note_what_differs(
     if after := chosen.changed.after:
         text = f"done, after jobs that run again, and left as they are: {listing(after, 5)}"
         observer.note(f"{text}; needs: in place of after: takes them along", urgent=True)
+    if chosen.changed.count and not chosen.changed.again:
+        observer.note("resume --changed runs again what is done but changed")
     if lost := [job.name for job in chosen.to_do if job.name in endless]:
         why = "again because no end of theirs can be read, be it a success"
         observer.note(f"{why}: {listing(lost, 10)}", urgent=True)

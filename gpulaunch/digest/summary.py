@@ -23,6 +23,7 @@ from gpulaunch.digest.usage import (
     card_seconds,
     card_uses,
     left_behind,
+    outdated,
     untouched,
     use_of_all,
     use_of_one,
@@ -72,7 +73,8 @@ class Summary(Struct, frozen=True):
     """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
     `used` is what was measured of all attempts, in words. `untouched`: the jobs that succeeded and
-    were never seen on their card; `left`: those that left processes behind.
+    were never seen on their card; `left`: those that left processes behind;
+    `outdated`: those of which the job file says something else by now.
     """
 
     ledger: Ledger
@@ -87,6 +89,7 @@ class Summary(Struct, frozen=True):
     used: str
     untouched: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    outdated: tuple[str, ...] = ()
 
     @property
     def busy(self) -> float | None:
@@ -141,6 +144,7 @@ def summarise(
         used=use_of_all(measured),
         untouched=tuple(untouched(ledger, measured)),
         left=tuple(left_behind(ledger)),
+        outdated=tuple(outdated(ledger)),
     )
 
 

@@ -15,7 +15,7 @@ from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.text import clock, energy, listing, several, size
+from gpulaunch.text import clock, energy, listing, several, shell_word, size
 
 
 class CardUse(Struct, frozen=True):
@@ -128,6 +128,22 @@ def processes_left(names: Sequence[str]) -> str:
     return (
         f"{who} succeeded and left processes behind, which gpulaunch killed ({shown}):"
         " did work go on in the background?"
+    )
+
+
+def outdated(ledger: Ledger) -> list[str]:
+    """Return the jobs that succeeded, and of which the job file says something else by now."""
+    return [job.name for job in ledger.jobs.values() if job.changed and not job.vanished]
+
+
+def stands_for_other(names: Sequence[str], directory: str = "") -> str:
+    """Return a line on such jobs: `1 job succeeded under another definition ... (a): ...`."""
+    who, them = several(len(names), "job"), "it" if len(names) == 1 else "them"
+    shown = listing(map(words.visible, names))
+    where = f" {words.visible(shell_word(directory))}" if directory else ""
+    return (
+        f"{who} succeeded under another definition than the job file has now ({shown}):"
+        f" gpulaunch resume --changed{where} runs {them} again"
     )
 
 

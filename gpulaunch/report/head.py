@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
-from gpulaunch.digest.usage import left_behind, never_touched, processes_left
+from gpulaunch.digest.usage import (
+    left_behind,
+    never_touched,
+    outdated,
+    processes_left,
+    stands_for_other,
+)
 from gpulaunch.report.fold import Period
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import CardRow, FailureGroup, ReportData, Tile
@@ -44,6 +50,8 @@ def headline(
         said.append(never_touched(data.untouched))
     if left := left_behind(history.ledger):
         said.append(processes_left(left))
+    if changed := outdated(history.ledger):
+        said.append(stands_for_other(changed))
     if when.state == "interrupted":
         said.append("The run was cut off: its supervisor was gone without having ended it.")
         if history.ledger.open_attempts() and history.ledger.queueing:

@@ -14,7 +14,7 @@ from gpulaunch.digest.events import ENDS_FIRST
 from gpulaunch.digest.groups import BEGINNING
 from gpulaunch.digest.status import STYLES
 from gpulaunch.digest.summary import MAX_FAILURES_TOLD, Failed, Summary
-from gpulaunch.digest.usage import never_touched, processes_left
+from gpulaunch.digest.usage import never_touched, processes_left, stands_for_other
 from gpulaunch.text import clock, listing, several
 from gpulaunch.views.overview import code_changes, counted, height_of, put
 from gpulaunch.wording import run_reason
@@ -144,6 +144,9 @@ def _totals(summary: Summary) -> list[EndLine]:
         lines.append(EndLine("no card", never_touched(summary.untouched), "yellow", whole=True))
     if summary.left:
         lines.append(EndLine("left", processes_left(summary.left), "yellow", whole=True))
+    if summary.outdated:
+        text = stands_for_other(summary.outdated, summary.directory)
+        lines.append(EndLine("changed", text, "yellow", whole=True))
     now = ledger.closed.utc if ledger.closed else (ledger.last.utc if ledger.last else 0.0)
     for number, line in enumerate(code_changes(ledger, now)):
         lines.append(EndLine("" if number else "code", line, "yellow", whole=True))

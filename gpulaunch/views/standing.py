@@ -23,7 +23,13 @@ from gpulaunch.digest import words
 from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
-from gpulaunch.digest.usage import left_behind, processes_left, use_of_one
+from gpulaunch.digest.usage import (
+    left_behind,
+    outdated,
+    processes_left,
+    stands_for_other,
+    use_of_one,
+)
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clock, size
 from gpulaunch.views.overview import (
@@ -131,6 +137,8 @@ def _remarks(run: Standing) -> list[str]:
     """Return what keeps the run from going on and what to know of its jobs, in lines."""
     left = left_behind(run.ledger)
     told = [processes_left(left)] if left else []
+    if run.state != "running" and (changed := outdated(run.ledger)):
+        told.append(stands_for_other(changed, os.fspath(run.paths.root)))
     return [*_standstill(run), *told, *code_changes(run.ledger, run.now.utc)]
 
 

@@ -212,3 +212,24 @@ def test_more_samples_of_a_matrix_are_new_jobs_beside_those_that_are_done(
     assert len(before) == 2
     assert len(ran(launcher)) == 5
     assert set(before) < set(ran(launcher))
+
+
+def test_a_name_that_stands_for_another_file_by_now_is_told_at_the_end(
+    launcher: Launcher,
+) -> None:
+    jobs = 'jobs: [{name: "j{{index}}", foreach: in/*, gpus: 0, run: "cat {{path}}"}]'
+    launcher.file("jobs.yaml", jobs)
+    for name in ("b", "c"):
+        launcher.file(f"in/{name}", name)
+    first = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert first.status == 0
+    assert "under another definition" not in first.err
+    launcher.file("in/a", "a")
+    ended = launcher("resume")
+    assert ended.status == 0
+    told = "2 jobs succeeded under another definition than the job file has now (j0, j1)"
+    assert f"{told}: gpulaunch resume --changed" in ended.err
+    assert told in launcher("status").out
+    assert told in (launcher.run / "report.html").read_text()
+    assert launcher("resume", "--changed").status == 0
+    assert told not in launcher("status").out

@@ -429,6 +429,7 @@ SUSPECTS = {
     "fixed-port": wording.port("MASTER_PORT=29500"),
     "whole-memory": wording.whole_memory("vllm", "gpu_memory_utilization"),
     "single-brace": wording.single_brace("path"),
+    "index-name": wording.index_name(),
     "all-gpus": wording.all_cards("--gpus all", "boltz"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""

@@ -420,3 +420,18 @@ def test_which_shell_ends_at_a_failure_is_known_from_its_words(tmp_path: Path) -
     """
     found = [one for one in told(report_on(tmp_path, jobs), tmp_path) if "not-there" not in one]
     assert found == [f"jobs.yaml:{line} hidden-status" for line in (4, 5, 6)]
+
+
+def test_a_name_that_has_only_the_number_of_a_file_is_told(tmp_path: Path) -> None:
+    files = {"in/a": "", "in/b": ""}
+    jobs = """
+    jobs:
+      - {name: "a-{{index}}", foreach: in/*, run: "true {{path}}"}
+      - {name: "b-{{index}}-{{stem}}", foreach: in/*, run: "true {{path}}"}
+      - {name: "c-{{index}}", foreach: {values: [1, 2]}, run: "true {{item}}"}
+      - {foreach: in/*, run: "true {{path}}"}
+      - {name: "d-{{index}}", foreach: in/*, batch: 1, run: "true {{batch_dir}}"}
+      # gpulaunch: ok index-name
+      - {name: "e-{{index}}", foreach: in/*, run: "true {{path}}"}
+    """
+    assert told(report_on(tmp_path, jobs, files), tmp_path) == ["jobs.yaml:3 index-name"]

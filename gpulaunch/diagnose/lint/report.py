@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 
 from msgspec import Struct
 
@@ -17,8 +18,12 @@ from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, hea
 from gpulaunch.diagnose.lint.follow import Follow
 from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.placeholders import compile_raw, names_in
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import dialect
+
+_OF_A_FILE = frozenset({"stem", "name", "path", "item"})
+"""Placeholders by which a job's name tells its file."""
 
 
 class LintReport(Struct, frozen=True):
@@ -74,7 +79,8 @@ class _PlanScan:
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
         quiet = self.plan.source.line(tree.place(run().key_at)[0]) if self.comments else ""
-        for found in (*self._environment(jobs[0], kinds), *self._braces(jobs[0], kinds)):
+        own = (self._environment, self._braces, self._name)
+        for found in chain.from_iterable(look(jobs[0], kinds) for look in own):
             if not silenced(quiet, found.rule):
                 yield found, True
         for job in of_jobs.variants(jobs, lambda: _text(run())):
@@ -134,6 +140,18 @@ class _PlanScan:
             for which, name in braces.single_in(text, kind, names):
                 at = self._mistakes.inside(node.at, braces.SINGLE, which)
                 yield from self._at(at, wording.single_brace(name), kinds)
+
+    def _name(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
+        """Yield a finding for `name: fold-{{index}}` of jobs that a glob makes."""
+        numbered = "{{index}}" in self.plan.source.text
+        if not numbered or job.batch or self._foreach(job.group) != "":
+            return
+        name = tree.node_at(self.plan.root, ("jobs", job.group, "name"))
+        if name is None or not isinstance(name.value, str):
+            return
+        inserted = set(names_in(compile_raw(name.value)))
+        if "index" in inserted and inserted.isdisjoint(_OF_A_FILE):
+            yield from self._at(name.at, wording.index_name(), kinds)
 
     def _foreach(self, group: int) -> str | None:
         """Return which kind of `foreach:` an entry has, empty for one of paths; None for none."""

@@ -213,6 +213,16 @@ def single_brace(name: str) -> Suspect:
     )
 
 
+def index_name() -> Suspect:
+    """For a job of a file whose name has only the file's number."""
+    return Suspect(
+        "index-name",
+        "{{index}} names a job by the place of its file in the list: a file that comes before it"
+        " gives every later job another file, also those that have succeeded",
+        "write {{stem}} or {{name}} in the name",
+    )
+
+
 def no_cards(why: str) -> Suspect:
     """For what goes wrong where device_count() is 0."""
     mend = "write gpus: 1, or max(1, torch.cuda.device_count())"
