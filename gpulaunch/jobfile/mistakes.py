@@ -10,6 +10,7 @@ from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile.placeholders import PLACEHOLDER
 from gpulaunch.jobfile.source import JobFileText
 from gpulaunch.jobfile.tree import Path, YamlNode, node_at, place, place_at
+from gpulaunch.jobfile.unexpanded import not_expanded
 
 MAX_MISTAKES_SHOWN = 50
 _MAX_MISTAKES = 1000
@@ -129,6 +130,8 @@ class Mistakes:
         if path[:1] == ("defaults",) and (word := self.typed.get(str(path[1]))):
             self.add_at(_NOWHERE, f"--default {word}: {message}", entry=entry)
             return
+        if not key and (hint := self._hint(path)):
+            message = f"{message}; {hint}"
         at = self.root.find(path, key) if at is None else at
         if number is not None:
             at = self.inside(at, PLACEHOLDER, number)
@@ -136,6 +139,16 @@ class Mistakes:
         steps = self.root.within(path)
         field = _in_list(steps) if self.source.is_list else spell(steps)
         self.add_at(at, message, field, shown, entry)
+
+    def _hint(self, path: Path) -> str:
+        """Return that the text at `path` holds what only a shell expands; empty if it does not."""
+        path = self.root.within(path)
+        fields = path[2:] if path[:1] == ("jobs",) else path[1:]
+        node = node_at(self.root, path) if fields and fields != ("run",) else None
+        if node is None or not isinstance(node.value, str):
+            return ""
+        key = str(fields[1]) if len(fields) > 1 and isinstance(fields[1], str) else ""
+        return ": ".join(not_expanded(node.value, str(fields[0]), key) or ())
 
     def add_bad(self, path: Path, bad: FieldError, entry: int | None = None) -> None:
         """Add `bad` and the errors that it holds, for the field at `path`; `entry`: as in `add`."""

@@ -43,6 +43,7 @@ from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.schema import OF_FILE, explained
+from gpulaunch.jobfile.unexpanded import not_expanded
 from gpulaunch.mcp.tools import TOOLS
 from gpulaunch.prometheus.families import families, names
 from gpulaunch.shapes import shape_of, snake_case
@@ -430,6 +431,7 @@ SUSPECTS = {
     "whole-memory": wording.whole_memory("vllm", "gpu_memory_utilization"),
     "single-brace": wording.single_brace("path"),
     "index-name": wording.index_name(),
+    "not-expanded": Suspect("not-expanded", *(not_expanded("/x:$PATH", "env", "PATH") or ("", ""))),
     "all-gpus": wording.all_cards("--gpus all", "boltz"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""

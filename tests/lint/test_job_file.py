@@ -435,3 +435,25 @@ def test_a_name_that_has_only_the_number_of_a_file_is_told(tmp_path: Path) -> No
       - {name: "e-{{index}}", foreach: in/*, run: "true {{path}}"}
     """
     assert told(report_on(tmp_path, jobs, files), tmp_path) == ["jobs.yaml:3 index-name"]
+
+
+def test_what_only_a_shell_would_expand_is_told_at_its_place(tmp_path: Path) -> None:
+    jobs = """
+    defaults:
+      env: {PATH: "/x:$PATH"}
+    jobs:
+      - name: a
+        run: "true"
+        outputs:
+          - "{{out}}/*.{pdb,cif}"
+          - "~/fine"
+      - {name: "b-{{item}}", run: "true", foreach: {values: ["~/b"]}}
+      - {name: c, run: [echo, "$HOME/x", ">", log]}
+      - {name: d, run: [bash, -c, 'echo "$HOME" > log'], env_file: e.env}
+    """
+    files = {"e.env": "A=1\nB=$A\nC='$A'\n# D=$A\n"}
+    rule = "not-expanded"
+    assert told(report_on(tmp_path, jobs, files), tmp_path) == [
+        *(f"jobs.yaml:{line} {rule}" for line in (3, 8, 10, 11, 11)),
+        f"e.env:2 {rule}",
+    ]

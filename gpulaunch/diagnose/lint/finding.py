@@ -34,6 +34,7 @@ RULES = {
     "all-gpus": "gives a container every card of the machine",
     "single-brace": "has one pair of braces around a name that is filled in between two",
     "index-name": "names jobs of files by their number alone",
+    "not-expanded": "has what only a shell would expand, in a text that no shell reads",
     "not-there": "runs a program or a script that is not there",
     "daemon": "has a daemon start what then is no descendant of the job",
     "left-running": "ends while a command that it started still runs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -10,7 +11,7 @@ from itertools import chain
 from msgspec import Struct
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import shown
+from gpulaunch.core.template import Text, shown
 from gpulaunch.diagnose.lint import braces, wording
 from gpulaunch.diagnose.lint import jobs as of_jobs
 from gpulaunch.diagnose.lint.files import Files, ReadBudget
@@ -20,10 +21,20 @@ from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.placeholders import compile_raw, names_in
 from gpulaunch.jobfile.tree import YamlNode
-from gpulaunch.jobfile.values import dialect
+from gpulaunch.jobfile.unexpanded import not_expanded
+from gpulaunch.jobfile.values import SHELLS, dialect
 
 _OF_A_FILE = frozenset({"stem", "name", "path", "item"})
 """Placeholders by which a job's name tells its file."""
+
+
+_FOR_A_SHELL = re.compile(r"[$`~&|;<>]|(?<!\{)\{[^{}]*(?:,|\.\.)")
+_PASS_ON = frozenset({*SHELLS, "ssh", "eval", "parallel", "xargs", "srun", "tmux", "find", "expr"})
+"""Programs whose arguments are for another shell, or mean something else by `;` and `|`."""
+
+
+def _is_for_a_shell(run: Sequence[Text]) -> bool:
+    return any(shown(text).rpartition("/")[2] in _PASS_ON for text in run)
 
 
 class LintReport(Struct, frozen=True):
@@ -79,7 +90,9 @@ class _PlanScan:
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
         quiet = self.plan.source.line(tree.place(run().key_at)[0]) if self.comments else ""
-        own = (self._environment, self._braces, self._name)
+        own = (self._environment, self._braces, self._name, self._unexpanded)
+        for found in self._env_file(jobs[0], kinds):
+            yield found, False
         for found in chain.from_iterable(look(jobs[0], kinds) for look in own):
             if not silenced(quiet, found.rule):
                 yield found, True
@@ -153,6 +166,41 @@ class _PlanScan:
         if "index" in inserted and inserted.isdisjoint(_OF_A_FILE):
             yield from self._at(name.at, wording.index_name(), kinds)
 
+    def _unexpanded(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
+        """Yield a finding for each text with what only a shell would expand."""
+        container = job.container
+        texts = [shown(text) for text in (*job.outputs, *job.env.values()) if text is not None]
+        texts += job.params.values()
+        arguments = job.run if isinstance(job.run, tuple) and job.worker is None else ()
+        listed = bool(arguments) and not _is_for_a_shell(arguments)
+        texts += map(shown, arguments) if listed else ()
+        texts += container.args if container is not None else ()
+        if not any(_FOR_A_SHELL.search(text) for text in texts):
+            return
+        fields = ("env", "outputs", "foreach", "matrix", "container", *(("run",) * listed))
+        for field in fields:
+            steps: tuple[str | int, ...] = ("jobs", job.group, field)
+            node = tree.node_at(self.plan.root, steps)
+            node = node or tree.node_at(self.plan.root, ("defaults", field))
+            for key, leaf in _leaves(node) if node is not None else ():
+                if found := not_expanded(str(leaf.value), field, key):
+                    yield from self._at(leaf.at, Suspect("not-expanded", *found), kinds)
+
+    def _env_file(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
+        """Yield a finding for each `PATH=/x:$PATH` of the job's `env_file`."""
+        text = self.files.text(job.env_file) if job.env_file is not None else None
+        if text is None or job.env_file is None:
+            return
+        lines = text.split("\n")
+        placed = []
+        for number, line in enumerate(lines):
+            name, _, value = line.removeprefix("export ").partition("=")
+            found = not_expanded(value.strip('"'), "env", name.strip())
+            if found and value[:1] != "'" and not line.lstrip().startswith("#"):
+                suspect = Suspect("not-expanded", *found)
+                placed.append(Placed(suspect, number, line.index("=") + 1, number))
+        yield from judged(self.files.shown(job.env_file), heard(placed, lines), lines, kinds)
+
     def _foreach(self, group: int) -> str | None:
         """Return which kind of `foreach:` an entry has, empty for one of paths; None for none."""
         node = tree.node_at(self.plan.root, ("jobs", group, "foreach"))
@@ -178,6 +226,18 @@ class _PlanScan:
             if node := tree.node_at(self.plan.root, ("jobs", group, *steps)):
                 return node
         return self.plan.root
+
+
+def _leaves(node: YamlNode, key: str = "") -> Iterator[tuple[str, YamlNode]]:
+    """Yield the texts below a node, each with the first key that leads to it."""
+    if isinstance(node.value, dict):
+        for name, inner in node.value.items():
+            yield from _leaves(inner, key or name)
+    elif isinstance(node.value, list):
+        for inner in node.value:
+            yield from _leaves(inner, key)
+    elif isinstance(node.value, str):
+        yield key, node
 
 
 def _text(run: YamlNode) -> str:
