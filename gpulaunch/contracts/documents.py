@@ -178,6 +178,7 @@ class RunJob(AskedJob):
     signal: Annotated[int | None, "of its last attempt"]
     failure: Annotated[str | None, "the failure class of its last attempt"]
     evidence: Annotated[str, "what shows the class"]
+    note: Annotated[str, "the last note on its last attempt, such as an error in a success's log"]
     keep: Annotated[str | None, "the path of its {{keep}}, where there is one"]
     energy: Annotated[Joules | None, "of all its attempts, as far as it was measured"]
     attempts: Annotated[list[Attempt], "the first one first"]

@@ -67,6 +67,7 @@ class Ledger(Struct):
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     gpus: dict[str, GpuRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    noted: dict[str, str] = field(default_factory=dict)  # of a job's newest attempt, the last
     counts: Counter[JobState] = field(default_factory=Counter)
     proven: dict[int, list[LadderStep]] = field(default_factory=dict)
     vanished: int = 0  # jobs that are gone, which `counts` leaves out
@@ -195,8 +196,10 @@ class Ledger(Struct):
             case f.CodeChanged():
                 self.code_changes.pop(fact.path, None)  # the newest is the last
                 self.code_changes[fact.path] = fact
-            case f.Noted(text):
+            case f.Noted(text, job):
                 self.notes.append(text)
+                if job is not None:
+                    self.noted[job] = text
             case f.RunClosed(state, reason, status):
                 self.state, self.reason, self.closed = state, reason, at
                 self.exit_status = status
@@ -224,6 +227,7 @@ class Ledger(Struct):
         for name in fact.names:
             self.jobs.pop(name, None)
             self.settings.pop(name, None)
+            self.noted.pop(name, None)
         del self.notes[:-NOTES_KEPT]
         self.archived, self.archived_failure = _by_state(fact.archived), fact.failed
         if fact.history not in self.history:
@@ -317,6 +321,8 @@ class Ledger(Struct):
         record.behind, record.step, record.promised = fact.behind, fact.step, fact.promised
         job.step = fact.step or job.step
         job.attempts = [*job.attempts, record]
+        if self.noted:
+            self.noted.pop(job.name, None)
         if fact.behind is not None:
             record.gpus = ()  # until its turn has come
             self._set(job, "waiting", NextInWorker(fact.behind.job))

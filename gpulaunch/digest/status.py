@@ -232,6 +232,7 @@ def job_json(run: Standing, job: JobRecord) -> RunJob:
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
         "evidence": evidence_of(job),
+        "note": run.ledger.noted.get(job.name, ""),
         "keep": keep if os.path.isdir(keep) else None,
         "energy": _rounded(energy_of(job.attempts, run.measured)),
         "attempts": [_attempt_json(run, attempt) for attempt in job.attempts],

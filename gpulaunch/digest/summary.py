@@ -22,7 +22,9 @@ from gpulaunch.digest.usage import (
     CardUse,
     card_seconds,
     card_uses,
+    doubtful,
     left_behind,
+    noted,
     outdated,
     untouched,
     use_of_all,
@@ -74,7 +76,8 @@ class Summary(Struct, frozen=True):
 
     `used` is what was measured of all attempts, in words. `untouched`: the jobs that succeeded and
     were never seen on their card; `left`: those that left processes behind;
-    `outdated`: those of which the job file says something else by now.
+    `outdated`: those of which the job file says something else by now. `noted`: a line on those of
+    which a note says more.
     """
 
     ledger: Ledger
@@ -90,6 +93,7 @@ class Summary(Struct, frozen=True):
     untouched: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     outdated: tuple[str, ...] = ()
+    noted: str = ""
 
     @property
     def busy(self) -> float | None:
@@ -145,6 +149,7 @@ def summarise(
         untouched=tuple(untouched(ledger, measured)),
         left=tuple(left_behind(ledger)),
         outdated=tuple(outdated(ledger)),
+        noted=noted(notes) if (notes := doubtful(ledger)) else "",
     )
 
 

@@ -6,7 +6,7 @@ Pure. What was not measured is left out of the words, instead of a zero.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -129,6 +129,23 @@ def processes_left(names: Sequence[str]) -> str:
         f"{who} succeeded and left processes behind, which gpulaunch killed ({shown}):"
         " did work go on in the background?"
     )
+
+
+def doubtful(ledger: Ledger) -> dict[str, str]:
+    """Return the notes on jobs that succeeded, by name: `exited 0, though its log says: ...`."""
+    jobs = ledger.jobs
+    return {
+        name: text
+        for name, text in ledger.noted.items()
+        if name in jobs and jobs[name].state == "succeeded"
+    }
+
+
+def noted(notes: Mapping[str, str]) -> str:
+    """Return a line on such jobs: `2 jobs succeeded, with a note (a: exited 0, ...; b)`."""
+    who, (first, *rest) = several(len(notes), "job"), notes
+    others = f"; also {listing(map(words.visible, rest))}" if rest else ""
+    return f"{who} succeeded, with a note: {words.visible(f'{first} {notes[first]}')}{others}"
 
 
 def outdated(ledger: Ledger) -> list[str]:

@@ -9,8 +9,10 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.usage import (
+    doubtful,
     left_behind,
     never_touched,
+    noted,
     outdated,
     processes_left,
     stands_for_other,
@@ -50,6 +52,8 @@ def headline(
         said.append(never_touched(data.untouched))
     if left := left_behind(history.ledger):
         said.append(processes_left(left))
+    if notes := doubtful(history.ledger):
+        said.append(f"{noted(notes)}.")
     if changed := outdated(history.ledger):
         said.append(stands_for_other(changed))
     if when.state == "interrupted":

@@ -144,6 +144,8 @@ def _totals(summary: Summary) -> list[EndLine]:
         lines.append(EndLine("no card", never_touched(summary.untouched), "yellow", whole=True))
     if summary.left:
         lines.append(EndLine("left", processes_left(summary.left), "yellow", whole=True))
+    if summary.noted:
+        lines.append(EndLine("noted", summary.noted, "yellow", whole=True))
     if summary.outdated:
         text = stands_for_other(summary.outdated, summary.directory)
         lines.append(EndLine("changed", text, "yellow", whole=True))

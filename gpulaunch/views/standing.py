@@ -24,7 +24,9 @@ from gpulaunch.digest.events import unused
 from gpulaunch.digest.groups import evidence_of, failures, how, reasons
 from gpulaunch.digest.status import STATES, STYLES, Standing, told_pauses
 from gpulaunch.digest.usage import (
+    doubtful,
     left_behind,
+    noted,
     outdated,
     processes_left,
     stands_for_other,
@@ -137,6 +139,8 @@ def _remarks(run: Standing) -> list[str]:
     """Return what keeps the run from going on and what to know of its jobs, in lines."""
     left = left_behind(run.ledger)
     told = [processes_left(left)] if left else []
+    if notes := doubtful(run.ledger):
+        told.append(noted(notes))
     if run.state != "running" and (changed := outdated(run.ledger)):
         told.append(stands_for_other(changed, os.fspath(run.paths.root)))
     return [*_standstill(run), *told, *code_changes(run.ledger, run.now.utc)]
@@ -269,6 +273,8 @@ def _facts(run: Standing, job: JobRecord, command: str) -> Iterator[tuple[str, s
         yield "why", words.visible(why)
     if evidence := evidence_of(job):
         yield "shows", words.visible(evidence)
+    if text := run.ledger.noted.get(job.name):
+        yield "note", words.visible(text)
     if command:
         yield "command", words.visible(command)
     if job.definition.params:

@@ -242,3 +242,24 @@ def test_status_tells_interrupted_jobs_from_those_that_never_started(launcher: L
     told = launcher("status").out
     assert f"waiting  was started, and is not started again: {stop}: a" in told
     assert f"waiting  not started: {stop}: b" in told
+
+
+def test_a_success_whose_log_says_otherwise_is_named_wherever_it_is_told(
+    launcher: Launcher,
+) -> None:
+    launcher.file(
+        "jobs.yaml",
+        "jobs: [{name: a, gpus: 0, run: 'echo WARNING: ran out of memory, skipping batch'},"
+        " {name: b, gpus: 0, run: echo fine}]",
+    )
+    ended = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet")
+    note = "exited 0, though its log says: "
+    told = f"1 job succeeded, with a note: a {note}"
+    assert ended.status == 0
+    assert told in ended.err
+    assert told in launcher("status").out
+    assert f"note  {note}" in launcher("status", "a").out
+    assert told in (launcher.run / "report.html").read_text()
+    jobs = launcher.jobs()
+    assert jobs["a"]["note"].startswith(note)
+    assert jobs["b"]["note"] == ""

@@ -54,7 +54,10 @@ def test_what_reads_no_uuids_is_told_on_a_machine_with_mig_instances(
     on_cards: Launcher, driver: FakeDriver
 ) -> None:
     driver.card(0)
-    on_cards.file("jobs.yaml", "jobs: [{name: a, run: 'vllm serve model || true  # gpulaunch: ok hidden-status'}]\n")
+    on_cards.file(
+        "jobs.yaml",
+        "jobs: [{name: a, run: 'vllm serve model || true  # gpulaunch: ok hidden-status'}]\n",
+    )
     assert "[mask-value]" not in on_cards("check", "jobs.yaml").err
     driver.mig(0, 0)
     checked = on_cards("check", "jobs.yaml", "--json")

@@ -68,6 +68,7 @@ def test_json_has_the_documented_shape() -> None:
         "signal": None,
         "failure": None,
         "evidence": "",
+        "note": "",
         "keep": None,
         "energy": None,
         "attempts": [
