@@ -34,7 +34,7 @@ MAX_SUSPECTS = 100
 """Suspects of one script; and files that it runs."""
 COMMANDS = 3000
 """Commands of one script that are looked at."""
-LONGEST = 200_000
+MAX_ENDING_CHARACTERS = 200_000
 """Characters of a script whose end is looked at."""
 WORDS = 50_000
 """Words of one script that are looked at, those of expanded variables included."""
@@ -103,7 +103,7 @@ def look(
 
 def _of_ending(script: str, dialect: str, shell: Sequence[str]) -> Iterator[SuspectWord]:
     """Yield what the script's end leaves running, or hides. `shell`: the words that start it."""
-    if len(script) > LONGEST:
+    if len(script) > MAX_ENDING_CHARACTERS:
         return
     if over := left_running(script, dialect):
         yield SuspectWord(over.word, Suspect("left-running", over.why, over.mend))
