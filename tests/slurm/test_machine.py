@@ -426,6 +426,23 @@ def test_what_was_taken_up_can_be_stopped(history: History) -> None:
     assert outcomes(history) == {"j": Cancelled(Exited(143))}
 
 
+def test_all_that_a_killed_launcher_left_is_cancelled_by_the_next_and_nobody_elses(
+    history: History,
+) -> None:
+    strange = history.cluster.strange(2)
+    busy(history, "waits")
+    launcher_is_killed(history)
+    history.restart()
+    for name in history.wanted:
+        history.cancel(name)
+    history.finish()
+    assert outcomes(history) == {
+        **dict.fromkeys(("a0", "a1", "a2"), Cancelled(Exited(143))),
+        "waits": Cancelled(),
+    }
+    assert {task.state for task in strange} == {"COMPLETED"}
+
+
 def test_an_end_that_nobody_saw_is_found(history: History) -> None:
     history.add("j", Plan(5.0, 3))
     history.until(begun(history, 1))
