@@ -54,6 +54,8 @@ class Programs(commands.Slurm):
         self._count += 1
         loop = self._cluster.loop
         self.calls.append((loop.now, program, arguments))
+        if program == "sbatch":
+            self._cluster.is_intended(arguments)
         fault = self._faults(program, arguments)
         answers: list[commands._End] = [commands._End(program, 0)]
 

@@ -216,12 +216,17 @@ class PretendCluster:
         assert all(index is None or index < self.largest for index in indices), "too large an array"
         if batch != "probe":
             path = self.run.batch_list(batch)
-            if not self.prompt:
+            if not self.prompt or not path.exists():
                 return  # a call may act so late that the batch was split meanwhile
-            listed = json.loads(path.read_bytes())  # the intent comes first
+            listed = json.loads(path.read_bytes())
             assert listed["title"] == told["job-name"]
             assert all(listed["attempts"][index or 0] for index in indices), "a task for nothing"
             self.given.update(listed["attempts"][index or 0] for index in indices)
+
+    def is_intended(self, arguments: Sequence[str]) -> None:
+        """Fail on a call that submits a batch whose intent is not on the disk: that comes first."""
+        batch = arguments[-1]
+        assert batch == "probe" or self.run.batch_list(batch).exists(), f"{batch}: no intent"
 
     def is_full(self, arguments: Sequence[str]) -> bool:
         """True if there is no room for so many jobs."""
