@@ -16,6 +16,7 @@ from gpulaunch.core.events import (
     AllowanceFreed,
     AllowanceSpent,
     Asked,
+    Ended,
     ImageFailed,
     ImageReady,
     Instruction,
@@ -40,6 +41,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Container,
     Demand,
+    End,
     Gpu,
     ImageSource,
     Instant,
@@ -391,3 +393,26 @@ def test_a_wait_that_ran_out_for_the_allowance_says_so() -> None:
     world.serve("a")
     assert world.supervisor.no_card_as == f"a {ALLOWED}"
     world.loop.close()
+
+
+class RefusingEngine(FakeEngine):
+    """Refuses every launch at once, and has this process sent a signal at the third."""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        if not isinstance(instruction, Launch):
+            super().carry_out(instruction)
+            return
+        self.seen.append(instruction)
+        assert len(self.launched()) < 20, "the job is launched without end"
+        if len(self.launched()) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.post(Ended(instruction.attempt, End(Interrupted(Because("lease_lost")))))
+
+
+def test_a_run_whose_engine_refuses_every_launch_hears_a_signal(world: World) -> None:
+    world.engine = RefusingEngine(world.supervisor.post)
+    world.loop.on_signals([signal.SIGTERM], world.supervisor.on_signal)
+    world.serve("a")
+    assert world.supervisor.stopped_by == signal.SIGTERM
+    assert world.supervisor.ledger.state == "stopped"
+    assert world.engine.launched() == ["a"] * 5
