@@ -194,23 +194,30 @@ def test_keepers_killed_one_after_another_leave_nothing_beside_the_next_attempt(
     launcher.file(
         "jobs.yaml",
         f"""
+        defaults: {{grace: {GRACE}}}
         jobs:
           - name: a
             run: exec {nasty} daemons {mark}-$GPULAUNCH_ATTEMPT
         """,
     )
     with launcher.begun("run", "jobs.yaml", "--simulate", "1", "--quiet") as process:
-        wait_until(lambda: len(marked(f"{mark}-1")) == 4)
+        launcher.wait_for("attempt_started")
+        wait_until(lambda: _has_daemons(f"{mark}-1"))
         keepers = _keepers_of(process.pid)
         for victim in victims[:2]:
             _kill(keepers[victim])
         launcher.wait_for("attempt_started", 2)
         assert marked(f"{mark}-1") == []
-        wait_until(lambda: len(marked(f"{mark}-2")) == 4)
+        wait_until(lambda: _has_daemons(f"{mark}-2"))
         _kill(keepers[victims[2]])
-        assert len(marked(f"{mark}-2")) == 4, "it has keepers of its own"
+        assert _has_daemons(f"{mark}-2"), "it has keepers of its own"
         process.kill()
     wait_until(lambda: not executing(nasty))
+
+
+def _has_daemons(mark: str) -> bool:
+    """Tell whether the program and its three daemons run, and nothing that forked these."""
+    return len(marked(mark)) == 4 and len(set(marked(mark)) & set(marked("kworker/u8:1"))) == 3
 
 
 def _keepers_of(supervisor: int) -> dict[str, int]:
