@@ -3,7 +3,8 @@
 Owns how a type is written; knows no fact, file or socket. Built once for each type, from its
 annotations:
 
-    str int bool float None   themselves (inf and nan, which JSON lacks, as text)
+    str int bool float None   themselves (text that no file can be named by, numbers of more than
+                              63 bits and times of no calendar are refused)
     Literal[...]              itself, checked when read
     tuple[T, ...]             a list
     frozenset[T]              a sorted list
@@ -21,7 +22,6 @@ type is a ValueError that names it.
 
 from __future__ import annotations
 
-import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,16 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from gpulaunch.core.model import AttemptId
+
+MOST_INTEGER = (1 << 63) - 1
+"""The largest whole number that is read: what SQLite, msgspec and C hold as well."""
+MOST_ATTEMPTS = 1_000_000_000
+"""The largest number of an attempt."""
+LEAST_SECONDS, MOST_SECONDS = -62e9, 250e9
+"""The bounds of numbers with a fraction: shortly within Python's first and last date.
+
+All such numbers are spans or times since 1970, in seconds.
+"""
 
 Encode: TypeAlias = Callable[[Any], Any]
 Decode: TypeAlias = Callable[[Any], Any]
@@ -115,7 +125,7 @@ class RecordShape(Struct, frozen=True):
     def _attempt(self, given: dict[str, Any]) -> AttemptId:
         if "job" not in given or "attempt" not in given:
             raise ValueError(f"{self.kind} lacks 'job' or 'attempt'")
-        return AttemptId(_typed(given["job"], str), _typed(given["attempt"], int))
+        return _attempt_id(given["job"], given["attempt"])
 
 
 def snake_case(name: str) -> str:
@@ -156,9 +166,11 @@ def _values_of(members: Sequence[Member]) -> Callable[[Any], tuple[Any, ...]]:
 def coder_of(hint: Any) -> Coder:
     """Return how values of an annotated type are written and read. Raises TypeError for others."""
     if hint is float:
-        return Coder(_encode_float, _decode_float)
+        return Coder(None, _decode_float)
     if hint in (str, int, bool):
-        return Coder(None, _plain(hint))
+        return Coder(None, _PLAIN[hint])
+    if hint is AttemptId:
+        return Coder(shape_of(hint).encode, _decode_attempt)
     if isinstance(hint, type) and issubclass(hint, Struct):
         return Coder(shape_of(hint).encode, shape_of(hint).decode)
     origin, args = get_origin(hint), get_args(hint)
@@ -167,7 +179,7 @@ def coder_of(hint: Any) -> Coder:
     if origin is tuple and args[1:] == (Ellipsis,):
         return _tuple_coder(coder_of(args[0]))
     if origin is frozenset and args[0] in (str, int):
-        return Coder(sorted, lambda value: frozenset(map(_plain(args[0]), _typed(value, list))))
+        return Coder(sorted, lambda value: frozenset(map(_PLAIN[args[0]], _typed(value, list))))
     if origin is Mapping and args[0] is str:
         return _mapping_coder(coder_of(args[1]))
     if origin in (Union, types.UnionType):
@@ -191,11 +203,43 @@ def _typed(value: Any, cls: type) -> Any:
     return value
 
 
-def _plain(cls: type) -> Decode:
-    def decode(value: Any) -> Any:
-        return value if type(value) is cls else _typed(value, cls)
+def _text(value: Any) -> str:
+    """Return a text. Raises ValueError for any that the kernel could not be given.
 
-    return decode
+    Half a surrogate pair is such a text, unless it stands for a byte that is not UTF-8.
+    """
+    text: str = value if type(value) is str else _typed(value, str)
+    if not text.isascii():
+        try:
+            text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise ValueError(f"expected text, found {text!a:.100}") from None
+    return text
+
+
+def _integer(value: Any) -> int:
+    number: int = value if type(value) is int else _typed(value, int)
+    if not -MOST_INTEGER <= number <= MOST_INTEGER:
+        raise ValueError("expected a number of at most 63 bits")
+    return number
+
+
+def _attempt_id(job: Any, number: Any) -> AttemptId:
+    if not 1 <= _integer(number) <= MOST_ATTEMPTS:
+        raise ValueError(f"expected the number of an attempt, found {number}")
+    return AttemptId(_text(job), number)
+
+
+def _decode_attempt(value: Any) -> AttemptId:
+    read = shape_of(AttemptId).decode(value)
+    return _attempt_id(read.job, read.number)
+
+
+_PLAIN: Mapping[type, Decode] = {
+    str: _text,
+    int: _integer,
+    bool: lambda value: _typed(value, bool),
+}
 
 
 def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
@@ -204,16 +248,10 @@ def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
-def _encode_float(value: float) -> float | str:
-    return value if math.isfinite(value) else str(float(value))
-
-
 def _decode_float(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if type(value) is int or value in ("inf", "-inf", "nan"):
+    if type(value) in (float, int) and LEAST_SECONDS <= value <= MOST_SECONDS:
         return float(value)
-    raise ValueError(f"expected a number, found {value!r:.100}")
+    raise ValueError(f"expected a number of seconds, found {value!r:.100}")
 
 
 def _tuple_coder(item: Coder) -> Coder:
@@ -236,7 +274,7 @@ def _mapping_coder(item: Coder) -> Coder:
         return {key: write(each) for key, each in value.items()}
 
     def decode(value: Any) -> dict[str, Any]:
-        return {key: read(each) for key, each in _typed(value, dict).items()}
+        return {_text(key): read(each) for key, each in _typed(value, dict).items()}
 
     return Coder(encode, decode)
 

@@ -5,7 +5,6 @@ supervise: Answers, by its loop ─▶ attended, by a thread: summary, report �
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.control.protocol import (
     CHANGED,
     EXPLAINED,
+    REQUEST_BYTES,
     TOLD,
     Add,
     Asking,
@@ -35,13 +35,14 @@ from gpulaunch.control.protocol import (
     Told,
 )
 from gpulaunch.control.server import Conn, ControlServer
-from gpulaunch.core.events import Asked, Cancel, Event, Finish, Retry
+from gpulaunch.core.events import Asked, Cancel, Event, Finish, Request, Retry
 from gpulaunch.core.facts import Fact, JobSet
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
 from gpulaunch.jobfile.surroundings import Beside
+from gpulaunch.journal.codec import from_json, to_json
 from gpulaunch.journal.given import facts_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -58,12 +59,17 @@ def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
     }
 
 
+Doing: TypeAlias = Callable[[], object]
+"""Does what a request asks: nothing can be wrong with the request any more."""
+
+
 class Answers(Struct):
     """What a live run answers, and asks its supervisor for.
 
     `plan`: its list, as its job file had it last; `filed`: that file, None where there is none.
     `lend` takes the environment of added jobs, by their names. `follower` follows what its
     `foreach` rests on. `reading`: how many lists are being read.
+    `held`: how many characters of them were sent.
     """
 
     directory: RunDir
@@ -75,6 +81,7 @@ class Answers(Struct):
     lend: Callable[[Sequence[str], Mapping[str, str]], object]
     follower: ListFollower | None = None
     reading: int = 0
+    held: int = 0
 
     @property
     def busy(self) -> bool:
@@ -83,54 +90,69 @@ class Answers(Struct):
 
     def answer(self, conn: Conn, asking: Asking) -> None:
         """Answer one request, at once or when a list of jobs has been read."""
+        self._do(conn, lambda: self._prepared(conn, asking))
+
+    def _do(self, conn: Conn, prepare: Callable[[], Doing]) -> None:
+        """Do what a request asks, once all that can be wrong with it was looked at.
+
+        A request that cannot be prepared is an answer to its sender, whatever the reason is, and
+        never the end of the run: nothing is changed before all is prepared.
+        """
         try:
-            match asking:
-                case Retry(names, as_filed=True) if self.filed is not None:
-                    self._once_filed(conn, partial(self._retry, conn, names))
-                case Reload(dry_run):
-                    self._once_filed(conn, partial(self._reload, conn, dry_run))
-                case Add():
-                    self._once_read(conn, self._addition(asking), partial(self._add, conn, asking))
-                case SetFields(names, fields) if self.filed and not all(fields.values()):
-                    self._once_filed(conn, partial(self._set, conn, names, fields))
-                case SetFields(names, fields):
-                    self._set(conn, names, fields, None)
-                case _:
-                    conn.send(self._answer(asking))
+            do = prepare()
         except RefusedError as error:
             _refuse(conn, error)
+        except Exception as error:
+            what = f"this cannot be done ({error!r:.1000}): nothing was changed"
+            _refuse(conn, RefusedError(what))
+        else:
+            do()
+
+    def _prepared(self, conn: Conn, asking: Asking) -> Doing:
+        match asking:
+            case Retry(names, as_filed=True) if self.filed is not None:
+                return self._once_filed(conn, partial(self._retry, conn, names))
+            case Reload(dry_run):
+                return self._once_filed(conn, partial(self._reload, conn, dry_run))
+            case Add():
+                adding, sent = partial(self._add, conn, asking), len(asking.text)
+                return self._once_read(conn, self._addition(asking), adding, sent)
+            case SetFields(names, fields) if self.filed and not all(fields.values()):
+                return self._once_filed(conn, partial(self._set, conn, names, fields))
+            case SetFields(names, fields):
+                return self._set(conn, names, fields, None)
+        return self._answer(conn, asking)
 
     # ── Lists that have to be read first ────────────────────────────────────────────────────────
 
-    def _once_read(self, conn: Conn, reading: Reading, then: Callable[[Plan], None]) -> None:
+    def _once_read(
+        self, conn: Conn, reading: Reading, then: Callable[[Plan], Doing], sent: int = 0
+    ) -> Doing:
         """Go on with the plan once it was read; answer with what is wrong, if anything is."""
         self.reading += 1
+        self.held += sent
 
         def over() -> None:
             self.reading -= 1
+            self.held -= sent
             self.loop.unwatch(reading.fileno())
             reading.close()
-            if conn.abandoned:
-                return
-            try:
-                then(reading.plan())
-            except RefusedError as error:
-                _refuse(conn, error)
+            if not conn.abandoned:
+                self._do(conn, lambda: then(reading.plan()))
 
-        self.loop.watch(reading.fileno(), over)
+        return lambda: self.loop.watch(reading.fileno(), over)
 
-    def _once_filed(self, conn: Conn, then: Callable[[Plan], None]) -> None:
+    def _once_filed(self, conn: Conn, then: Callable[[Plan], Doing]) -> Doing:
         """Go on with the job file's plan once it was read; nothing comes behind a newer one."""
         taken = self.list.taken
 
-        def fresh(plan: Plan) -> None:
+        def fresh(plan: Plan) -> Doing:
             if self.list.taken != taken:
-                self._once_filed(conn, then)
-                return
+                return self._once_filed(conn, then)
             self.list.taken += 1
-            then(plan)
+            return then(plan)
 
-        self._once_read(conn, self._file(), fresh)
+        return self._once_read(conn, self._file(), fresh)
 
     def _file(self) -> Reading:
         """Begin to read the job file. Raises RefusedError where there is none."""
@@ -144,6 +166,8 @@ class Answers(Struct):
         """Begin to read the jobs that are to be added."""
         if self.supervisor.ledger.stopping:
             raise RefusedError(f"{self.directory.path} is stopping: nothing is added to it")
+        if self.held and self.held + len(asking.text) > REQUEST_BYTES:
+            raise RefusedError(f"{self.directory.path} reads other lists of jobs: try again")
         text = asking.text
         if asking.stem:
             text = _named(text, self.list.name_for(asking.stem))
@@ -153,41 +177,54 @@ class Answers(Struct):
 
     # ── What becomes of them ────────────────────────────────────────────────────────────────────
 
-    def _retry(self, conn: Conn, names: tuple[str, ...] | None, plan: Plan) -> None:
+    def _retry(self, conn: Conn, names: tuple[str, ...] | None, plan: Plan) -> Doing:
         change = self.list.retried(plan, names)
         requeued = [n for n in self.list.run.retried_by(names) if n not in change.gone]
-        self._keep(plan)
         known = self.list.run.ledger.jobs
         changed = [j.name for j in change.jobs if known[j.name].definition.digest != j.digest]
         told = {"requeued": requeued, "changed": changed, "gone": list(change.gone)}
-        self.supervisor.post(change)
-        self._take(conn, Asked(Retry(names)), told)
+        self._keep(plan)
 
-    def _reload(self, conn: Conn, dry_run: bool, plan: Plan) -> None:
+        def do() -> None:
+            self.supervisor.post(change)
+            self._take(conn, Asked(Retry(names)), told)
+
+        return do
+
+    def _reload(self, conn: Conn, dry_run: bool, plan: Plan) -> Doing:
         change = self.list.reloaded(plan)
         told = CHANGED.plain(Changed(self.list.summary(change), tuple(self._kept_back(plan))))
         if dry_run:
-            conn.send(told)
-            return
+            return lambda: conn.send(told)
         self._keep(plan)
-        self.plan = plan
-        if self.follower is not None:
-            self.follower.follow(plan.sources)
-        self._take(conn, change, told)
 
-    def _add(self, conn: Conn, asking: Add, plan: Plan) -> None:
+        def do() -> None:
+            self.plan = plan
+            if self.follower is not None:
+                self.follower.follow(plan.sources)
+            self._take(conn, change, told)
+
+        return do
+
+    def _add(self, conn: Conn, asking: Add, plan: Plan) -> Doing:
         change = self.list.added(plan, asking.environ)
         names = [job.name for job in change.jobs]
-        self.list.given.update(zip(names, change.jobs, strict=True))
-        self.lend(names, asking.environ)
-        self._take(conn, change, {"names": names}, facts_of(asking.addition, change.jobs))
+        facts = facts_of(asking.addition, change.jobs)
+
+        def do() -> None:
+            self.list.given.update(zip(names, change.jobs, strict=True))
+            self.lend(names, asking.environ)
+            self._take(conn, change, {"names": names}, facts)
+
+        return do
 
     def _set(
         self, conn: Conn, names: tuple[str, ...], fields: Mapping[str, str], plan: Plan | None
-    ) -> None:
+    ) -> Doing:
         change = self.list.set(names, fields, plan)
         told = CHANGED.plain(Changed(self.list.summary(change)))
-        self._take(conn, change, told, [JobSet(name, fields) for name in names])
+        facts = [JobSet(name, fields) for name in names]
+        return lambda: self._take(conn, change, told, facts)
 
     def _take(
         self, conn: Conn, event: Event, answer: Mapping[str, Any], facts: Sequence[Fact] = ()
@@ -215,11 +252,11 @@ class Answers(Struct):
             if was != now:
                 yield f"{key}: changed in the job file; the run has it so from its next resume on"
 
-    def _answer(self, asking: Asking) -> dict[str, object]:
+    def _answer(self, conn: Conn, asking: Asking) -> Doing:
         ledger = self.supervisor.ledger
         match asking:
             case Hello():
-                return presence(self.directory, ledger)
+                return partial(conn.send, presence(self.directory, ledger))
             case Reasons():
                 jobs = ledger.jobs.values()
                 waiting = (job.name for job in jobs if job.state == "waiting")
@@ -229,29 +266,33 @@ class Answers(Struct):
                 asked = chain(islice(waiting, EXPLAINED), running)
                 known = ((name, why(name)) for name in asked)
                 reasons = {name: reason for name, reason in known if reason is not None}
-                answer: dict[str, object] = TOLD.plain(Told(reasons))
-                return answer
+                return partial(conn.send, TOLD.plain(Told(reasons)))
             case Retry(names):
-                requeued = self.list.run.retried_by(names)
-                self.supervisor.post(Asked(asking))
-                return {"requeued": requeued, "changed": [], "gone": []}
+                told = {"requeued": self.list.run.retried_by(names), "changed": [], "gone": []}
+                return lambda: self._ask(conn, asking, told)
             case Add() | Reload() | SetFields():
-                raise AssertionError(asking)  # `answer` has them done
-        self.supervisor.post(Asked(asking))
+                raise AssertionError(asking)  # `_prepared` has them done
+        return lambda: self._ask(conn, asking, {"done": True})
+
+    def _ask(self, conn: Conn, request: Request, answer: Mapping[str, Any]) -> None:
+        self.supervisor.post(Asked(request))
         if self.follower is not None:
-            if isinstance(asking, Finish):
+            if isinstance(request, Finish):
                 self.follower.finish()
-            elif isinstance(asking, Cancel) and asking.jobs is None:
+            elif isinstance(request, Cancel) and request.jobs is None:
                 self.follower.leave()
                 self.supervisor.post(Asked(Finish()))
-        return {"done": True}
+        conn.send(answer)
 
 
 def _named(text: str, name: str) -> str:
-    """Return a list of one job with this name for it."""
-    tree = json.loads(text)
-    tree["jobs"][0]["name"] = name
-    return json.dumps(tree)
+    """Return a list of one job with this name for it. Raises RefusedError where it is none."""
+    try:
+        tree = from_json(text.encode(errors="surrogateescape"))
+        [job] = tree["jobs"]
+        return to_json({**tree, "jobs": [{**job, "name": name}]}).decode()
+    except (ValueError, TypeError, KeyError):
+        raise RefusedError("add with a stem: expected a list of one job, in JSON") from None
 
 
 def _refuse(conn: Conn, error: RefusedError) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from msgspec import Struct
@@ -19,7 +19,15 @@ from gpulaunch.app.archived import recall
 from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, pulse
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
-from gpulaunch.control.protocol import CHANGED, Add, Changed, NoAnswerError, Reload, SetFields
+from gpulaunch.control.protocol import (
+    CHANGED,
+    GIVEN,
+    Add,
+    Changed,
+    NoAnswerError,
+    Reload,
+    SetFields,
+)
 from gpulaunch.core.events import Finish
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import exit_code_of, signal_of
@@ -59,8 +67,7 @@ def reload(
     JobFileError with every mistake of the file: then nothing is changed.
     """
     one = alive_dir(run, observer)
-    answer = call(own_id(one), Reload(dry_run), READING)
-    return one, cast(Changed, CHANGED.decode(answer))
+    return one, call(own_id(one), Reload(dry_run), READING, CHANGED)
 
 
 def add_command(
@@ -116,7 +123,7 @@ def add(
     addition, id = uuid4().hex, own_id(one)
     asking = Add(addition, text, label, str(base), as_given(os.environ), stem)
     try:
-        names = tuple(call(id, asking, READING)["names"])
+        names = call(id, asking, READING, GIVEN).names
     except NoAnswerError:
         kept = next((each for each in additions_in(one.events) if each.name == addition), None)
         if kept is None:
@@ -190,8 +197,7 @@ def set_fields(
         raise UsageError(f"{names[0]} does not wait ({one.ledger.jobs[names[0]].state})")
     if others := [name for name in names if name not in waiting]:
         observer.note(f"left as they are, since they do not wait: {listing(others, 5)}")
-    answer = call(one.id, SetFields(waiting, fields), READING)
-    return one.run, cast(Changed, CHANGED.decode(answer))
+    return one.run, call(one.id, SetFields(waiting, fields), READING, CHANGED)
 
 
 def finish(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunDir:

@@ -132,7 +132,8 @@ class RunList(Struct):
         `plan`: the job file, where a field is to be as it says again.
         """
         filed = {job.name: job for job in plan.jobs} if plan is not None else {}
-        jobs = [self._with_fields(filed, name, fields) for name in names]
+        listed = self.run.listed()
+        jobs = [self._with_fields(filed, name, fields, listed) for name in names]
         change = self.run.compare(jobs)
         if stay := (*change.running, *change.over):
             state = self.run.ledger.jobs[stay[0]].state
@@ -219,14 +220,20 @@ class RunList(Struct):
         known = self.run.job(job.name)
         return known is not None and (known.service is None) != (job.service is None)
 
-    def _with_fields(self, filed: Mapping[str, Job], name: str, fields: Mapping[str, str]) -> Job:
+    def _with_fields(
+        self,
+        filed: Mapping[str, Job],
+        name: str,
+        fields: Mapping[str, str],
+        listed: Collection[str],
+    ) -> Job:
         plain = self.given.get(name) or filed.get(name) or self.run.as_listed(name)
         if plain is None:
             raise RefusedError(f"{name} is no longer in the list: nothing was set")
         expected = self.run.ledger.jobs[name].definition.expected
         together = {**self.run.ledger.settings.get(name, {}), **fields}
         try:
-            job = with_settings(plain, together, self.run.listed())
+            job = with_settings(plain, together, listed)
         except UsageError as error:
             raise RefusedError(f"{error}\nnothing was set") from None
         return replace(job, expected=expected)

@@ -38,7 +38,12 @@ from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
 from gpulaunch.app.rereading import filed_of, plan_again
 from gpulaunch.app.session import Session, describing, metrics_port, run_to_its_end
 from gpulaunch.control.client import call, present, wait_until_gone
-from gpulaunch.control.protocol import AlreadySupervisedError, NoAnswerError
+from gpulaunch.control.protocol import (
+    REQUEUED,
+    AlreadySupervisedError,
+    NoAnswerError,
+    Requeued,
+)
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
 from gpulaunch.core.events import Cancel, GoOn, Request, Retry, Submitted
@@ -320,15 +325,16 @@ def retry_alive(
     Never starts a run: raises NoAnswerError where it is over.
     """
     _note_not_taken(options, observer)
-    told = call(run.read_manifest().run, Retry(names, not recorded), JOB_FILE_TIMEOUT)
-    requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"
+    asking = Retry(names, not recorded)
+    told: Requeued = call(run.read_manifest().run, asking, JOB_FILE_TIMEOUT, REQUEUED)
+    requeued, where = set(told.requeued), f"{typed(run.path)}, which is running"
     observer.note(f"requeued {several(len(requeued), 'job')} in {where}")
-    if changed := told["changed"]:
-        observer.note(f"changed in the job file, run as they are now: {listing(changed, 5)}")
-    if gone := told["gone"]:
-        observer.note(f"no longer in the job file, and not run: {listing(gone, 5)}")
+    if told.changed:
+        observer.note(f"changed in the job file, run as they are now: {listing(told.changed, 5)}")
+    if told.gone:
+        observer.note(f"no longer in the job file, and not run: {listing(told.gone, 5)}")
     ledger = replay(run.events)
-    _note_untouched(ledger, names, requeued.union(gone), observer)
+    _note_untouched(ledger, names, requeued.union(told.gone), observer)
     return RunEnd(run, ledger, OK)
 
 

@@ -17,11 +17,7 @@ from gpulaunch.core import causes, model, reasons
 from gpulaunch.core.facts import Fact
 from gpulaunch.shapes import shape_of
 
-_PLAIN = {str: "string", int: "integer", bool: "boolean"}
-_NUMBER = {
-    "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
-    "description": "a number; JSON has no infinity",
-}
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _OF_A_LINE = {
     "n": {"type": "integer", "minimum": 1, "description": "its number, without a gap"},
     "t": {"type": "string", "description": "when, in UTC"},
@@ -74,8 +70,6 @@ def _object(cls: type[Struct], defs: dict[str, Any]) -> dict[str, Any]:
 
 def _form(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of values of a type, as `shapes.coder_of` writes them."""
-    if hint is float:
-        return _defined("Number", defs, lambda: _NUMBER)
     if hint in _PLAIN:
         return {"type": _PLAIN[hint]}
     if isinstance(hint, type) and issubclass(hint, Struct):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.control.protocol import (
     ASKING,
+    HELLO_BYTES,
+    REFUSAL,
     REPLY_BYTES,
     TOLD,
     Add,
@@ -25,6 +26,7 @@ from gpulaunch.control.protocol import (
     NoAnswerError,
     Present,
     Reasons,
+    Refusal,
     SuspendedError,
     Told,
     not_admitted,
@@ -32,12 +34,12 @@ from gpulaunch.control.protocol import (
 )
 from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
-from gpulaunch.errors import Mistake, NothingChangedError
+from gpulaunch.errors import NothingChangedError
 from gpulaunch.farside.proc import hindrance, suspension
 from gpulaunch.farside.wire import peer
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import RUN_ID, listening
-from gpulaunch.journal.codec import to_json
+from gpulaunch.journal.codec import from_json, to_json
 from gpulaunch.journal.liveness import control_name, may_supervise
 from gpulaunch.shapes import Coder, coder_of
 
@@ -52,6 +54,8 @@ _WITHDRAWN = (
     "The request is withdrawn, unless the launcher was carrying it out when it was stopped: look"
     " with gpulaunch status once it goes on"
 )
+_ANYTHING = Coder(None, lambda said: said)
+_NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"
 
 
 class RunInfo(Struct, frozen=True):
@@ -78,12 +82,19 @@ class RunInfo(Struct, frozen=True):
         return self.uid == os.geteuid()
 
 
-def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
-    """Send a request to a live run and return its answer. Raises NoAnswerError with the reason.
+def call(
+    run: str,
+    asking: Asking,
+    timeout: float = 10.0,
+    answer: Coder = _ANYTHING,
+    most: int = REPLY_BYTES,
+) -> Any:
+    """Send a request to a live run and return its answer, as `answer` reads it.
 
-    Raises NothingChangedError for jobs that are wrong.
+    Raises NoAnswerError with the reason, also for an answer that cannot be understood;
+    NothingChangedError for jobs that are wrong.
 
-    `timeout` in seconds, from the connection to the answer's end.
+    `timeout` in seconds, from the connection to the answer's end. `most`: bytes of the answer.
     """
     until = time.monotonic() + timeout
     with _connect(run, timeout) as link:
@@ -94,7 +105,7 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
         if suspended := suspended_as(run, pid):
             raise SuspendedError(f"{suspended}. Nothing was asked of it")
         try:
-            answer = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until, run, pid)
+            line = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until, most, run, pid)
         except TimeoutError:
             why = hindrance(pid)
             raise NoAnswerError(
@@ -102,18 +113,24 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
                 f" {why or 'busy, or its disk does not answer'}. The request is withdrawn, unless"
                 " the launcher is carrying it out already"
             ) from None
-    if answer is None:
+    if not line.endswith(b"\n") and len(line) <= most:
         raise NoAnswerError(f"run {run} ended before it answered: see gpulaunch status")
-    if "found" in answer:
-        raise NothingChangedError([Mistake(**mistake) for mistake in answer["found"]])
-    if "error" in answer:
-        raise NoAnswerError(str(answer["error"]))
-    return answer
+    try:
+        said = from_json(line)
+        if isinstance(said, dict) and "error" in said:
+            refusal: Refusal = REFUSAL.decode(said)
+        else:
+            return answer.decode(said)
+    except ValueError:
+        raise NoAnswerError(_NONSENSE.format(run)) from None
+    if refusal.found and not isinstance(asking, Hello | Reasons):
+        raise NothingChangedError(refusal.found)
+    raise NoAnswerError(refusal.error)
 
 
 def present(run: str, timeout: float = 10.0) -> Present:
     """Return a live run's answer to Hello. Raises NoAnswerError, also for a senseless answer."""
-    said = cast(Present, _understood(run, _PRESENT, call(run, Hello(), timeout)))
+    said: Present = call(run, Hello(), timeout, _PRESENT, HELLO_BYTES)
     if not said.plausible:
         raise NoAnswerError(_NONSENSE.format(run))
     return said
@@ -121,17 +138,8 @@ def present(run: str, timeout: float = 10.0) -> Present:
 
 def reasons(run: str, timeout: float = 10.0) -> Mapping[str, WaitReason]:
     """Return why jobs of a live run wait, for the first of them. Raises NoAnswerError."""
-    return cast(Told, _understood(run, TOLD, call(run, Reasons(), timeout))).reasons
-
-
-_NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"
-
-
-def _understood(run: str, coder: Coder, answer: object) -> object:
-    try:
-        return coder.decode(answer)
-    except (ValueError, TypeError, RecursionError):
-        raise NoAnswerError(_NONSENSE.format(run)) from None
+    told: Told = call(run, Reasons(), timeout, TOLD)
+    return told.reasons
 
 
 def suspended(run: str, owner: int) -> str:
@@ -228,38 +236,35 @@ def _connect(run: str, timeout: float) -> socket.socket:
 
 
 def _exchange(
-    link: socket.socket, line: bytes, until: float, run: str, pid: int
-) -> dict[str, Any] | None:
-    """Send one line and return the answer; None where the connection ends.
+    link: socket.socket, line: bytes, until: float, most: int, run: str, pid: int
+) -> bytes:
+    """Send one line; return the answer, which is no whole line where the connection ends before.
 
-    Raises TimeoutError, and SuspendedError once the launcher was found suspended twice in a row.
-    The server drops a request whose client has gone, so that an error here withdraws it.
+    Of a longer answer than `most` bytes, returns some more than these. Raises TimeoutError, and
+    SuspendedError once the launcher was found suspended twice in a row. The server drops a request
+    whose client has gone, so that an error here withdraws it.
     """
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         # The run may have closed the connection already, after an answer that says why.
         link.settimeout(max(0.001, until - time.monotonic()))
         link.sendall(line)
     answer, found = bytearray(), 0
-    while not answer.endswith(b"\n"):
+    while not answer.endswith(b"\n") and len(answer) <= most:
         left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
         link.settimeout(max(0.001, min(left, SUSPENDED_LOOK)))
         try:
-            data = link.recv(1 << 20)
+            data = link.recv(1 << 16)
         except ConnectionResetError:
-            return None
+            break
         except TimeoutError:
             suspended = suspended_as(run, pid)
             found = found + 1 if suspended else 0
             if found > 1:
                 raise SuspendedError(f"{suspended}. {_WITHDRAWN}") from None
-            if left <= SUSPENDED_LOOK:
-                raise
             continue
-        if not data or len(answer) > REPLY_BYTES:
-            return None
+        if not data:
+            break
         answer += data
-    try:
-        said = json.loads(answer)
-    except (ValueError, RecursionError):
-        return None
-    return said if isinstance(said, dict) else None
+    return bytes(answer)

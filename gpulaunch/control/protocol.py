@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 from msgspec import Struct
 
 from gpulaunch.core.events import Request
-from gpulaunch.core.model import RunState
+from gpulaunch.core.model import JobState, RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.relisting import ListChange
-from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.errors import Mistake, UnfinishedRunError, UsageError
 from gpulaunch.farside.proc import suspension
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import Holder
+from gpulaunch.journal.codec import from_json
 from gpulaunch.shapes import coder_of
 from gpulaunch.wording import lets_go_on
 
@@ -30,6 +31,10 @@ REQUEST_BYTES = 64 << 20
 """Bytes of a request at most: a job file of 100,000 jobs has a third of that."""
 REPLY_BYTES = 64 << 20
 """Bytes of an answer at most."""
+HELLO_BYTES = 1 << 16
+"""Bytes at most of an answer to Hello, which many runs are asked for at once."""
+BUFFERED_BYTES = 2 * REQUEST_BYTES
+"""Bytes at most of what all clients of a run have sent and not read, together."""
 _NAME_CHARS = 255
 _PATH_BYTES = 4096
 
@@ -76,7 +81,22 @@ class SetFields(Struct, frozen=True):
 
 Asking: TypeAlias = Request | Hello | Reasons | Reload | Add | SetFields
 ASKING = coder_of(Asking)
-"""How a request is written. Reading another raises ValueError, in words for the client."""
+"""How a request is written. `decoded` reads one."""
+
+
+def decoded(line: bytes | bytearray) -> Asking:
+    """Return the request of a line. Raises ValueError with why it is none, in words for the client.
+
+    Every value in it is one that the kernel, the journal and all readers of the journal can bear.
+    """
+    asking = cast(Asking, ASKING.decode(from_json(bytes(line))))
+    if isinstance(asking, Add):
+        if not asking.base.startswith("/") or "\0" in asking.base:
+            raise ValueError(f"add.base: expected an absolute path, found {asking.base!r:.100}")
+        for name, value in asking.environ.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise ValueError(f"add.environ: {name!r:.100} is no variable of an environment")
+    return asking
 
 
 class Present(Struct, frozen=True):
@@ -92,13 +112,38 @@ class Present(Struct, frozen=True):
     def plausible(self) -> bool:
         """True where every value is one that a run can have."""
         path = os.fsencode(self.dir)
+        states: tuple[str, ...] = get_args(JobState)
         return (
             path.startswith(b"/")
             and b"\0" not in path
             and len(path) <= _PATH_BYTES
             and 0 < len(self.name) <= _NAME_CHARS
-            and all(count >= 0 for count in self.counts.values())
+            and all(name in states and count >= 0 for name, count in self.counts.items())
         )
+
+
+class Refusal(Struct, frozen=True):
+    """A run's answer to a request that it refuses. `found`: the mistakes of a list, if it has any.
+
+    `text` of a mistake is its own.
+    """
+
+    error: str
+    found: tuple[Mistake, ...] = ()
+
+
+class Given(Struct, frozen=True):
+    """A run's answer to Add: the names of the jobs that were added."""
+
+    names: tuple[str, ...]
+
+
+class Requeued(Struct, frozen=True):
+    """A run's answer to Retry: the jobs that run again, those of them that changed, and others."""
+
+    requeued: tuple[str, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
 
 
 class Told(Struct, frozen=True):
@@ -108,6 +153,7 @@ class Told(Struct, frozen=True):
 
 
 TOLD = coder_of(Told)
+REFUSAL, GIVEN, REQUEUED = coder_of(Refusal), coder_of(Given), coder_of(Requeued)
 
 
 class Changed(Struct, frozen=True):

@@ -8,7 +8,6 @@ make the supervisor wait: everything is non-blocking and bounded.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -17,11 +16,12 @@ from typing import Any, TypeAlias
 
 from gpulaunch import __version__
 from gpulaunch.control.protocol import (
-    ASKING,
+    BUFFERED_BYTES,
     REPLY_BYTES,
     REQUEST_BYTES,
     AlreadySupervisedError,
     Asking,
+    decoded,
     not_admitted,
 )
 from gpulaunch.farside.wire import peer
@@ -77,6 +77,11 @@ class Conn:
         return bool(self._in or self._out)
 
     @property
+    def buffered(self) -> int:
+        """The bytes that are kept of what the client has sent, and has not read."""
+        return len(self._in) + len(self._out)
+
+    @property
     def writing(self) -> bool:
         """True while the client has not taken its whole answer."""
         return bool(self._out)
@@ -90,6 +95,7 @@ class Conn:
             self.close()
         else:
             self.flush()
+            self._server.bound_buffers()
 
     def fail(self, error: str) -> None:
         """Answer that the request was refused, and why."""
@@ -125,8 +131,10 @@ class Conn:
         end = data.find(b"\n")
         self._in += data
         if end < 0 and len(self._in) > REQUEST_BYTES:
+            self._in.clear()
             self.end(f"a request has at most {REQUEST_BYTES} bytes")
         if end < 0:
+            self._server.bound_buffers()
             return None
         line, self._in = self._in, bytearray()
         if end + 1 < len(data):
@@ -148,9 +156,8 @@ class Conn:
 
     def _understand(self, line: bytearray) -> Asking | None:
         try:
-            asking: Asking = ASKING.decode(json.loads(line))
-            return asking
-        except (ValueError, RecursionError) as error:
+            return decoded(line)
+        except ValueError as error:
             self.end(f"gpulaunch {__version__} does not understand this request: {error}")
         return None
 
@@ -223,6 +230,14 @@ class ControlServer:
         self._conns.remove(conn)
         if self._loop is not None:
             self._loop.unwatch(conn.fileno())
+
+    def bound_buffers(self) -> None:
+        """Hang up on the clients that take most of the memory, while all of them take too much."""
+        buffered = sum(conn.buffered for conn in self._conns)
+        while buffered > BUFFERED_BYTES:
+            largest = max(self._conns, key=lambda conn: conn.buffered)
+            buffered -= largest.buffered
+            largest.close()
 
     def _received(self, conn: Conn) -> None:
         # A launcher that was stopped finds the requests of clients that have given up since.

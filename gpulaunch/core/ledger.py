@@ -106,7 +106,11 @@ class Ledger(Struct):
         return max(0.0, until - attempt.begins)
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
-        """Change the state by one fact. Raises KeyError for a job that was never added."""
+        """Change the state by one fact.
+
+        Raises KeyError for a job that was never added, IndexError for an attempt that is not there,
+        or does not come next.
+        """
         if isinstance(fact, f.JobFact):
             self._apply_to_job(fact, at)
         elif isinstance(fact, f.AttemptFact):
@@ -315,6 +319,8 @@ class Ledger(Struct):
 
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
+        if fact.attempt.number != len(job.attempts) + 1:
+            raise IndexError(str(fact.attempt))
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
         record.begins = at.mono + self.ahead
         record.digest, record.after = job.definition.digest, fact.after

@@ -33,11 +33,16 @@ def settlement(job: JobRecord) -> f.JobSettled | None:
     return None
 
 
+MOST_ATTEMPTS_ADDED = 100_000
+"""Missing attempts that are added at most; facts that imply more are left out."""
+
+
 class Mender:
     """Applies facts to `ledger`, from the first gap in a journal on, and adds what is missing."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self._added = 0
 
     def fit(self, fact: f.Fact, at: Instant, after_gap: bool = False) -> list[f.Fact]:
         """Apply this fact and the missing ones that it implies; return those that were applied.
@@ -114,6 +119,10 @@ class Mender:
         """Yield the missing launches of a job's attempts up to this one, and the ends before it."""
         yield from self._known(attempt.job)
         job = self.ledger.jobs[attempt.job]
+        missing = max(0, attempt.number - len(job.attempts))
+        if self._added + missing > MOST_ATTEMPTS_ADDED:
+            return
+        self._added += missing
         for number in range(len(job.attempts) + 1, attempt.number + 1):
             yield from self._ended(attempt.job)
             yield f.AttemptLaunched(AttemptId(attempt.job, number), (), queued=self.ledger.queueing)

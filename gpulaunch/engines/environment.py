@@ -426,7 +426,7 @@ def placeholders(
 
 def as_given(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what Python itself adds to it in a C locale (PEP 538)."""
-    given = dict(environ)
+    given = {name: value for name, value in environ.items() if name}  # "=x" names nothing
     if b"LC_CTYPE" not in own_environment():
         given.pop("LC_CTYPE", None)
     return given

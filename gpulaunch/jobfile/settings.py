@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
-import yaml
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.fields import JOB, Deferred
 from gpulaunch.jobfile.mistakes import FieldError, as_field_error
 from gpulaunch.jobfile.needs import Index, Pattern, Resolver, pattern_of
 from gpulaunch.jobfile.suggest import did_you_mean
+from gpulaunch.text import clip
 
+_SHOWN = 100
+"""Characters of a value as typed that an error repeats."""
 NONE = frozenset({"none", "null", "~"})
 """How a person says that a job is to have no timeout, no needs."""
 
@@ -29,10 +33,12 @@ def with_settings(job: Job, fields: Mapping[str, str], names: Collection[str]) -
         if not typed:
             continue
         try:
+            if field not in _SET:
+                raise FieldError(f"cannot be set (what can: {', '.join(_SET)})")
             job = _SET[field](job, _meaning(field, typed), names)
         except ValueError as error:
             bad = as_field_error(error)
-            wrong += [f"{field}={typed}: {one.message}" for one in bad.each()]
+            wrong += [f"{field}={clip(typed, _SHOWN)}: {one.message}" for one in bad.each()]
     if wrong:
         raise UsageError("\n".join(wrong))
     return job
@@ -51,6 +57,7 @@ def pair_of(word: str) -> tuple[str, str]:
     return field, typed
 
 
+@lru_cache(maxsize=32)  # a hundred thousand jobs may be set at once
 def _meaning(field: str, typed: str) -> Any:
     if field in ("timeout", "needs") and typed in NONE:
         return None
@@ -59,9 +66,10 @@ def _meaning(field: str, typed: str) -> Any:
     plain: Any = typed
     if typed[0] in "[{":
         try:
-            plain = yaml.load(typed, yaml.BaseLoader)
-        except yaml.YAMLError:
-            raise FieldError("expected one value, or YAML like {times: 2, on: [timeout]}") from None
+            plain = tree.plain_value(field, typed)
+        except JobFileError as error:
+            example = "expected one value, or YAML like {times: 2, on: [timeout]}"
+            raise FieldError(f"{example}: {error.found[0].message}") from None
     value = JOB[field].convert(plain)
     if isinstance(value, Deferred):
         raise FieldError("a placeholder has no value here: the job is expanded already")

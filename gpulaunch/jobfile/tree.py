@@ -7,6 +7,7 @@ on depth, on the number of values and on what aliases expand to keep hostile fil
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -14,11 +15,13 @@ import yaml
 from msgspec import Struct, field
 
 from gpulaunch.errors import JobFileError, Mistake
-from gpulaunch.jobfile.source import JobFileText
+from gpulaunch.jobfile.source import JobFileText, decode
 
 MAX_DEPTH = 50
 TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 MAX_VALUES = 3_000_000
+MAX_TYPED_VALUES = 10_000
+"""Values of one field that was typed on a command line."""
 
 Plain: TypeAlias = "str | list[Plain] | dict[str, Plain] | None"
 Path: TypeAlias = tuple["str | int", ...]
@@ -101,13 +104,24 @@ def place_at(line: int, column: int) -> int:
     return line * _LINE + column
 
 
-def parse(source: JobFileText) -> tuple[YamlNode, list[tuple[int, str]]]:
+def parse(source: JobFileText, most: int = MAX_VALUES) -> tuple[YamlNode, list[tuple[int, str]]]:
     """Return the document's tree, and mistakes that did not prevent it (duplicate keys).
 
-    Raises JobFileError with the one mistake at which reading had to stop.
+    `most`: values, aliases expanded. Raises JobFileError with the one mistake at which reading had
+    to stop.
     """
-    builder = _Builder(source)
+    builder = _Builder(source, most)
     return builder.document(), builder.mistakes
+
+
+def plain_value(field: str, typed: str) -> Plain:
+    """Return the value of a field that was typed as YAML. Raises JobFileError with one mistake."""
+    try:
+        data = typed.encode()
+    except UnicodeEncodeError:
+        raise JobFileError([f"{field}: expected UTF-8"]) from None
+    source = JobFileText(field, pathlib.Path("/"), data, decode(data, field))
+    return parse(source, MAX_TYPED_VALUES)[0].plain()
 
 
 def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
@@ -131,8 +145,9 @@ class _Open(Struct):
 
 
 class _Builder:
-    def __init__(self, source: JobFileText) -> None:
+    def __init__(self, source: JobFileText, most: int) -> None:
         self.source = source
+        self.most = most
         self.mistakes: list[tuple[int, str]] = []
         self.anchors: dict[str, YamlNode | None] = {}
         self.keys: dict[str, str] = {}
@@ -188,6 +203,11 @@ class _Builder:
             self._check_tag(event.tag, at)
         if "\0" in text:
             raise self._stop(at, "a NUL character; no argument or file name can hold one")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise self._stop(at, "half a surrogate pair, which no text can hold") from None
         top = self._awaiting_key()
         if top is not None:
             top.key = self.keys.setdefault(text, text)
@@ -239,8 +259,8 @@ class _Builder:
         top = self.open[-1]
         container = top.node
         container.size += node.size
-        if self.values > MAX_VALUES or container.size > MAX_VALUES:
-            raise self._stop(node.at, f"more than {MAX_VALUES:,} values, aliases expanded")
+        if self.values > self.most or container.size > self.most:
+            raise self._stop(node.at, f"more than {self.most:,} values, aliases expanded")
         if isinstance(container.value, list):
             container.value.append(node)
         elif isinstance(container.value, dict):
@@ -271,8 +291,8 @@ class _Builder:
                 if not isinstance(source.value, dict):
                     raise self._stop(merge.at, "<< expects a mapping, or a list of mappings")
                 self.values += len(source.value)
-                if self.values > MAX_VALUES:
-                    raise self._stop(merge.at, f"more than {MAX_VALUES:,} values, merges expanded")
+                if self.values > self.most:
+                    raise self._stop(merge.at, f"more than {self.most:,} values, merges expanded")
                 for key, node in source.value.items():
                     if mapping.setdefault(key, node) is node:
                         done.node.size += node.size

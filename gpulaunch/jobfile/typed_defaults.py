@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.fields import DEFAULTS, FIELDS
 from gpulaunch.jobfile.mistakes import as_field_error
-from gpulaunch.jobfile.source import JobFileText
 from gpulaunch.jobfile.suggest import did_you_mean_key
 from gpulaunch.jobfile.tree import Plain
 
@@ -59,4 +57,4 @@ def _plain(field: str, typed: str) -> Plain:
         raise ValueError("null gives nothing: leave the option out")
     if not typed.startswith(("[", "{")) or typed.startswith("{{"):
         return typed
-    return tree.parse(JobFileText(field, Path("/"), typed.encode(), typed))[0].plain()
+    return tree.plain_value(field, typed)

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from gpulaunch.core.facts import FORMAT, Fact, RunOpened
 from gpulaunch.core.model import Instant
-from gpulaunch.shapes import RecordShape, UnknownKindError, shape_of, snake_case
+from gpulaunch.shapes import RecordShape, UnknownKindError, coder_of, shape_of, snake_case
 
 # Readable where it can be; `_ASCII` for text that UTF-8 cannot hold (names of files that are no
 # UTF-8 carry surrogates, which come back exactly from their escapes).
@@ -35,6 +35,11 @@ _ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
 _OPENING = snake_case(RunOpened.__name__)
+HEAD = b'{"n":'
+"""How a line begins."""
+_DIGITS = 15
+"""Digits of a line's number, at most."""
+_SECONDS = coder_of(float).decode
 _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
 
 
@@ -97,6 +102,8 @@ def decode(line: bytes) -> JournalLine:
     if shape is None:
         raise UnknownKindError(f"the fact {kind!r:.100}")
     try:
+        if (job := given.get("job")) is not None and not is_file_name(job):
+            raise BadLineError(f"a job's name must be a file name, found {job!r:.100}")
         return JournalLine(number, shape.decode(given), at)
     except UnknownKindError:
         raise
@@ -110,8 +117,8 @@ def check(line: bytes) -> int:
     Raises BadLineError.
     """
     body = _body(line)
-    digits = body[5 : body.find(b",", 5)]
-    if not body.startswith(b'{"n":') or not digits.isdigit():
+    digits = body[len(HEAD) : body.find(b",", len(HEAD))]
+    if not digits.isdigit() or len(digits) > _DIGITS:
         raise BadLineError("no line of a journal: it does not begin with its number")
     return int(digits)
 
@@ -122,7 +129,7 @@ def renumbered(line: bytes, number: int) -> bytes:
     Raises BadLineError where its checksum is wrong.
     """
     check(line)
-    body = b'{"n":%d' % number + line[line.index(b",", 5) : -_SUM_BYTES]
+    body = HEAD + b"%d" % number + line[line.index(b",", len(HEAD)) : -_SUM_BYTES]
     return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
 
 
@@ -132,6 +139,13 @@ def _fields_json(fields: dict[str, Any]) -> bytes:
         return _ENCODER.encode(fields)
     except UnicodeEncodeError:
         return to_json(fields)
+
+
+def is_file_name(job: object) -> bool:
+    """Return True for a job's name by which files can be named."""
+    return (
+        isinstance(job, str) and job not in ("", ".", "..") and "/" not in job and "\0" not in job
+    )
 
 
 def to_json(value: Any) -> bytes:
@@ -173,6 +187,8 @@ def _seconds(date: str) -> int:
 
 
 def _body(line: bytes) -> bytes:
+    if not line.startswith(HEAD):
+        raise BadLineError("no line of a journal: it does not begin with its number")
     if line[-_SUM_BYTES:-10] != _SUM_OPENS or line[-2:] != b'"}':
         raise BadLineError("it does not end in a checksum")
     body, written = line[:-_SUM_BYTES], line[-10:-2]
@@ -185,7 +201,7 @@ def _checked(line: bytes) -> dict[str, Any]:
     body = _body(line) + b"}"
     try:
         given = from_json(body)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except ValueError:
         raise BadLineError("it is no JSON, though its checksum holds") from None
     if not isinstance(given, dict):
         raise BadLineError("it is no JSON object")
@@ -193,18 +209,22 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 
 def from_json(text: bytes) -> Any:
-    """Return the value of JSON text. Raises ValueError where it is none."""
+    """Return the value of JSON text. Raises ValueError where it is none, or nested too deep."""
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
         return json.loads(text.decode())  # surrogates, which `_ASCII` writes
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def _int(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f"expected a number, found {value!r:.100}")
+    if type(value) is not int or not 0 < value < 10**_DIGITS:
+        raise ValueError(f"expected the number of a line, found {value!r:.100}")
     return value
 
 
 def _instant(utc: Any, mono: Any) -> Instant:
-    return Instant(float(mono), from_iso(utc))
+    return Instant(_SECONDS(mono), _SECONDS(from_iso(utc)))

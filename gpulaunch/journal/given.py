@@ -7,6 +7,7 @@ A view has no need of them: only a supervisor, and who has lost the answer to an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -51,10 +52,12 @@ def jobs_of(text: str) -> tuple[Job, ...]:
     """Return the jobs of such a text. Raises NotUnderstoodError where it is none."""
     try:
         return msgspec.json.decode(text, type=tuple[Job, ...])
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         pass
     try:
-        return msgspec.convert(codec.from_json(text.encode()), tuple[Job, ...])
+        plain = codec.from_json(text.encode())
+        json.dumps(plain, ensure_ascii=False).encode(errors="surrogateescape")
+        return msgspec.convert(plain, tuple[Job, ...])
     except (msgspec.MsgspecError, ValueError) as error:
         raise NotUnderstoodError(f"no jobs that this gpulaunch understands: {error}") from None
 

@@ -5,7 +5,6 @@ Knows no fact. INVARIANT: no part of a line whose checksum is wrong is ever used
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
@@ -16,6 +15,10 @@ from gpulaunch.journal import codec
 from gpulaunch.shapes import UnknownKindError
 
 T = TypeVar("T")
+LINE_BYTES = 256 << 20
+"""Bytes of a line that is read, at most: of a longer one, nothing is kept."""
+_STRANGE_BYTES = 1 << 20
+"""The same for what does not begin as a line does."""
 
 
 class Damage(Struct, frozen=True):
@@ -65,18 +68,25 @@ class Splitter(Generic[T]):
     faults: list[Fault] = field(default_factory=list)
     lines: int = 0
     end: int = 0
-    rest: bytes = b""
+    rest: bytearray = field(default_factory=bytearray)
     version: str = ""
     _bad: int = 0  # lines since the last right one
     _first_bad: tuple[int, str] = (0, "")
     _gap: bool = False
+    _why_unread: str = ""
+    _too_long: bool = False  # the line that `end` is in
 
     def feed(self, data: bytes) -> list[tuple[T, bool]]:
         """Return the values of the lines that `data` completes, but of a bad last one.
 
         True beside a value: lines before it are missing.
         """
-        data = self.rest + data
+        if self._too_long:
+            data = self._behind_the_long_line(data)
+        if b"\n" not in data and b"\n" not in self.rest[-1:]:
+            self._keep(data)
+            return []
+        data = bytes(self.rest) + data
         values: list[tuple[T, bool]] = []
         start = 0
         while (stop := data.find(b"\n", start)) >= 0:
@@ -84,6 +94,7 @@ class Splitter(Generic[T]):
             try:
                 number, value = self.parse(line)
             except codec.BadLineError as error:
+                self._why_unread = str(error)
                 if stop + 1 == len(data):
                     break  # nothing follows (yet): torn, or still being written
                 self._note_bad(str(error))
@@ -95,18 +106,39 @@ class Splitter(Generic[T]):
                     self._gap = False
             self.end += stop + 1 - start
             start = stop + 1
-        self.rest = data[start:]
+        self.rest.clear()
+        self._keep(data[start:])
         return values
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the beginning of a line until the line is whole, unless the line is too long."""
+        self.rest += data
+        most = LINE_BYTES if self.rest.startswith(codec.HEAD) else _STRANGE_BYTES
+        if len(self.rest) > most and b"\n" not in self.rest[-1:]:
+            self._note_bad(f"it has more than {most >> 20} MiB")
+            self.end += len(self.rest)
+            self._too_long = True
+            self.rest.clear()
+
+    def _behind_the_long_line(self, data: bytes) -> bytes:
+        """Return the part of the data that belongs to the next line."""
+        before, newline, behind = data.partition(b"\n")
+        self.end += len(before) + len(newline)
+        self._too_long = not newline
+        return behind
 
     def skip_to(self, lines: int, end: int) -> None:
         """Go on in another file, behind so many lines of it, which end at that offset."""
-        self.lines, self.end, self.rest, self._bad = lines, end, b"", 0
+        self.lines, self.end, self._bad = lines, end, 0
+        self._too_long = False
+        self.rest.clear()
 
     def finish(self) -> None:
         """Note the end of the file: an unread last line is damage, an unfinished one is torn."""
         if self.rest.endswith(b"\n"):
-            self._note_bad("it does not match its checksum")
-            self.end, self.rest = self.end + len(self.rest), b""
+            self._note_bad(self._why_unread)
+            self.end += len(self.rest)
+            self.rest.clear()
         if self._bad:
             self._note_lost(self.lines + self._bad)
         if self.rest:
@@ -140,6 +172,6 @@ class Splitter(Generic[T]):
     def _note_foreign(self, line: bytes, what: str) -> None:
         number = codec.check(line)
         if self._counts(number):
-            version = json.loads(line).get("version") or self.version
+            version = codec.from_json(line).get("version") or self.version
             self.faults.append(Foreign(number, self.end, str(version), what))
             self._gap = True

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes, user_name
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.journal.codec import from_json
 from gpulaunch.shapes import shape_of
 
 RUNS = "gpulaunch-runs"
+MANIFEST_BYTES = 64 << 20
+"""Bytes of the file at most."""
 _GIT_SECONDS = 2.0
 
 
@@ -186,16 +190,26 @@ def read(path: Path) -> Manifest:
     `directory` stays the old one. Raises UsageError where the file is absent or damaged.
     """
     try:
-        given = _known(json.loads(read_bytes(path)), Manifest)
+        given = _known(from_json(read_bytes(path, MANIFEST_BYTES)), Manifest)
         if "choices" in given:
             given["choices"] = _known(given["choices"], Choices)
         manifest = shape_of(Manifest).decode(given)
+        _check(manifest)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise UsageError(f"{path} is damaged: {error}") from None
     assert isinstance(manifest, Manifest)
     return _moved_along(manifest, os.path.realpath(path.parent))
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise ValueError where a member of the manifest has no meaning."""
+    for started in (manifest.started, *(epoch.started for epoch in manifest.epochs)):
+        datetime.fromisoformat(started.replace("Z", "+00:00"))
+    named = (manifest.run, manifest.cwd, manifest.job_file, manifest.directory)
+    if any("\0" in text for text in named):
+        raise ValueError("a NUL character; no name and no path can hold one")
 
 
 def _known(given: Any, cls: type[Struct]) -> dict[str, Any]:
@@ -265,7 +279,7 @@ def _followed(path: str, was: str, now: str) -> str:
     for each in (path, os.path.realpath(path)):
         with suppress(ValueError):
             moved = new / Path(each).relative_to(old)
-            if moved.exists() or not os.path.exists(path):
+            if os.path.exists(moved) or not os.path.exists(path):
                 return str(moved)
     return path
 

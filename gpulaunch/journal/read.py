@@ -21,7 +21,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
-from gpulaunch.journal.lines import Fault, Splitter
+from gpulaunch.journal.lines import LINE_BYTES, Fault, Splitter
 from gpulaunch.journal.watch import HasFileno, Watch
 from gpulaunch.shapes import UnknownKindError
 
@@ -133,11 +133,15 @@ def scan(path: Path) -> Splitter[None]:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the file's lines as they are, whole ones alone. Raises as `read` does."""
-    rest = b""
+    """Yield the file's lines as they are, whole ones of a size that is read. Raises as `read`."""
+    rest = bytearray()
     for chunk in _chunks(path):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
+        if b"\n" in chunk:
+            *whole, last = (bytes(rest) + chunk).split(b"\n")
+            yield from whole
+            rest = bytearray(last)
+        elif len(rest) <= LINE_BYTES:
+            rest += chunk
 
 
 class Follower:
@@ -183,7 +187,7 @@ class Follower:
                 over = False
                 break
         # An unfinished line is read again: a torn tail may be cut off and written anew.
-        self._lines.rest = b""
+        self._lines.rest.clear()
         return facts, over
 
     def _read_at(self, offset: int) -> bytes:

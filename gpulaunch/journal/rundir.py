@@ -33,6 +33,7 @@ from msgspec.structs import force_setattr
 from gpulaunch.config.rundirs import place_of_runs, source_of_runs
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
+from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.manifest import RUNS as RUNS
 from gpulaunch.journal.manifest import Manifest
@@ -282,7 +283,7 @@ def _is_own(name: str) -> bool:
 
 def _checked(job: str) -> str:
     # The job file's names are checked when it is read; a journal may be anybody's.
-    if not job or "/" in job or "\0" in job or job in (".", ".."):
+    if not codec.is_file_name(job):
         raise ValueError(f"a job's name must be a file name, found {job!r}")
     return job
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.core.facts import Fact, JobAdded, RunOpened
-from gpulaunch.core.model import Gpu, Instant
+from gpulaunch.core.facts import Fact, JobAdded, Noted, RunOpened
+from gpulaunch.core.model import AttemptId, Gpu, Instant
+from gpulaunch.journal.codec import is_file_name
+from gpulaunch.shapes import LEAST_SECONDS, MOST_ATTEMPTS, MOST_INTEGER, MOST_SECONDS
 
 # Lone surrogates of this range stand for the bytes of names that are no UTF-8.
 TEXT = st.text(
@@ -21,7 +23,10 @@ TEXT = st.text(
     ),
     max_size=12,
 )
-FLOATS = st.floats(allow_nan=False)
+INTEGERS = st.integers(-MOST_INTEGER, MOST_INTEGER)
+FLOATS = st.floats(LEAST_SECONDS, MOST_SECONDS)
+NAMES = TEXT.filter(is_file_name)
+"""Names of jobs: those of files."""
 INSTANTS = st.builds(
     lambda mono, utc: Instant(mono / 1_000_000, utc / 1_000_000),
     st.integers(0, 10**15),
@@ -31,14 +36,21 @@ INSTANTS = st.builds(
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of an annotated type."""
-    plain = {str: TEXT, int: st.integers(), float: FLOATS, bool: st.booleans()}
+    plain = {str: TEXT, int: INTEGERS, float: FLOATS, bool: st.booleans()}
     if hint in plain:
         return plain[hint]
+    if hint is AttemptId:
+        return st.builds(AttemptId, NAMES, st.integers(1, MOST_ATTEMPTS))
     if hint is type(None):
         return st.none()
     if isinstance(hint, type) and issubclass(hint, Struct):
         hints = get_type_hints(hint)
-        return st.builds(hint, **{name: values(each) for name, each in hints.items()})
+        found = {name: values(each) for name, each in hints.items()}
+        if hint.__name__.startswith("Job") and "name" in found:
+            found["name"] = NAMES
+        if hint is Noted:
+            found["job"] = st.none() | NAMES
+        return st.builds(hint, **found)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return st.sampled_from(args)

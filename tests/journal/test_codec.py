@@ -17,7 +17,6 @@ from gpulaunch.core.facts import (
     AttemptQueued,
     AttemptStarted,
     Fact,
-    JobAdded,
     JobSettled,
     Noted,
     RunOpened,
@@ -83,13 +82,29 @@ def test_names_stay_readable_and_bytes_that_are_no_utf8_survive() -> None:
     assert codec.decode(codec.encode(1, odd, AT)[:-1]).fact == odd
 
 
-@pytest.mark.parametrize("cost", [float("inf"), float("-inf"), 5, 1e300, -0.0])
-def test_numbers_that_json_lacks_survive(cost: float) -> None:
-    line = codec.encode(1, JobAdded("a", 0, 1, "d", cost=cost), AT)
-    fact = codec.decode(line[:-1]).fact
-    assert isinstance(fact, JobAdded)
-    assert fact.cost == cost
-    json.loads(line, parse_constant=pytest.fail)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("job", '"../x"'),
+        ("job", '"\\ud800"'),
+        ("cost", "1e300"),
+        ("cost", "NaN"),
+        ("cost", '"inf"'),
+        ("gpus", "9223372036854775808"),
+        ("gpus", "1" * 5000),
+        ("params", '{"\\ud800":"x"}'),
+        ("digest", "[" * 100_000 + "]" * 100_000),
+    ],
+)
+def test_what_no_fact_can_hold_is_a_bad_line_though_its_checksum_is_right(
+    key: str, value: str
+) -> None:
+    fields = {"job": '"a"', "group": "0", "gpus": "1", "digest": '"d"', key: value}
+    told = ",".join(f'"{name}":{text}' for name, text in fields.items())
+    body = f'{{"n":7,"t":"2026-11-20T07:42:15.123456Z","m":1.5,"e":"job_added",{told}'
+    line = f'{body},"c":"{crc32((body + "}").encode()):08x}"}}'
+    with pytest.raises(codec.BadLineError):
+        codec.decode(line.encode())
 
 
 def test_the_clock_gives_instants_that_survive_exactly() -> None:
