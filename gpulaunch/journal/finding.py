@@ -29,6 +29,8 @@ from gpulaunch.journal.rundir import LATEST, RUNS, RunDir, home_of_runs, queue_d
 
 _BEGUN = (b'"e":"attempt_launched"', b'"kind":"outside_hours"', b'"due":{')
 """What the journal has of a run that has begun: an attempt, or a time that was waited for."""
+_SEARCHED_BYTES = 1 << 28
+"""Bytes of a journal that are searched for these; a longer one is of a run that has begun."""
 _STAMPED = re.compile(r"-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-\d+)?$")
 _MAX_CHARACTERS_REPEATED = 100
 """Characters of what a person typed that an error repeats at most."""
@@ -255,8 +257,9 @@ def launched(run: RunDir) -> bool:
     except OSError:
         return True
     try:
-        with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as text:
-            return any(text.find(what) >= 0 for what in _BEGUN)
+        size = os.fstat(fd).st_size
+        with mmap.mmap(fd, min(size, _SEARCHED_BYTES), prot=mmap.PROT_READ) as text:
+            return size > _SEARCHED_BYTES or any(text.find(what) >= 0 for what in _BEGUN)
     except (OSError, ValueError):
         return True
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,8 @@ from gpulaunch.metrics.sql import APPLICATION, VERSION, as_newest, queries
 from gpulaunch.metrics.thin import CardRow, card_sample, merge_cards
 
 BUSY_TIMEOUT = 2.0
+UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError)
+"""What reading a damaged file raises: sqlite3 words its error by text that may be no UTF-8."""
 
 
 def open_metrics(path: Path) -> MetricsReader | None:
@@ -42,14 +44,14 @@ def open_metrics(path: Path) -> MetricsReader | None:
         try:
             uri = f"file:{quote(str(path))}?mode={mode}"
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
-        except sqlite3.Error:
+        except UNREADABLE:
             return None
         try:
             if _ours(connection):
                 return MetricsReader(connection)
             connection.close()
             return None
-        except sqlite3.Error:
+        except UNREADABLE:
             connection.close()
     return None
 
@@ -121,7 +123,8 @@ class MetricsReader:
 
     def latest(self) -> dict[str, CardSample]:
         """Return the newest sample of each card, by UUID; its `at` says how old it is."""
-        return {gpu: card_sample(gpu, row) for gpu, *row in self._rows("latest")}
+        rows = self._rows("latest", make=lambda row: (row[0], card_sample(row[0], row[1:])))
+        return dict(rows)
 
     def counters(self) -> dict[str, tuple[float, float]]:
         """Return when (UTC) each card last told its counter of energy, and that, in joules."""
@@ -154,12 +157,12 @@ class MetricsReader:
     def use(self, attempt: AttemptId) -> AttemptUse | None:
         """Return what the attempt used so far; None if it was not measured."""
         who = {"job": attempt.job, "number": attempt.number}
-        return next(map(_use, self._rows("one_use", who)), None)
+        return next(iter(self._rows("one_use", who, _use)), None)
 
     def uses(self, newest: int | None = None) -> dict[AttemptId, AttemptUse]:
         """Return what every measured attempt used; `newest`: of about so many, the last ones."""
-        rows = self._rows("uses", {"newest": newest or EVERY})
-        return {use.attempt: use for use in map(_use, rows)}
+        uses: list[AttemptUse] = self._rows("uses", {"newest": newest or EVERY}, _use)
+        return {use.attempt: use for use in uses}
 
     def pins(self, newest: int | None = None) -> dict[AttemptId, tuple[PinState, str]]:
         """Return whether attempts' processes were proved to be on their own cards, and why.
@@ -175,10 +178,16 @@ class MetricsReader:
     def close(self) -> None:
         self._connection.close()
 
-    def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[Any]:
+    def _rows(
+        self,
+        name: str,
+        values: Mapping[str, object] | None = None,
+        make: Callable[[Any], Any] = lambda row: row,
+    ) -> list[Any]:
         try:
-            return self._connection.execute(queries()[name], values or {}).fetchall()
-        except sqlite3.Error:
+            rows = self._connection.execute(queries()[name], values or {}).fetchall()
+            return [make(row) for row in rows]
+        except UNREADABLE:
             return []
 
 

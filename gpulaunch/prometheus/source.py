@@ -6,7 +6,6 @@ is a finished snapshot that nothing changes any more.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -19,7 +18,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.read import DamagedJournalError, Follower
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.metrics.read import MetricsReader
+from gpulaunch.metrics.read import UNREADABLE, MetricsReader
 from gpulaunch.prometheus.families import Tally, families, names
 
 GAP = 1.0
@@ -90,12 +89,12 @@ class RunCollector:
             if self._samples is None:
                 return {}, None
             return self._samples.latest(), self._samples.totals()[0]
-        except (sqlite3.Error, OSError):
+        except (*UNREADABLE, OSError):
             self._close_samples()
             return {}, None
 
     def _close_samples(self) -> None:
         reader, self._samples = self._samples, None
         if reader is not None:
-            with suppress(sqlite3.Error, OSError):
+            with suppress(*UNREADABLE, OSError):
                 reader.close()
