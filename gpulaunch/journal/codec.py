@@ -90,10 +90,10 @@ def decode(line: bytes) -> JournalLine:
     Raises BadLineError where the checksum or the form is wrong, UnknownKindError for what another
     version of gpulaunch wrote, FormatMismatchError for the opening of a journal of another form.
     """
-    given = _checked(line)
+    number, given = _number(body := _body(line)), _object(body)
     try:
-        number, at = _int(given.pop("n")), _instant(given.pop("t"), given.pop("m"))
-        kind = given.pop("e")
+        at, kind = _instant(given.pop("t"), given.pop("m")), given.pop("e")
+        del given["n"]
     except (KeyError, ValueError, TypeError) as error:
         raise BadLineError(f"no line of a journal: {error!r:.100}") from None
     if kind == _OPENING and given.get("format") != FORMAT:
@@ -116,11 +116,7 @@ def check(line: bytes) -> int:
 
     Raises BadLineError.
     """
-    body = _body(line)
-    digits = body[len(HEAD) : body.find(b",", len(HEAD))]
-    if not digits.isdigit() or len(digits) > _DIGITS:
-        raise BadLineError("no line of a journal: it does not begin with its number")
-    return int(digits)
+    return _number(_body(line))
 
 
 def renumbered(line: bytes, number: int) -> bytes:
@@ -197,10 +193,16 @@ def _body(line: bytes) -> bytes:
     return body
 
 
-def _checked(line: bytes) -> dict[str, Any]:
-    body = _body(line) + b"}"
+def _number(body: bytes) -> int:
+    digits = body[len(HEAD) : body.find(b",", len(HEAD))]
+    if not digits.isdigit() or len(digits) > _DIGITS:
+        raise BadLineError("no line of a journal: it does not begin with its number")
+    return int(digits)
+
+
+def _object(body: bytes) -> dict[str, Any]:
     try:
-        given = from_json(body)
+        given = from_json(body + b"}")
     except ValueError:
         raise BadLineError("it is no JSON, though its checksum holds") from None
     if not isinstance(given, dict):
@@ -218,12 +220,6 @@ def from_json(text: bytes) -> Any:
         return json.loads(text.decode())  # surrogates, which `_ASCII` writes
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or not 0 < value < 10**_DIGITS:
-        raise ValueError(f"expected the number of a line, found {value!r:.100}")
-    return value
 
 
 def _instant(utc: Any, mono: Any) -> Instant:

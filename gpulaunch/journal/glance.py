@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 from gpulaunch.files import regular
 from gpulaunch.journal.history import names_in
@@ -33,7 +34,8 @@ def states_of(run: RunDir) -> dict[str, str]:
     for match in _OF_JOB.finditer(text):
         kind, name, settled = match.groups()
         state = settled.decode() if settled else _STATES.get(kind, "waiting")
-        states[json.loads(name)] = state
+        with suppress(ValueError):  # it is no name, and its line is damaged
+            states[json.loads(name)] = state
     return states
 
 

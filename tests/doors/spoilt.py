@@ -33,7 +33,7 @@ def count(usual: int) -> int:
 
 def dumped(value: Any) -> bytes:
     """The value as JSON in ASCII, with what JSON lacks."""
-    text = json.dumps(value).replace(f'"{_DEEP}"', "[" * DEEP + "]" * DEEP)
+    text = json.dumps(value, separators=(",", ":")).replace(f'"{_DEEP}"', "[" * DEEP + "]" * DEEP)
     return text.encode()
 
 
