@@ -207,20 +207,33 @@ def understood(kind: type[A], given: dict[str, Any]) -> A:
             near = get_close_matches(name, known, 1)
             instead = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
             raise UsageError(f"there is no argument {name!r}: {instead}")
-        if _has_nul(given[name]):
-            raise UsageError(f"{name}: there is a NUL character in it")
     try:
-        return msgspec.convert(given, kind)
+        arguments = msgspec.convert(given, kind)
+        for name, value in given.items():
+            if what := _why_no_text(value):
+                raise UsageError(f"{name}: there is {what} in it")
+        return arguments
+    except UnicodeEncodeError:
+        raise UsageError(f"there is {_HALF} in an argument") from None
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at ")
         where = place.strip("`").removeprefix("$.")
         raise UsageError(f"{where}: {text}" if where else text) from None
 
 
-def _has_nul(value: object) -> bool:
-    """Tell whether there is a NUL in a text, or in one within: no path or command has any."""
+_HALF = "half a surrogate pair, which is no text,"
+
+
+def _why_no_text(value: object) -> str:
+    """Return what is in a text, or in one within, that no path or command has; empty for none."""
     if isinstance(value, dict):
-        return any(_has_nul(each) for pair in value.items() for each in pair)
+        value = [each for pair in value.items() for each in pair]
     if isinstance(value, list):
-        return any(map(_has_nul, value))
-    return isinstance(value, str) and "\0" in value
+        return next(filter(None, map(_why_no_text, value)), "")
+    if not isinstance(value, str):
+        return ""
+    if "\0" in value:
+        return "a NUL character"
+    return (
+        "" if value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value) else _HALF
+    )
