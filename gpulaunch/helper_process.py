@@ -14,20 +14,24 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import search_path
 
+T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds until a helper that died is started again: at first, and at most after doublings."""
 MAX_RESTARTS = 8
 """Restarts in a row, within about two minutes, before a helper is given up."""
 STEADY_SECONDS = 600.0
 """Seconds of life after which a helper's death begins a new row of restarts."""
+LARGEST_LINE = 64 << 20
+"""Bytes of a line that a helper says, at most."""
 REAP_TIMEOUT = 1.0
 """Seconds to wait at the end for each helper that was killed."""
 
@@ -63,6 +67,18 @@ def start(line: list[str], **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
+class SenselessError(ValueError):
+    """A helper has said what has no meaning."""
+
+
+def understood(message: bytes, kind: type[T]) -> T:
+    """Return a helper's JSON as a value of this type. Raises SenselessError where it is none."""
+    try:
+        return msgspec.convert(json.loads(message), kind)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise SenselessError(str(error)) from None
+
+
 class Restarts(Struct, frozen=True):
     """The deaths of a helper in a row, and when it was started last. `now`: monotonic seconds."""
 
@@ -90,7 +106,8 @@ class Helper:
 
     `said` is called by the loop with each line that it prints (with SOCK_SEQPACKET: with each
     message that it sends), `ended` once when it is gone: with its exit status, or None where that
-    cannot be told within a second.
+    cannot be told within a second. Where `said` raises SenselessError, and after a line without
+    end, the helper is killed and counts as gone.
     """
 
     def __init__(
@@ -151,8 +168,12 @@ class Helper:
             except OSError:
                 data = b""
             if data:
-                for message in self._whole(data):
-                    self._said(message)
+                try:
+                    for message in self._whole(data):
+                        self._said(message)
+                except SenselessError:
+                    self.kill()
+                    self._ended(None)
             else:
                 status = self._status()
                 self.kill()
@@ -162,6 +183,8 @@ class Helper:
         if self._kind != socket.SOCK_STREAM:
             return [data]
         *lines, self._piece = (self._piece + data).split(b"\n")
+        if len(self._piece) > LARGEST_LINE:
+            raise SenselessError("a line without end")
         return lines
 
     def _status(self) -> int | None:

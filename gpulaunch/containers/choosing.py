@@ -61,7 +61,7 @@ class InstalledEngines:
         try:
             with open(os.path.join(config, "config.json"), "rb") as file:
                 return str(json.load(file).get("currentContext") or "default")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             return "default"
 
     def engine_for(self, source: ImageSource, cluster: bool = False) -> ContainerEngine:

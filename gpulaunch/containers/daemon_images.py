@@ -103,7 +103,7 @@ def _first(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
         return dict(found[0]) if "Id" in found[0] else {}
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return {}
 
 

@@ -111,7 +111,7 @@ def strays(engine: str) -> dict[str, str]:
     told = _call([engine, "inspect", "--type=container", *names])
     try:
         found = json.loads(told.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SilentEngineError(told.why or f"{engine} inspect: {told.text[:80]}") from None
     folders = {_name(one): folder for one in found if (folder := _folder_of_stray(one))}
     return {name: folder for name, folder in folders.items() if not is_held(folder)}
@@ -134,7 +134,7 @@ def _record(folder: str) -> dict[str, Any] | None:
     try:
         with open(os.path.join(folder, RECORD), encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "name" in found else None
 

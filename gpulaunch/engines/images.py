@@ -103,7 +103,9 @@ class Images:
         return command(self._module, msgspec.json.encode(asked).decode(), title="pulling")
 
     def _said(self, source: ImageSource, engine: ContainerEngine, line: bytes) -> None:
-        with suppress(msgspec.DecodeError):  # a program's own words, which lead to no answer
+        with suppress(
+            msgspec.DecodeError, RecursionError
+        ):  # a program's own words, which lead to no answer
             match _DECODER.decode(line):
                 case _Digest(digest):
                     self._context.post(ImageDigest(source, digest))

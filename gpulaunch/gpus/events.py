@@ -14,18 +14,40 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Literal, TypedDict
+
+from msgspec import Struct
 
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse, xid
-from gpulaunch.helper_process import Helper, command
+from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.loop import Loop
 
 PERIOD = 60.0
 """Seconds that the helper waits in the driver at a time, at most."""
 
 _LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
+
+
+class DriverError(TypedDict):
+    """An error of the driver, as the helpers tell it."""
+
+    code: int | None
+    kind: str
+    text: str
+
+
+class HelperLine(Struct, frozen=True):
+    """A line of the helper: `listen` says which `said` has which of the others."""
+
+    said: Literal["asking", "hears", "deaf", "event", "end"]
+    gpus: list[str] = []
+    types: list[str] = []
+    error: DriverError | None = None
+    kind: str = ""
+    code: int | None = None
+    recovery: int | None = None
 
 
 class EventsClient:
@@ -93,24 +115,23 @@ class EventsClient:
     def _said(self, line: bytes) -> None:
         # A library of the driver may write to standard output as well.
         if line.startswith(b'{"said": ') and line.endswith(b"}"):
-            self._take(json.loads(line))
+            self._take(understood(line, HelperLine))
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        """Handle a line of the helper, whose grammar is in `listen`."""
-        if line["said"] == "asking":
-            self._asking = line["gpus"]
-        elif line["said"] == "end":
+    def _take(self, line: HelperLine) -> None:
+        if line.said == "asking":
+            self._asking = line.gpus
+        elif line.said == "end":
             self._ended = True
-        elif line["said"] == "event":
+        elif line.said == "event":
             for event in happened(line):
                 self._report(event)
         else:
             self._asking = []
-            error = line.get("error")
-            why = tuple(line["types"]) if error is None else str(parse.fault("", error))
-            self.coverage.update(dict.fromkeys(line["gpus"], why))
+            error = line.error
+            why = tuple(line.types) if error is None else str(parse.fault("", error))
+            self.coverage.update(dict.fromkeys(line.gpus, why))
             if error is not None and error["kind"] in _LOST:
-                self._report_lost(line["gpus"], error["text"])
+                self._report_lost(line.gpus, error["text"])
 
     def _report_lost(self, gpus: Sequence[str], words: str) -> None:
         for gpu in gpus:
@@ -138,16 +159,16 @@ class EventsClient:
             self.coverage.update(dict.fromkeys((uuid for _, uuid in self._gpus), why))
 
 
-def happened(line: Mapping[str, Any]) -> list[GpuEvent]:
+def happened(line: HelperLine) -> list[GpuEvent]:
     """Return the events of a helper's line, one for each card or MIG instance concerned."""
-    code, action = line["code"], line["recovery"]
+    code, action = line.code, line.recovery
     if action is not None:
         meaning = xid.recovery(action)
         text = f"Xid {code}, {meaning.text}" if code is not None else meaning.text
     else:
-        meaning = xid.event(line["kind"]) if code is None else xid.xid(code)
+        meaning = xid.event(line.kind) if code is None else xid.xid(code)
         text = meaning.text
-    return [GpuEvent(gpu, code, text, meaning.verdict, meaning.stops) for gpu in line["gpus"]]
+    return [GpuEvent(gpu, code, text, meaning.verdict, meaning.stops) for gpu in line.gpus]
 
 
 def hearing(

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from gpulaunch.helper_process import Helper, command
+from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.loop import Loop
 
 Request: TypeAlias = Mapping[str, Any]
@@ -116,7 +116,7 @@ class DriverHelper:
 
     def _said(self, line: bytes) -> None:
         if self._ready:
-            self._answer(json.loads(line))  # one question, one line
+            self._answer(understood(line, dict[str, Any]))  # one question, one line
         else:
             self._ready = True
             if self._current:

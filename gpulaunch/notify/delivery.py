@@ -52,6 +52,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
+_LONGEST_ANSWER = 1 << 20
+"""Bytes of a sender's answer that are read."""
+
+
 class _Sending(Struct):
     target: int
     process: subprocess.Popen[bytes]
@@ -108,7 +112,7 @@ class Delivery:
             said = os.read(sending.fd, 1 << 16)
         except BlockingIOError:
             return
-        sending.heard += said
+        sending.heard = (sending.heard + said)[:_LONGEST_ANSWER]
         if not said:
             self._finish(sending, self._why(sending))
 
@@ -119,7 +123,7 @@ class Delivery:
             status = sending.process.wait(1.0)
         try:
             return str(json.loads(sending.heard)["trouble"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         if status in (-signal.SIGALRM, -signal.SIGKILL):
             return f"no answer within {self._limit:g} s"

@@ -37,11 +37,16 @@ from gpulaunch.farside.wire import (
     memory_file,
     packed,
 )
+from gpulaunch.process.checked import count, seconds, text
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end, warning_from
 from gpulaunch.process.native import command_line
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+SENSELESS = (ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError)
+"""What reading a message raises that no keeper of this version has sent."""
 
 
 class SpawnerGoneError(GpulaunchError):
@@ -269,6 +274,7 @@ class Pair:
         self._follows: Command | None = None
         self._foreseen: Command | None = None
         self._launched_last = False  # the last message starts the attempt that runs
+        self._distrusted = False
 
     @property
     def attempt(self) -> str | None:
@@ -365,10 +371,25 @@ class Pair:
         """
         reports: list[Report] = []
         for message, fds in self._link.messages():
-            reports += self._reports(message, fds)
+            try:
+                reports += self._reports(message, fds)
+            except SENSELESS:
+                self._distrust(fds)
             if reports and isinstance(reports[-1], AttemptOver):
                 break
         return reports
+
+    def _distrust(self, fds: Sequence[int]) -> None:
+        """Believe nothing that the pair still says, and have it end its attempt and itself.
+
+        To keepers the end of the stream is the supervisor's death. Gone is reported once no process
+        is left.
+        """
+        for fd in fds:
+            os.close(fd)
+        self._distrusted = True
+        with contextlib.suppress(OSError):
+            self._link.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close the socket. Keepers take that for the supervisor's death and stop the attempt."""
@@ -381,32 +402,35 @@ class Pair:
     def _reports(self, message: dict[str, Any] | None, fds: Sequence[int]) -> Iterator[Report]:
         if message is None:
             yield from self._last_words()
+        elif self._distrusted:
+            self._distrust(fds)
         elif message["is"] == "started":
-            message.pop("is")
-            yield ProgramStarted(**message)
+            yield msgspec.convert(message, ProgramStarted)
         elif message["is"] == "warned":
             if warning := warning_from(message["warned"]):
-                yield ProgramWarned(message["attempt"], warning)
+                yield ProgramWarned(text(message["attempt"]), warning)
         elif message["is"] == "unkillable":
             # A guardian that sweeps because its monitor was killed does not know the attempt.
             if attempt := message["attempt"] or self.attempt:
-                yield Unkillable(attempt, tuple(message["pids"]))
+                yield Unkillable(text(attempt), tuple(map(count, message["pids"])))
         elif message["is"] == "worker_gone":
             yield WorkerReaped()
         elif message["is"] == "unbegun":
-            if self.attempt == message["attempt"]:
+            unbegun = text(message["attempt"])
+            if self.attempt == unbegun:
                 self._runs = None
             else:
                 self._follows = None
-            yield Unbegun(message["attempt"])
+            yield Unbegun(unbegun)
         elif message["is"] == "left":
             yield PairLeft(self._forget())
         elif message["is"] == "lent":
             yield Lent(tuple(fds))
         elif message["is"] == "cold":
-            yield StartedCold(message["attempt"], message["why"], message["for_good"])
+            yield msgspec.convert(message, StartedCold)
         else:
-            kept, note, cpu = message["kept"], message["note"], message["cpu"]
+            kept, note, cpu = bool(message["kept"]), text(message["note"]), message["cpu"]
+            cpu = None if cpu is None else seconds(cpu)
             yield self._ended(end_from(message["end"]), kept, note, cpu)
 
     def _ended(
@@ -437,8 +461,12 @@ def _decoded(message: bytes) -> dict[str, Any]:
     """Read a pair's message; `json` takes four times as long."""
     try:
         return _DECODER.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # text that UTF-8 cannot hold
-        return decoded_json(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return decoded_json(message)  # text that UTF-8 cannot hold
+    except (ValueError, RecursionError):
+        return {}
 
 
 def message_of(command: Command) -> bytes:

@@ -63,7 +63,7 @@ def cause_of(text: str) -> EndCause:
     """Return the cause that `text_of` wrote; any other text is a keeper's own, and quoted."""
     try:
         return cast(EndCause, _CAUSES.decode(json.loads(text)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return Quoted(text)
 
 
@@ -191,14 +191,14 @@ def _end_in(data: bytes) -> EndRecord | None:
     line = line_of_end(data)
     try:
         return None if line is None else end_from(record_of(line))
-    except (ValueError, LookupError):  # not the keeper's: a job may have written the file
+    except (ValueError, LookupError, TypeError):  # a job may have written the file
         return None
 
 
 def end_from(record: Mapping[str, Any]) -> EndRecord:
     """Return the end from a record, which the keeper also sends to the supervisor.
 
-    Raises ValueError and KeyError if it is not such a record.
+    Raises ValueError, LookupError or TypeError if it is not such a record.
     """
     pid, started = record["pid"], record["started"]
     end = End(

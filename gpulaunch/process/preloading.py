@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -25,7 +25,8 @@ from gpulaunch.farside.wire import (
     memory_file,
 )
 from gpulaunch.own_files import farside_command, here
-from gpulaunch.process.client import Spawner
+from gpulaunch.process.checked import record_of, seconds, text
+from gpulaunch.process.client import SENSELESS, Spawner
 
 HOOK = str(Path(PROGRAM).with_name("preload") / "hook")
 """What comes first on PYTHONPATH, so that an interpreter becomes a server."""
@@ -122,16 +123,31 @@ class PreloadServer(Spawner):
             return Vanished()
         if not data:
             return Vanished()
-        message = json.loads(data)
-        if message["is"] == "refused":
-            return PreloadUnavailable(message["why"])
-        self.state, self.reads = "serves", frozenset(map(decoded, message["reads"]))
-        modules = tuple(message["modules"])
-        return PreloadReady(modules, message["left_out"], self.reads, message["seconds"])
+        news = news_of(data)
+        if isinstance(news, PreloadReady):
+            self.state, self.reads = "serves", news.reads
+        return news
 
     def close(self) -> None:
         self.state = "over"
         super().close()
+
+
+def news_of(data: bytes) -> News:
+    """Return what a server's message says; one that has no meaning is the last of that server."""
+    try:
+        return _news(record_of(data))
+    except SENSELESS:  # what it imports may have written it
+        return Vanished()
+
+
+def _news(message: Mapping[str, Any]) -> News:
+    if message["is"] == "refused":
+        return PreloadUnavailable(text(message["why"]))
+    left_out = {text(name): text(why) for name, why in message["left_out"].items()}
+    reads = frozenset(decoded(text(name)) for name in message["reads"])
+    modules = tuple(map(text, message["modules"]))
+    return PreloadReady(modules, left_out, reads, seconds(message["seconds"]))
 
 
 def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes]) -> bytes:

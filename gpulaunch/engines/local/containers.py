@@ -21,7 +21,7 @@ from gpulaunch.core.events import Ended, Event, ImageReady, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
 from gpulaunch.gpus.finding import DoctorFinding
-from gpulaunch.helper_process import Helper, command
+from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.process.native import program_inside
 from gpulaunch.text import listing
 
@@ -133,7 +133,7 @@ class LeftContainers:
             over()
 
     def _told(self, of_earlier: bool, message: bytes) -> None:
-        found = Removal(**json.loads(message))
+        found = understood(message, Removal)
         if found.removed and of_earlier:
             self._context.warn(None, f"removed what was left of {listing(found.removed)}")
         for name, why in found.left.items():

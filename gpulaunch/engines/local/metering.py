@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -26,7 +27,7 @@ from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import HeldIdle, Launch, MemoryPeaked, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.context import RunContext
-from gpulaunch.helper_process import Helper, command
+from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.process.client import ProgramStarted
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
@@ -53,6 +54,20 @@ BESIDE_MPS = (
     " change CUDA_MPS_PIPE_DIRECTORY, or run in a container or namespace of its own? (said once)"
 )
 """The warning of the first attempt that does without the server whose client it is to be."""
+
+
+class SamplerMessage(Struct, frozen=True):
+    """What the sampler says: of an attempt, but for trouble. Each `said` has some of the others."""
+
+    said: Literal["trouble", "peaked", "beside_mps", "unjudged", "idle", "misplaced"]
+    job: str = ""
+    number: int = 0
+    memory: int = 0
+    seconds: float = 0.0
+    gpu: str = ""
+    pid: int = 0
+    text: str = ""
+    why: str = ""
 
 
 class _Begun(Struct, frozen=True):
@@ -226,19 +241,17 @@ class Metering:
                 self._ends.popleft()
 
     def _received(self, data: bytes) -> None:
-        message = json.loads(data)
-        if message["said"] == "trouble":
+        message = understood(data, SamplerMessage)
+        if message.said == "trouble":
             if not self._warned:
                 self._warned = True
-                self._context.warn(
-                    None, f"what the run uses is not all recorded: {message['text']}"
-                )
+                self._context.warn(None, f"what the run uses is not all recorded: {message.text}")
             return
-        attempt = AttemptId(message["job"], message["number"])
-        if message["said"] == "peaked":
-            self._context.post(MemoryPeaked(attempt, message["memory"]))
+        attempt = AttemptId(message.job, message.number)
+        if message.said == "peaked":
+            self._context.post(MemoryPeaked(attempt, message.memory))
             return
-        if message["said"] == "beside_mps":
+        if message.said == "beside_mps":
             if not self._told_of_mps:
                 self._told_of_mps = True
                 self._context.warn(attempt.job, BESIDE_MPS)
@@ -246,16 +259,16 @@ class Metering:
         begun = self._live.get(attempt)
         if begun is None:
             return
-        if message["said"] == "unjudged":
-            self._cannot_judge(begun, message["why"])
-        elif message["said"] == "idle":
+        if message.said == "unjudged":
+            self._cannot_judge(begun, message.why)
+        elif message.said == "idle":
             if begun.idle is not None:  # else an earlier sampler reported it
                 self._live[attempt] = replace(begun, idle=None)
-                said = message["seconds"], message["memory"], message["text"]
+                said = message.seconds, message.memory, message.text
                 self._context.post(HeldIdle(attempt, *said, begun.ends, _IDLE))
         elif not begun.misplaced:
             self._live[attempt] = replace(begun, misplaced=True)
-            where = message["gpu"], message["pid"], message["text"]
+            where = message.gpu, message.pid, message.text
             self._context.post(Misplaced(attempt, *where, _MISPLACED))
 
     def _cannot_judge(self, begun: _Begun, why: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import urllib.error
 import urllib.request
@@ -31,5 +30,5 @@ def answers(address: str, place: str) -> bool:
     except urllib.error.HTTPError as error:
         with error:
             return error.code < 500 and error.code != 404
-    except (OSError, ValueError, http.client.HTTPException):
+    except Exception:  # whatever a library makes of what a service sends, it is no answer
         return False

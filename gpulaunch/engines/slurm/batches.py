@@ -10,10 +10,10 @@ of that name before the batch is handed over again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,9 +21,11 @@ from msgspec.structs import replace
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.errors import UsageError
 from gpulaunch.farside.wire import coded, decoded
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
+from gpulaunch.process.checked import record_of
 from gpulaunch.text import ranges
 
 Member: TypeAlias = tuple[int, AttemptId]
@@ -164,19 +166,28 @@ def confirm(batch: Batch, number: str, run: SlurmDir) -> None:
 
 
 def read_all(run: SlurmDir) -> list[Batch]:
-    """Return every batch that was written, in the order in which they were made."""
+    """Return every batch that was written, in the order in which they were made.
+
+    Raises UsageError where a file is damaged, OSError where it cannot be read.
+    """
     found = [_read(path, run) for path in run.batch_lists.glob("*.json")]
     return sorted(found, key=lambda batch: [int(part) for part in batch.name.split("-")])
 
 
 def _read(path: Path, run: SlurmDir) -> Batch:
-    intent = json.loads(read_bytes(path))
+    try:
+        return _batch(record_of(read_bytes(path)), path.stem, run)
+    except (ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+
+
+def _batch(intent: Mapping[str, Any], name: str, run: SlurmDir) -> Batch:
     listed = {place: text for place, text in enumerate(intent["attempts"]) if text}
     attempts = tuple(_attempt(decoded(text)) for text in listed.values())
     share = tuple(intent["share"]) if intent["share"] else None
     options, after = tuple(map(decoded, intent["options"])), tuple(intent["after"])
     terms = Terms(options, after, share, intent["each"])
-    batch = Batch(path.stem, intent["title"], attempts, terms, tuple(listed))
+    batch = Batch(name, intent["title"], attempts, terms, tuple(listed))
     with suppress(FileNotFoundError):
         batch.id = read_bytes(run.batch_id(batch.name)).decode().strip()
     return batch

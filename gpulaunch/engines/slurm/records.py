@@ -58,7 +58,7 @@ class DiskRecords:
 
     def held(self) -> frozenset[str]:
         """Return the names of the attempts that an earlier launcher has held."""
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             return frozenset(map(str, json.loads(read_bytes(self._run.held))))
         return frozenset()
 

@@ -69,7 +69,7 @@ def read_json(path: bytes) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             value = json.loads(file.readline())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
