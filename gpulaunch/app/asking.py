@@ -48,8 +48,7 @@ def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY)
         ledger = Ledger()
         while True:
             supervisor = pulse(one.run, one.id)
-            for fact, at in follower.read():
-                ledger.apply(fact, at)
+            follower.fold(ledger)
             if supervisor is None:
                 code = ledger.exit_status if ledger.closed else SOME_JOB_FAILED
                 return RunEnd(one.run, ledger, code)

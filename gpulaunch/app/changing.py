@@ -155,8 +155,7 @@ def status_of(added: Added) -> int:
     with Follower(added.run.events) as follower:
         while True:
             supervisor = pulse(added.run, added.run_id)
-            for fact, at in follower.read():
-                ledger.apply(fact, at)
+            follower.fold(ledger)
             if gone := [name for name in added.names if name not in ledger.jobs]:
                 recall(added.run, ledger, gone)  # over and archived, while this process slept
             if supervisor is None or all(ledger.jobs[name].settled for name in added.names):

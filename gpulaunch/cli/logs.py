@@ -209,8 +209,7 @@ def follow_logs(wanted: LogSelection, lines: int | None) -> None:
         while True:
             supervisor = pulse(wanted.run, wanted.run_id)
             new = []
-            for fact, at in follower.read():
-                ledger.apply(fact, at)
+            for fact in follower.fold(ledger):
                 if isinstance(fact, AttemptLaunched) and wanted.includes(fact.attempt):
                     new.append(fact.attempt)
             for attempt in new:

@@ -83,7 +83,9 @@ def _run_of(info: RunInfo) -> RunRow:
     except UsageError:
         return row
     cards = ", ".join(str(gpu.index) for gpu in manifest.gpus)
-    started = datetime.fromisoformat(manifest.started.replace("Z", "+00:00")).timestamp()
+    started = None
+    if manifest.started:
+        started = datetime.fromisoformat(manifest.started.replace("Z", "+00:00")).timestamp()
     return replace(row, started=started, cards=cards, simulated=manifest.simulated)
 
 

@@ -176,7 +176,8 @@ class Ledger(Struct):
             why = Because("cut_off") if begun else None
             self._set(self.jobs[record.id.job], "waiting", why, unrecorded=begun)
             for gpu in record.gpus:
-                self.gpus[gpu].attempts.discard(record.id)
+                if gpu in self.gpus:  # a supervisor that came later may not have had it
+                    self.gpus[gpu].attempts.discard(record.id)
 
     def _apply_to_run(self, fact: f.RunFact, at: Instant) -> None:
         match fact:

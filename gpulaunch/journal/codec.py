@@ -47,7 +47,7 @@ class BadLineError(ValueError):
     """A line is not what was written: torn, changed, or never a journal's."""
 
 
-class FormatMismatchError(Exception):
+class FormatMismatchError(UnknownKindError):
     """The journal is of another form; `version` is the version of gpulaunch that wrote it."""
 
     def __init__(self, version: str) -> None:
@@ -183,8 +183,6 @@ def _seconds(date: str) -> int:
 
 
 def _body(line: bytes) -> bytes:
-    if not line.startswith(HEAD):
-        raise BadLineError("no line of a journal: it does not begin with its number")
     if line[-_SUM_BYTES:-10] != _SUM_OPENS or line[-2:] != b'"}':
         raise BadLineError("it does not end in a checksum")
     body, written = line[:-_SUM_BYTES], line[-10:-2]
@@ -195,7 +193,7 @@ def _body(line: bytes) -> bytes:
 
 def _number(body: bytes) -> int:
     digits = body[len(HEAD) : body.find(b",", len(HEAD))]
-    if not digits.isdigit() or len(digits) > _DIGITS:
+    if not body.startswith(HEAD) or not digits.isdigit() or len(digits) > _DIGITS:
         raise BadLineError("no line of a journal: it does not begin with its number")
     return int(digits)
 

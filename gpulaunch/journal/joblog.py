@@ -24,6 +24,8 @@ from gpulaunch.files import regular, replace
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
 _END_BYTES = 1 << 20
 """Bytes of the file that are read to learn how many rows it has: there may be a million."""
+_DIGITS = 15
+"""Digits of a row's number, at most."""
 _NEVER_STARTED = "0.000"
 
 
@@ -74,7 +76,9 @@ class JobLog:
         start = max(0, whole - _END_BYTES)
         *_, row, torn = (b"\n" + os.pread(self._fd, _END_BYTES, start)).split(b"\n")
         number = row.partition(b"\t")[0]
-        if not number.isdigit():  # only the header, or somebody else's rows
+        if (
+            not number.isdigit() or len(number) > _DIGITS
+        ):  # only the header, or somebody else's rows
             return self._measure_all()
         if torn:
             os.ftruncate(self._fd, whole - len(torn))

@@ -206,7 +206,8 @@ def read(path: Path) -> Manifest:
 def _check(manifest: Manifest) -> None:
     """Raise ValueError where a member of the manifest has no meaning."""
     for started in (manifest.started, *(epoch.started for epoch in manifest.epochs)):
-        datetime.fromisoformat(started.replace("Z", "+00:00"))
+        if started:
+            datetime.fromisoformat(started.replace("Z", "+00:00"))
     named = (manifest.run, manifest.cwd, manifest.job_file, manifest.directory)
     if any("\0" in text for text in named):
         raise ValueError("a NUL character; no name and no path can hold one")

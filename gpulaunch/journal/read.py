@@ -160,6 +160,16 @@ class Follower:
         self._watch.add(path)
         self._history: tuple[str, ...] = ()
 
+    def fold(self, ledger: Ledger) -> list[Fact]:
+        """Apply the facts recorded since the last call, and return them.
+
+        Raises DamagedJournalError where one does not fit the state.
+        """
+        facts = self.read()
+        for fact, at in facts:
+            fold(ledger, fact, at, f"{self._path}: a line before line {self._lines.lines + 1}")
+        return [fact for fact, _ in facts]
+
     def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
         """Return the facts recorded since the last call; with `piece`, some MiB at most.
 

@@ -215,8 +215,7 @@ def _wait(one: FoundRun, seconds: float, caller: Caller) -> None:
     with Follower(one.run.events) as follower:
         while (left := until - time.monotonic()) > 0 and not caller.gone:
             supervisor = pulse(one.run, one.id)
-            for fact, at in follower.read():
-                ledger.apply(fact, at)
+            follower.fold(ledger)
             over = sum(ledger.counts[state] for state in SETTLED_STATES)
             total = ledger.counts.total()
             if over > told and (over >= told + total // 100 or over == total):

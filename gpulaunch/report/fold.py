@@ -243,7 +243,9 @@ def spans(history: RunHistory, when: Period) -> Mapping[str, tuple[Span, ...]]:
         return _times_of_jobs(history, when, "untold")
     found = history.times.until(when.end)
     beyond = _times_of_jobs(history, when, "cluster") if history.on_nodes else {}
-    return {uuid: beyond[uuid] if gpu.node else found[uuid] for uuid, gpu in history.cards.items()}
+    return {
+        uuid: (beyond if gpu.node else found).get(uuid, ()) for uuid, gpu in history.cards.items()
+    }
 
 
 def _times_of_jobs(history: RunHistory, when: Period, rest: Cause) -> dict[str, tuple[Span, ...]]:

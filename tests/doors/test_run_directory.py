@@ -12,11 +12,12 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpulaunch.cli import main
-from gpulaunch.core.facts import Fact, JobAdded
+from gpulaunch.core.facts import AttemptLaunched, Fact, JobAdded, WorkerGone, WorkerLeft
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal import codec
 from gpulaunch.metrics.model import AttemptSample, CardSample
@@ -125,19 +126,34 @@ def test_a_journal_whose_checksums_are_right_may_say_anything(
         looks(run, *[LOOKS[number % len(LOOKS)], LOOKS[1]])
 
 
+def about_known(fact: Fact, number: int) -> Fact:
+    """The fact, but about a job, an attempt and a card that the journal knows."""
+    known: dict[str, Any] = {
+        "name": "ab"[number % 2],
+        "attempt": AttemptId("ab"[number % 2], 1 + number // 2 % 2),
+        "gpu": "GPU-0",
+    }
+    uuids = isinstance(fact, AttemptLaunched | WorkerLeft | WorkerGone)
+    known |= {"gpus": ("GPU-0",)} if uuids else {}
+    return replace(fact, **{key: known[key] for key in known if key in fact.__struct_fields__})
+
+
 @settings(
-    max_examples=count(40),
+    max_examples=count(60),
     deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(st.lists(FACTS, max_size=6))
+@given(st.lists(st.builds(about_known, FACTS, st.integers(0, 3)), max_size=8))
 def test_a_journal_of_any_facts_is_shown(run: Path, looks: Looked, facts: list[Fact]) -> None:
-    jobs = [JobAdded(name, 0, 1, "d") for name in ("good-1", "")[:1]]
-    every = [opened(run=json.loads((run / "manifest.json").read_text())["run"]), *jobs, *facts]
+    first = opened(run=json.loads((run / "manifest.json").read_text())["run"])
+    launched = AttemptLaunched(AttemptId("a", 1), ("GPU-0",))
+    jobs = [JobAdded(name, 0, 1, "d") for name in "ab"]
     at = Instant(4242.0, 1.7e9)
-    text = b"".join(codec.encode(number, fact, at) for number, fact in enumerate(every, 1))
+    every = enumerate([first, *jobs, launched, *facts], 1)
+    text = b"".join(codec.encode(number, fact, at) for number, fact in every)
     (run / "events.jsonl").write_bytes(text)
-    looks(run, "status RUN", "status RUN --json", "results RUN --csv", "report RUN")
+    looks(run, "status RUN --all", "status RUN --json", "results RUN --csv", "report RUN")
 
 
 def test_a_number_of_an_attempt_that_no_run_reaches_is_passed_over(
