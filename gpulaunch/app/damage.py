@@ -17,6 +17,7 @@ from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.metrics.read import is_damaged
 from gpulaunch.process.ends import Ends, attempts_in
 
 MAX_FAULTS_TOLD = 3
@@ -28,6 +29,7 @@ def remembered(run: RunDir, state: RunState, observer: Observer) -> Ledger:
     faults: list[Fault] = []
     ledger = replay(run.events, faults)
     tell(run, faults, state, observer)
+    tell_of_metrics(run, state, observer)
     return ledger
 
 
@@ -48,6 +50,16 @@ def remembered_to_go_on(run: RunDir, observer: Observer) -> tuple[Ledger, frozen
         return ledger, frozenset()
     _witness(run, ledger, ledger.last)
     return ledger, frozenset(_endless(run, ledger))
+
+
+def tell_of_metrics(run: RunDir, state: RunState, observer: Observer) -> None:
+    """Warn where the samples of cards and jobs cannot be read: all else is shown without them.
+
+    Those of a live run may be in the making.
+    """
+    if state != "running" and is_damaged(run.metrics):
+        what = "cannot be read: what cards and jobs used is not shown"
+        observer.note(f"{typed(run.metrics)} {what}", urgent=True)
 
 
 def tell(run: RunDir, faults: Sequence[Fault], state: RunState, observer: Observer) -> None:

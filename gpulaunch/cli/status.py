@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpulaunch.app import lookup
 from gpulaunch.app.archived import older_ledgers
-from gpulaunch.app.damage import tell
+from gpulaunch.app.damage import tell, tell_of_metrics
 from gpulaunch.app.lookup import FoundRun, directory
 from gpulaunch.app.standing import command_in, standing_of
 from gpulaunch.cli.options import as_json, run_argument
@@ -118,4 +118,6 @@ def report(run: str | None, output: Path | None, everything: bool, files: tuple[
     one = directory(run, terminal)
     history = read_whole_history(one, faults) if everything else None
     click.echo(typed(write(one, output, faults=faults, history=history, files=looked_for)))
-    tell(one, faults, state_of(one), terminal)
+    state = state_of(one)
+    tell(one, faults, state, terminal)
+    tell_of_metrics(one, state, terminal)

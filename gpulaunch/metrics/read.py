@@ -35,6 +35,22 @@ def open_metrics(path: Path) -> MetricsReader | None:
 
     So it is with a torn file, one of others, and tables or values that are not written here.
     """
+    reader = _opened(path)
+    if reader is None or reader.has_samples:
+        return reader
+    reader.close()
+    return None
+
+
+def is_damaged(path: Path) -> bool:
+    """Return True where there is a file that `open_metrics` does not trust, or cannot read."""
+    reader = _opened(path)
+    if reader is not None:
+        reader.close()
+    return reader is None and is_regular(path)
+
+
+def _opened(path: Path) -> MetricsReader | None:
     if not is_regular(path):
         return None
     # A writer that was killed left a journal, which a read-only connection may not roll back. In
@@ -106,7 +122,7 @@ def _ours(connection: sqlite3.Connection) -> bool:
     for unfit in ("unfit", "unfit_values"):
         if connection.execute(queries()[unfit]).fetchone()[0]:
             return False
-    return bool(connection.execute(queries()["anything"]).fetchone()[0])
+    return True
 
 
 class MetricsReader:
@@ -120,6 +136,12 @@ class MetricsReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def has_samples(self) -> bool:
+        """True once anything was measured."""
+        rows = self._rows("anything")
+        return bool(rows and rows[0][0])
 
     def latest(self) -> dict[str, CardSample]:
         """Return the newest sample of each card, by UUID; its `at` says how old it is."""

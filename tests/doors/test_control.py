@@ -108,6 +108,28 @@ def test_a_run_goes_on_whatever_it_is_sent_and_can_be_gone_on_with(launcher: Lau
     assert "Traceback" not in gone_on.err
 
 
+WRONG_ADDITIONS: list[dict[str, Any]] = [
+    *({"text": text} for text in ('{"jobs":[]}', "no JSON", "5", '{"jobs":[5]}', '{"jobs":{}}')),
+    *({"environ": {name: "x"}} for name in ("", "A=B", "\0", "\ud800")),
+    *({"environ": {"A": value}} for value in ("\0", "\ud800")),
+    {"base": "here"},
+    {"text": '{"jobs": [{"run": "true", "env": {"A": "\ud800"}}]}'},
+]
+
+
+def test_an_addition_that_cannot_be_used_is_refused_and_not_recorded(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIST)
+    (add,) = [one for one in REAL if one["kind"] == "add"]
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        launcher.wait_for("attempt_started", 2)
+        run = Asked(launcher)
+        for wrong in WRONG_ADDITIONS:
+            answer = json.loads(run.send(json.dumps(add | wrong).encode()))
+            assert set(answer) <= {"error", "found"}, wrong
+        assert launcher.events("jobs_given") == []
+        assert run.lives()
+
+
 @pytest.mark.parametrize("field", ["priority", "timeout", "retries", "gpus", "memory", "needs"])
 def test_a_value_that_is_set_may_be_anything(launcher: Launcher, field: str) -> None:
     bomb = "[&a [x], " + ", ".join(f"&{name} [{'*a,' * 9}]" for name in "bcdefgh") + "]"

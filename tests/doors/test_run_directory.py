@@ -217,6 +217,15 @@ def test_metrics_that_are_damaged_anywhere_are_lost_and_no_more(run: Path, looks
                 reader.cards("GPU-x")
 
 
+@pytest.mark.parametrize("command", ["status", "results", "report"])
+def test_metrics_that_are_lost_are_one_line(run: Path, launcher: Launcher, command: str) -> None:
+    (run / "metrics.db").write_bytes(b"no database" * 100)
+    result = launcher(command, "run")
+    assert result.status == 0
+    lost = "run/metrics.db cannot be read: what cards and jobs used is not shown"
+    assert result.err.count(lost) == 1
+
+
 def test_a_damaged_run_is_gone_on_with_or_refused(run: Path, launcher: Launcher) -> None:
     rng = random.Random(SEED)
     lines = lines_of(run)
