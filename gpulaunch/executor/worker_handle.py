@@ -242,8 +242,10 @@ class WorkerHandle:
         if answer is not None and answer.kind == READY:
             return None
         if answer is not None and answer.kind == UNREADY:
-            summary, *_ = transfer.value_of(answer)
-            return UnreadyError(f"its initializer failed: {summary}", _error_of(answer))
+            with contextlib.suppress(Exception):  # user code may have written to the channel
+                summary, *_ = transfer.value_of(answer)
+                return UnreadyError(f"its initializer failed: {summary}", _error_of(answer))
+        self._shut(socket.SHUT_RDWR)
         self.ended.wait()
         return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
 
