@@ -26,7 +26,7 @@ from gpulaunch.control.protocol import (
     NoAnswerError,
     Present,
     Reasons,
-    Refusal,
+    RefusedAnswer,
     SuspendedError,
     Told,
     not_admitted,
@@ -118,7 +118,7 @@ def call(
     try:
         said = from_json(line)
         if isinstance(said, dict) and "error" in said:
-            refusal: Refusal = REFUSAL.decode(said)
+            refusal: RefusedAnswer = REFUSAL.decode(said)
         else:
             return answer.decode(said)
     except ValueError:

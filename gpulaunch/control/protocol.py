@@ -122,7 +122,7 @@ class Present(Struct, frozen=True):
         )
 
 
-class Refusal(Struct, frozen=True):
+class RefusedAnswer(Struct, frozen=True):
     """A run's answer to a request that it refuses. `found`: the mistakes of a list, if it has any.
 
     `text` of a mistake is its own.
@@ -132,7 +132,7 @@ class Refusal(Struct, frozen=True):
     found: tuple[Mistake, ...] = ()
 
 
-class Given(Struct, frozen=True):
+class GivenNames(Struct, frozen=True):
     """A run's answer to Add: the names of the jobs that were added."""
 
     names: tuple[str, ...]
@@ -153,7 +153,7 @@ class Told(Struct, frozen=True):
 
 
 TOLD = coder_of(Told)
-REFUSAL, GIVEN, REQUEUED = coder_of(Refusal), coder_of(Given), coder_of(Requeued)
+REFUSAL, GIVEN, REQUEUED = coder_of(RefusedAnswer), coder_of(GivenNames), coder_of(Requeued)
 
 
 class Changed(Struct, frozen=True):

@@ -17,7 +17,7 @@ from gpulaunch.jobfile.needs import Index, Pattern, Resolver, pattern_of
 from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.text import clip
 
-_SHOWN = 100
+_MAX_SHOWN = 100
 """Characters of a value as typed that an error repeats."""
 NONE = frozenset({"none", "null", "~"})
 """How a person says that a job is to have no timeout, no needs."""
@@ -38,7 +38,7 @@ def with_settings(job: Job, fields: Mapping[str, str], names: Collection[str]) -
             job = _SET[field](job, _meaning(field, typed), names)
         except ValueError as error:
             bad = as_field_error(error)
-            wrong += [f"{field}={clip(typed, _SHOWN)}: {one.message}" for one in bad.each()]
+            wrong += [f"{field}={clip(typed, _MAX_SHOWN)}: {one.message}" for one in bad.each()]
     if wrong:
         raise UsageError("\n".join(wrong))
     return job
