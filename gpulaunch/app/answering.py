@@ -221,6 +221,9 @@ class Answers(Struct):
     def _set(
         self, conn: Conn, names: tuple[str, ...], fields: Mapping[str, str], plan: Plan | None
     ) -> Doing:
+        names = tuple(dict.fromkeys(names))
+        if len(names) * sum(map(len, fields.values())) > REQUEST_BYTES:
+            raise RefusedError("too much for one request: set fewer jobs at a time")
         change = self.list.set(names, fields, plan)
         told = CHANGED.plain(Changed(self.list.summary(change)))
         facts = [JobSet(name, fields) for name in names]

@@ -17,6 +17,8 @@ from gpulaunch.jobfile.needs import Index, Pattern, Resolver, pattern_of
 from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.text import clip
 
+_MAX_TYPED = 1 << 17
+"""Characters of a value as typed; no argument of a command may have more."""
 _MAX_SHOWN = 100
 """Characters of a value as typed that an error repeats."""
 NONE = frozenset({"none", "null", "~"})
@@ -35,6 +37,8 @@ def with_settings(job: Job, fields: Mapping[str, str], names: Collection[str]) -
         try:
             if field not in _SET:
                 raise FieldError(f"cannot be set (what can: {', '.join(_SET)})")
+            if len(typed) > _MAX_TYPED:
+                raise FieldError(f"expected at most {_MAX_TYPED:,} characters")
             job = _SET[field](job, _meaning(field, typed), names)
         except ValueError as error:
             bad = as_field_error(error)

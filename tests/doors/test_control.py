@@ -134,7 +134,19 @@ def test_an_addition_that_cannot_be_used_is_refused_and_not_recorded(launcher: L
 def test_a_value_that_is_set_may_be_anything(launcher: Launcher, field: str) -> None:
     bomb = "[&a [x], " + ", ".join(f"&{name} [{'*a,' * 9}]" for name in "bcdefgh") + "]"
     odd = ["[" * 3000, "&a [*a]", "{&k [x]: 1}", "{<<: 5}", bomb, "[!!binary x]", "nan", "1e999"]
-    odd += ["-1", "9" * 5000, "", "none", "\0", "\udcff", "{}", "[]", "{{x}}", '["\\ud800"]']
+    odd += [
+        "x" * 200_000,
+        "-1",
+        "9" * 5000,
+        "",
+        "none",
+        "\0",
+        "\udcff",
+        "{}",
+        "[]",
+        "{{x}}",
+        '["\\ud800"]',
+    ]
     launcher.file("jobs.yaml", LIST)
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         launcher.wait_for("attempt_started", 2)
@@ -156,6 +168,15 @@ def test_a_field_of_a_newer_version_cannot_be_set(launcher: Launcher) -> None:
             "cpus=2: cannot be set (what can: priority, timeout, retries, gpus, memory, needs)",
             "nothing was set",
         ]
+
+
+def test_one_job_that_is_named_often_is_set_once(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIST)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        launcher.wait_for("attempt_started", 2)
+        asking = {"kind": "set_fields", "jobs": ["later"] * 10_000, "fields": {"priority": "5"}}
+        assert "change" in json.loads(Asked(launcher).send(json.dumps(asking).encode()))
+        assert len(launcher.events("job_set")) == 1
 
 
 def test_clients_take_no_more_memory_together_than_is_allowed(launcher: Launcher) -> None:
