@@ -23,20 +23,12 @@ from tests.executor import script
 from tests.faults.test_stopping import alive
 from tests.gpus.fake import TAKES, FakeDriver
 from tests.helpers import wait_until
-from tests.process.support import children_of, marked, token
+from tests.process.support import TRACED, children_of, marked, token
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 NASTY = Path(__file__).parents[1] / "process" / "nasty.c"
 GRACE = 0.5
 MODES = ["daemons", "ignore-term", "tree", "stopped", "slow-hopper", "daemons-exit"]
-TRACED = [
-    "traced",
-    "traced-tracer",
-    "traced-stopped",
-    "traced-left",
-    "traced-exit",
-    "traced-unreaped",
-]
 WORK = """
     import os, time
 

@@ -26,6 +26,15 @@ from tests.helpers import wait_until
 R = TypeVar("R")
 PATIENCE = 60.0
 SANITIZERS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+TRACED = [
+    "traced",
+    "traced-tracer",
+    "traced-stopped",
+    "traced-left",
+    "traced-exit",
+    "traced-unreaped",
+]
+"""Modes of nasty.c in which a process that is to end waits for its tracer, a process below it."""
 
 
 AS_KEEPER = f"""

@@ -25,6 +25,7 @@ from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner,
 from tests.helpers import wait_until
 from tests.process.support import (
     AS_KEEPER,
+    TRACED,
     Slot,
     children_of,
     copied,
@@ -47,15 +48,6 @@ MODES = [
     "subreaper",
 ]
 ENDS_BY_ITSELF = {"daemons-exit", "hopping-daemon"}
-TRACED = [
-    "traced",
-    "traced-tracer",
-    "traced-stopped",
-    "traced-left",
-    "traced-exit",
-    "traced-unreaped",
-]
-"""Jobs in which a process that is to end waits for its tracer, a process below it."""
 native_only = pytest.mark.parametrize("keeper", ["native"], indirect=True)
 TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
 
