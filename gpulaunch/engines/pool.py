@@ -133,9 +133,9 @@ class CardPool(Struct, frozen=True):
         return any(gpu.simulated for gpu in self.gpus)
 
     def probe(self, loop: Loop) -> ProbeClient | SimulatedProbe:
-        """Return what looks at the cards, and calls back from the loop, or at once."""
+        """Return what looks at the cards, and calls back from the loop."""
         if self.simulated or not self.gpus:
-            return SimulatedProbe()
+            return SimulatedProbe(loop)
         return ProbeClient(loop=loop)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.machine import CardReading, LookCallback
 from gpulaunch.gpus.names import short
+from gpulaunch.loop import Loop
 
 POOL_VARIABLE = "GPULAUNCH_SIM_POOL"
 MEMORY = 80 * 2**30
@@ -29,10 +30,18 @@ def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
 
 
 class SimulatedProbe:
-    """Looks at simulated cards as `ProbeClient` at real ones: always well, free and drained."""
+    """Looks at simulated cards as `ProbeClient` at real ones: always well, free and drained.
+
+    The answer comes from the loop as a driver's does, never at once: otherwise the order of events
+    on pretend cards would be another one than on real cards.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
 
     def look(self, gpu: Gpu, then: LookCallback) -> None:
-        then(CardReading(gpu.uuid, total=gpu.memory, free=gpu.memory, used=0))
+        reading = CardReading(gpu.uuid, total=gpu.memory, free=gpu.memory, used=0)
+        self._loop.call_after(object(), 0.0, lambda: then(reading))
 
     def close(self) -> None:
         """Give back nothing."""
