@@ -12,7 +12,7 @@ from itertools import takewhile
 from msgspec import Struct
 
 from gpulaunch.jobfile.commands import ScriptPart, ShellCommand, Word, parts_in
-from gpulaunch.jobfile.shell import understood
+from gpulaunch.jobfile.shell import outline, understood
 
 # fmt: off
 AT_ONCE = frozenset({
@@ -32,6 +32,10 @@ _TIDIES = frozenset({
 """Commands that are hardly a job's work: whether they fail is not told."""
 _PASSES_ON = frozenset({"tee", "cat", "tail", "head", "ts", "sed", "awk", "grep", "sort", "less"})
 """Ends of a pipeline that succeed whatever wrote into it."""
+_BECOME_THEIR_LAST_COMMAND = frozenset({"bash", "zsh"})
+"""Shells that execute the last command of a script in their own process."""
+_FORKS = frozenset({"timeout", "time", "sudo", "xargs", "unbuffer"})
+"""Programs that start a process for their command, so that a setsid there waits."""
 # fmt: on
 _ASKS = ("$?", "${?", "PIPESTATUS", "pipestatus")
 """What a script that asks for a status itself has."""
@@ -53,19 +57,19 @@ def left_running(script: str, dialect: str) -> Ending | None:
     if "&" not in script and "setsid" not in script:
         return None
     parts = list(parts_in(script, dialect))
-    found = _in_background(parts) or _apart(parts)
+    found = _in_background(parts, script) or _apart(parts, outline(script, dialect), dialect)
     if found is None or _has_trap(parts) or not understood(script, dialect):
         return None
     return found
 
 
-def _in_background(parts: Sequence[ScriptPart]) -> Ending | None:
+def _in_background(parts: Sequence[ScriptPart], script: str) -> Ending | None:
     last = max((n for n, one in enumerate(parts) if one.end == "&"), default=-1)
     if last < 0 or parts[last].expanded or not _is_over(parts[last + 1 :]):
         return None
     named = [one.command.name for one in parts[: last + 1] if one.command.name]
-    if not named:
-        return None
+    if not named or "`" in script[named[-1].end :]:
+        return None  # a command in backticks may wait
     return Ending(
         named[-1],
         "the last command runs in the background (&), so that the job is over at once and gpulaunch"
@@ -74,13 +78,27 @@ def _in_background(parts: Sequence[ScriptPart]) -> Ending | None:
     )
 
 
-def _apart(parts: Sequence[ScriptPart]) -> Ending | None:
-    """Return the last command if it is started by setsid: that waits for it only when told to."""
-    last = next((one for one in reversed(parts) if one.command.program), None)
-    if last is None or last.expanded or last.command.name is None:
+def _apart(parts: Sequence[ScriptPart], code: str, dialect: str) -> Ending | None:
+    """Return the last command if setsid starts it and does not wait for it.
+
+    `code`: the outline of the script. setsid starts a process of its own only with --fork, or if
+    setsid leads a process group, as it does where the shell becomes setsid.
+    """
+    at = max((n for n, one in enumerate(parts) if one.command.program), default=-1)
+    name = parts[at].command.name if at >= 0 else None
+    if name is None or parts[at].expanded:
         return None
-    words = [one.text for one in (*last.command.before, last.command.name)]
-    return Ending(last.command.name, *APART) if starts_apart(words) else None
+    words = [one.text for one in (*parts[at].command.before, name)]
+    if not starts_apart(words):
+        return None
+    plain = (
+        dialect in _BECOME_THEIR_LAST_COMMAND
+        and parts[at].end in ("", "\n", ";")
+        and (at == 0 or parts[at - 1].end not in ("|", "|&"))
+        and not {"<", ">"} & set(code[name.end :])
+    )
+    forks = any(one == "--fork" or _is_flag(one, "f") for one in words)
+    return Ending(name, *APART) if plain or words[0] == "exec" or forks else None
 
 
 APART = (
@@ -93,7 +111,7 @@ APART = (
 
 def starts_apart(words: Sequence[str]) -> bool:
     """Return True if a command begins with setsid, and does not wait for what that starts."""
-    if "setsid" not in words[:3]:
+    if "setsid" not in words[:3] or _FORKS & {*words[: words.index("setsid")]}:
         return False
     options = takewhile(lambda one: one.startswith("-"), words[words.index("setsid") + 1 :])
     return not any(one == "--wait" or (one[1:2] != "-" and "w" in one) for one in options)
@@ -164,6 +182,8 @@ def _at_the_end(parts: Sequence[ScriptPart], errexit: bool) -> Iterator[Ending]:
     assert name is not None
     program = parts[work].command.program
     if "||" in (parts[work].end, *(one.end for one in rest[:-1])):
+        if any(_works(one.command) and one.end not in ("&&", "||") for one in parts[:work]):
+            return  # the work is done; this command may fail
         why = f"the job succeeds even if {program} fails, because of the || after it"
         yield Ending(name, why, "leave the || and what follows it out, or end it with exit 1")
     elif not errexit and parts[work].end != "&&":

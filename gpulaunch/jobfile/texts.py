@@ -174,7 +174,8 @@ class Texts:
                 self._wrong("run", FieldError("; ".join(APART)))
             return
         shell = self.fixed.get("shell") or DEFAULT_SHELL
-        if run is not None and (over := left_running(run, dialect(shell) or "bash")):
+        known_shell = None if "shell" in self.deferred else dialect(shell)
+        if run and known_shell and (over := left_running(run, known_shell)):
             self._wrong("run", FieldError(f"{over.why}; {over.mend}"))
         if run is not None and "{{" in run:
             try:

@@ -21,6 +21,9 @@ LEFT = {
     "case x in a) python b & ;; esac": "python",
     "setsid python a": "python",
     "cd x && setsid -f python a": "python",
+    "nohup setsid python a": "python",
+    "exec setsid python a > log": "python",
+    "timeout 9 python b; setsid --fork python a > log": "python",
 }
 """Scripts that end while a command still runs, and which."""
 NOT_LEFT = [
@@ -38,6 +41,12 @@ NOT_LEFT = [
     "setsid --wait python a",
     "setsid -w python a",
     "python setsid",
+    "timeout 9 setsid python a",
+    "yes | setsid python a",
+    "(setsid python a)",
+    "setsid python a > log 2>&1",
+    "python a & x=`python b`",
+    "python a & echo `wait $!`",
     "echo a &> log",
     "echo a \\&",
     "echo 'a &'",
@@ -70,6 +79,8 @@ NOT_HIDDEN = [
     "python a || python b",
     "python a && echo ok",
     "python a; rm tmp || true",
+    "python a; curl -d done host || true",
+    "python a\nrsync log there || echo kept here",
     "if python a; then echo ok; else echo no; fi",
     "set -e; python a; echo done",
     "set -euo pipefail\npython a | tee log\necho done",
@@ -96,6 +107,12 @@ def test_a_script_that_may_wait_for_its_commands_is_not_doubted(script: str) -> 
     assert left_running(script, "bash") is None
 
 
+def test_a_shell_of_which_it_is_not_known_whether_it_becomes_setsid_is_not_doubted() -> None:
+    assert left_running("setsid python a", "zsh") is not None
+    assert left_running("setsid python a", "dash") is None
+    assert left_running("setsid -f python a", "dash") is not None
+
+
 @pytest.mark.parametrize("script", HIDDEN)
 def test_a_failure_that_a_script_hides_is_found(script: str) -> None:
     for options, word in zip((False, True), HIDDEN[script], strict=True):
@@ -115,3 +132,14 @@ def test_a_job_whose_work_goes_on_in_the_background_is_refused_at_its_place() ->
     assert "jobs run side by side" in background
     assert apart.startswith("3:8: jobs[1].run: setsid does not wait for the command")
     assert len(jobs_of("jobs: [{run: a & b & wait}, {run: [setsid, --wait, a]}]")) == 2
+
+
+def test_a_script_for_another_program_than_a_shell_is_not_read_as_one() -> None:
+    jobs = jobs_of("""
+jobs:
+- {shell: python3, run: "m = a &true"}
+- {shell: perl, run: "&set;"}
+- {shell: "{{s}}", matrix: {s: [perl]}, run: "start &"}
+- {run: [timeout, "9", setsid, python, a]}
+""")
+    assert len(jobs) == 4
