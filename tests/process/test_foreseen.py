@@ -13,7 +13,7 @@ from gpulaunch.core.model import Exited, MissingOutput
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, message_of
 from gpulaunch.process.command import Command
 from tests.helpers import wait_until
-from tests.process.support import Slot, children_of, keepers_of, marked, token
+from tests.process.support import Slot, children_of, keepers_of, made_before, marked, token
 
 
 def command(slot: Slot, *argv: str, **limits: object) -> Command:
@@ -63,8 +63,7 @@ def test_an_output_from_before_the_word_to_go_is_not_the_attempts(
 ) -> None:
     output = tmp_path / "output"
     foresee(slot, "true", outputs=(str(output),))
-    output.write_text("of somebody else\n")
-    os.utime(output, (time.time() - 5, time.time() - 5))
+    made_before(output)
     slot.pair.go()
     assert isinstance(slot.expect(AttemptOver).end.outcome, MissingOutput)
 
