@@ -33,9 +33,9 @@ def gone(job: JobRecord) -> str:
     if job.state == "waiting" or job.reason == Because("not_in_file"):
         return f"{GONE}, not run{' again' * bool(job.attempts)}"
     if job.state == "running":
-        return f"{GONE}: it runs to its end, and not again"
+        return f"{GONE}: runs to the end, and not again"
     if job.state == "succeeded":
-        return f"{GONE}; it has succeeded"
+        return f"{GONE}; succeeded"
     if job.state == "cancelled":
         return f"{GONE}; cancelled"
     why = wording.job_reason(job.reason)

@@ -52,7 +52,10 @@ class Beginning(Struct, frozen=True):
 
 
 class PendingDiagnosis(Struct, eq=False):
-    """An end whose cards are still being looked at. `unseen`: cards without an answer yet."""
+    """An end whose cards are still being looked at.
+
+    `unseen`: cards without an answer yet. `note`: what the keeper of a worker said of the end.
+    """
 
     ended: Ended
     job: Job
@@ -60,6 +63,7 @@ class PendingDiagnosis(Struct, eq=False):
     beginning: Beginning | None
     memory: OwnMemory | None
     unseen: set[str]
+    note: str = ""
     cards: list[CardFacts] = field(default_factory=list)
 
 
@@ -103,10 +107,12 @@ class EndDiagnosis:
         gpus: Sequence[Gpu],
         tell: Tell,
         memory: OwnMemory | None = None,
+        note: str = "",
     ) -> None:
         """Pass the end to `tell` with its failure, once the attempt's cards have been looked at.
 
-        `memory`: what is told of its limit of host memory, None without one.
+        `memory`: what is told of its limit of host memory, None without one. `note`: what its
+        keeper said of the end of its worker.
         """
         beginning = self._begun.pop(ended.attempt, None)
         if not isinstance(ended.end.outcome, BY_ITSELF):
@@ -116,7 +122,7 @@ class EndDiagnosis:
             self._later(lambda: self._hint(ended))
         else:
             unseen = {gpu.uuid for gpu in gpus}
-            pending = PendingDiagnosis(ended, job, tell, beginning, memory, unseen)
+            pending = PendingDiagnosis(ended, job, tell, beginning, memory, unseen, note)
             for gpu in gpus:
                 self._look(gpu, partial(self._seen, pending, gpu))
             if not gpus:
@@ -159,7 +165,7 @@ class EndDiagnosis:
             memory=pending.memory,
             rooms=rooms_of([os.fspath(self._run.outs), job.cwd, *self._rooms]),
         )
-        found = diagnose(evidence) or _plain(evidence, job)
+        found = diagnose(evidence) or _plain(evidence, job, pending.note)
         if found is not None:
             found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
             if found.kind == "gpu_oom" and job.ladder is None:
@@ -175,15 +181,15 @@ def _foreign(seen: CardReading) -> int | None:
     return sum(memory or 0 for memory in known)
 
 
-def _plain(evidence: Evidence, job: Job) -> Failure | None:
+def _plain(evidence: Evidence, job: Job, note: str) -> Failure | None:
     """Return the failure where nothing was recognised, with the log's last line as evidence.
 
     That line may still tell ends that are alike. Progress bars are passed over: they show how far
-    the program got, and not why it ended.
+    the program got, and not why it ended. Where the log is empty, `note` is the evidence.
     """
     kind = failure_of(evidence.outcome, job)
     lines = [line.strip() for line in evidence.tail.splitlines()]
     lines = [line for line in lines if line and not is_bar(line)]
-    shown = lines[-1] if lines else ""
+    shown = lines[-1] if lines else note
     advice = advice_on_signal(evidence) or advice_on_modules(evidence) or advice_on_limit(evidence)
     return Failure(kind, shown, advice) if kind and (shown or advice) else None

@@ -219,6 +219,17 @@ def test_a_program_that_reads_lines_works_alike(bench: Bench, tmp_path: Path) ->
     assert '"job": "b"' in (bench.run.path / "logs" / "b.1.log").read_text()
 
 
+def test_a_worker_that_ends_with_status_0_before_it_answers_is_no_bare_status_1(
+    bench: Bench, tmp_path: Path
+) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text("import os\ndef act(item): os._exit(0)\n")
+    ended = go(bench, item(program, "a"))
+    assert ended.end.outcome == Exited(1)
+    assert ended.end.failure is not None
+    assert ended.end.failure.evidence == "its worker ended, with status 0, before it answered"
+
+
 # ── One ahead ───────────────────────────────────────────────────────────────────────────────────
 
 

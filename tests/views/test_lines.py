@@ -80,8 +80,8 @@ def test_what_the_job_file_has_no_more_is_told_once_and_as_it_stands() -> None:
     told = [line for line in text(run, stream) if gone in line]
     assert told == [
         f"cancelled             waits  {gone}",
-        f"vanished              done  {gone}; it has succeeded",
-        f"vanished              runs  {gone}: it runs to its end, and not again",
+        f"vanished              done  {gone}; succeeded",
+        f"vanished              runs  {gone}: runs to the end, and not again",
         f"vanished              lost  {gone}; exited with status 1",
     ]
 

@@ -474,7 +474,8 @@ class LocalAttempts:
         self._in_order.is_over(launch.attempt)
         free = {} if report.kept else self._cards.memory_back(_leases(launch))
         ended = Ended(launch.attempt, report.end, report.kept, free)
-        self._diagnosis.diagnose(ended, launch.job, launch.gpus, tell, memory)
+        note = report.note if launch.job.worker else ""
+        self._diagnosis.diagnose(ended, launch.job, launch.gpus, tell, memory, note)
 
     def _unbegun(self, pair: Pair, attempt: str) -> None:
         """Post the end of an attempt that was behind another; keep the pair where that is over."""
