@@ -49,6 +49,14 @@ BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 HOLD = 3.0
 """Seconds for which the failure of a job that needs a service is not judged: if the service ends
 meanwhile, that end explains it. A crash breaks connections before the launcher hears of it."""
+# fmt: off
+_LIKE_A_LOST_SERVICE = frozenset({
+    "exit", "signal", "timeout", "idle_timeout", "gpu_idle", "missing_output", "collective",
+    "secondary", "network", "rate_limit", "access", "license", "locked", "missing_file",
+    "file_error", "corrupt_file",
+})
+# fmt: on
+"""Failure classes that the end of a service can bring about. Others are held for nothing."""
 
 
 def on_ended(state: State, event: Ended) -> None:
@@ -89,8 +97,8 @@ def _may_be_its_services(state: State, live: ActiveAttempt, end: End) -> bool:
         return False
     if live.stopping or live.misplaced or state.ledger.stopping:
         return False
-    failed = retry.failure_of(end.outcome, live.node.job, end.failure) is not None
-    return failed and isinstance(end.outcome, BY_ITSELF)
+    failed = retry.failure_of(end.outcome, live.node.job, end.failure)
+    return failed in _LIKE_A_LOST_SERVICE and isinstance(end.outcome, BY_ITSELF)
 
 
 def _beside_its_service(state: State, live: ActiveAttempt, end: End) -> End:

@@ -134,7 +134,8 @@ def hidden(script: str, dialect: str, errexit: bool, pipefail: bool) -> Iterator
     options = {
         word.text for one in parts if one.command.program == "set" for word in one.command.arguments
     }
-    errexit = errexit or "errexit" in options or any(_is_flag(one, "e") for one in options)
+    sets = "errexit" in options or any(_is_flag(one, "e") for one in options)
+    errexit = sets or (errexit and "+e" not in options)
     pipefail = pipefail or "pipefail" in options
     told = list(_by_wait(parts))
     if not any(name in script for name in _ASKS):

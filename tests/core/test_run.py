@@ -31,6 +31,7 @@ from gpulaunch.core.model import (
     Cancelled,
     End,
     Exited,
+    Failure,
     Instant,
     Interrupted,
     Lost,
@@ -614,6 +615,12 @@ def test_a_held_failure_is_judged_at_once_when_somebody_cancels_the_job_or_stops
         table.ended("ask.1", Exited(1))
         table.asked(request)
         assert table.states()["ask"] == state
+
+
+def test_a_failure_that_no_service_brings_about_is_judged_at_once() -> None:
+    table = with_a_client()
+    table.on(Ended(attempt("ask.1"), End(Exited(1), Failure("gpu_oom"))))
+    assert table.states()["ask"] == "failed"
 
 
 def test_a_success_beside_a_service_is_not_held() -> None:

@@ -61,6 +61,7 @@ HIDDEN = {
     "python a && echo ok || echo failed": ("python", "python"),
     "while read x; do python $x || echo no; done < list": ("python", "python"),
     "python a; echo done": ("python", ""),
+    "set +e; python a; echo done": ("python", "python"),
     "python a\nexit 0": ("python", ""),
     "python a\ndate\nexit": ("python", ""),
     "python a | tee log": ("python", ""),
