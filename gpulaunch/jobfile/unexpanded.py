@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
+_VARIABLE = re.compile(
+    r"\$(?:\{([A-Za-z_]\w*)(?:(?::?[-=?+]|[#%/])[^{}]*)?\}|([A-Za-z_]\w*))", re.ASCII
+)
 _COMMAND = re.compile(r"\$\([^()]+\)|`[^`]+`")
 _BRACES = re.compile(r"(?<!\{)\{(?:[^{},\s]*(?:,[^{},\s]*)+|\w+\.\.\w+)\}(?!\})")
 _HOME = re.compile(r"~(?:[a-z_][\w-]*)?(?=/|$)", re.ASCII)

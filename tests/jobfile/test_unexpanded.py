@@ -12,6 +12,8 @@ from tests.jobfile.helpers import mistakes_of
 FOUND = {
     ("/x:$PATH", "env", "PATH"): ("$PATH", 'export PATH="/x:$PATH" at the beginning of run'),
     ("~/x", "env", "A"): ("~", "write the path of the directory"),
+    ("${A:-/x}", "env", "C"): ("${A:-/x}", 'export C="${A:-/x}"'),
+    ("${X%.fa}.out", "outputs", ""): ("${X%.fa}", "write what ${X%.fa} stands for"),
     ("$(date)", "env", "B"): ("$(date)", 'export B="$(date)"'),
     ("$GPULAUNCH_OUT/x", "outputs", ""): ("$GPULAUNCH_OUT", "write {{out}}"),
     ("${GPULAUNCH_KEEP}/x", "outputs", ""): ("${GPULAUNCH_KEEP}", "write {{keep}}"),
@@ -31,6 +33,7 @@ FINE = [
     ("~/venv", "venv", ""),
     ("{{out}}/{{stem}}.pdb", "outputs", ""),
     ("${oc.env:HOME}", "env", "A"),
+    ("${hydra:runtime.cwd}", "run", ""),
     ("5$", "env", "A"),
     ("a{b,c}", "env", "A"),
     ("print $x", "run", ""),
