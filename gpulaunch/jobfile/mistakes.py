@@ -127,7 +127,7 @@ class Mistakes:
         `number`: point at this placeholder of the text there, where it can be found. `at`: the
         place itself, where it is known. `entry`: of `jobs:`, one for which a default is wrong.
         """
-        if path[:1] == ("defaults",) and (word := self.typed.get(str(path[1]))):
+        if len(path) > 1 and path[0] == "defaults" and (word := self.typed.get(str(path[1]))):
             self.add_at(_NOWHERE, f"--default {word}: {message}", entry=entry)
             return
         if not key and (hint := self._hint(path)):

@@ -113,6 +113,10 @@ def test_the_environment_goes_before_both_files_for_the_lease_directory(both: Fi
 
 MISTAKES = {
     "rums: /a": ["1:1: rums: unknown key; did you mean runs?"],
+    "defaults: {timeout: 1h}": [
+        "1:1: defaults: unknown key (known: free_below, gpus, lease_dir, limits, notify, runs,"
+        " slurm)"
+    ],
     "gpus: {nevr: [0], last: [x, 1]}": [
         "1:8: gpus.nevr: unknown key; did you mean never?",
         "1:26: gpus.last[0]: expected a card's index or UUID",
