@@ -40,8 +40,20 @@ def _set_inherited() -> None:
     os.umask(os.umask(0o077) & 0o077)
 
 
+def _use_utf8() -> None:
+    """Begin this process again with UTF-8 for names of files, if the locale has another encoding.
+
+    Job names are file names, and hold any character: Latin-1 or ASCII cannot name all of them. An
+    option of the interpreter, because jobs inherit a variable.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execv(sys.executable, again)
+
+
 def main() -> int:
     """Run the command line and return the exit status."""
+    _use_utf8()
     _set_inherited()
     # Ctrl-C while modules are imported ends the process as it ends any other: without a traceback.
     # Where it is ignored (`gpulaunch run ... &` in a script), it stays so.

@@ -53,7 +53,7 @@ def command(module: str, *arguments: str, title: str = "") -> list[str]:
     """
     own = [json.dumps(search_path()), str(os.getpid())]
     name = f"gpulaunch-{title or module.rpartition('.')[2]}"
-    return [sys.executable, "-I", "-c", _START.format(module), *own, *arguments, name]
+    return [sys.executable, "-I", "-X", "utf8", "-c", _START.format(module), *own, *arguments, name]
 
 
 def start(line: list[str], **options: Any) -> subprocess.Popen[bytes]:

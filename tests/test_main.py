@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -123,3 +124,17 @@ def test_under_a_tight_limit_of_memory_a_small_job_file_is_read(tmp_path: Path) 
         check=False,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_a_name_that_the_locale_cannot_spell_is_run_and_shown(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text("jobs: [{name: \"b\u00e9-\u65e5\", run: 'echo $PYTHONUTF8'}]\n", "utf-8")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environ = os.environ | ascii_only
+    for words in (("run", file, "--simulate", "1", "--run-dir", "r"), ("status", "r")):
+        ran = subprocess.run(
+            [*COMMAND, *words], check=False, cwd=tmp_path, env=environ, capture_output=True
+        )
+        assert (ran.returncode, b"fault" in ran.stderr) == (0, False), ran.stderr
+    (log,) = (tmp_path / "r" / "logs").iterdir()
+    assert (log.name, log.read_text()) == ("b\u00e9-\u65e5.1.log", "0\n")
