@@ -5,8 +5,9 @@ An answer that is missing or of the wrong type becomes None or a Fault, never 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ _ADVICE = {
     "NVMLError_ResetRequired": "`nvidia-smi --gpu-reset`, or reboot",
     "ModuleNotFoundError": "install nvidia-ml-py into this environment",
 }
+_UUID = re.compile(r"[\w./-]+", re.ASCII)
 _LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 """What says that a card can do no work. Any other error says that one question has no answer."""
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -81,7 +83,7 @@ def mig_instances(answer: Answer, where: str) -> tuple[tuple[Gpu, ...], tuple[Fa
         )
     found, faults = [], []
     for part in answer["mig"]:
-        field = "uuid" if not isinstance(part.get("uuid"), str) else lost(part)
+        field = lost(part) if is_uuid(part.get("uuid")) else "uuid"
         if field:  # CUDA knows an instance by its UUID alone
             error = part.get("errors", {}).get(field)
             faults.append(fault(f"{where}, a MIG instance, its {field}", error))
@@ -112,7 +114,7 @@ def gpu_of(answer: Answer, card: Answer, mig: bool = False) -> Gpu:
     whose place is not told (Jetson) by its UUID. Memory that is not told is 0.
     """
     bus, uuid, memory = bus_id(card.get("bus")), answer.get("uuid"), answer.get("memory") or {}
-    if not isinstance(uuid, str):
+    if not is_uuid(uuid):
         uuid = f"PCI-{bus}" if bus else f"INDEX-{card['index']}"
     key = uuid if mig or bus is None else bus
     name = answer.get("name") or "NVIDIA card of unknown name"
@@ -131,6 +133,14 @@ def gpu_of(answer: Answer, card: Answer, mig: bool = False) -> Gpu:
         cpus=card.get("cpus") or "",
         unified=memory.get("unified") is True,
     )
+
+
+def is_uuid(told: object) -> TypeGuard[str]:
+    """Return True if CUDA_VISIBLE_DEVICES can name a card by what the driver tells as its UUID.
+
+    An empty one would hide all cards from a job, and one with a comma would name two.
+    """
+    return isinstance(told, str) and _UUID.fullmatch(told) is not None
 
 
 def compute_capability(value: object) -> tuple[int, ...]:

@@ -55,6 +55,12 @@ def test_a_question_without_an_answer_costs_no_card(
     assert faults == ()
 
 
+@pytest.mark.parametrize("told", ["", "GPU-a,b", "GPU-\x1b[31m", "GPU 1", "GPU-\xe9"])
+def test_a_uuid_that_a_mask_cannot_hold_is_none(told: str) -> None:
+    (gpu,), faults = parse.cards({**CARD, "uuid": told})
+    assert (gpu.uuid, gpu.named, faults) == ("PCI-0000:c1:00.0", "2", ())
+
+
 @pytest.mark.parametrize("field", ["uuid", "memory", "bus", "name"])
 def test_a_card_that_the_driver_calls_lost_is_a_fault_at_whatever_question(field: str) -> None:
     error = {"code": 15, "kind": "NVMLError_GpuIsLost", "text": "GPU is lost"}
