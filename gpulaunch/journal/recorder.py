@@ -89,8 +89,7 @@ class Recorder:
         A job that needs others looks there.
         """
         while self._succeeded:
-            with suppress(OSError):
-                link_result(self._run, self._ledger, self._succeeded.popleft())
+            link_result(self._run, self._ledger, self._succeeded.popleft())
 
     def derive(self) -> None:
         """Link the results, write the joblog's rows of the recorded ends, and name the images."""
@@ -164,12 +163,15 @@ _DERIVED = (AttemptEnded, JobSettled, ImageKnown)
 
 
 def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
-    """Point `results/JOB` to the `{{out}}` of the job's last attempt, unless that is empty."""
+    """Point `results/JOB` to the `{{out}}` of the job's last attempt, unless that is empty.
+
+    Where the disk does not allow it, nothing changes: a later start of the run tries again.
+    """
     attempts = ledger.jobs[job].attempts
     if not attempts:
         return
     with (
-        suppress(FileNotFoundError, NotADirectoryError),
+        suppress(OSError),
         os.scandir(run.out_dir(attempts[-1].id)) as left,
     ):
         if any(True for _ in left):  # an empty one is removed, sooner or later
