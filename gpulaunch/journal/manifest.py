@@ -34,6 +34,8 @@ RUNS = "gpulaunch-runs"
 MANIFEST_BYTES = 64 << 20
 """Bytes of the file at most."""
 _GIT_SECONDS = 2.0
+_RUN_ID_BYTES = 64
+"""Bytes of a run's id at most: the kernel takes 107 as the name of the run's control socket."""
 
 
 class Git(Struct, frozen=True):
@@ -208,6 +210,8 @@ def _check(manifest: Manifest) -> None:
     for started in (manifest.started, *(epoch.started for epoch in manifest.epochs)):
         if started:
             datetime.fromisoformat(started.replace("Z", "+00:00"))
+    if not 0 < len(os.fsencode(manifest.run)) <= _RUN_ID_BYTES:
+        raise ValueError(f"run: expected the id of a run, found {manifest.run!r:.100}")
     named = (manifest.run, manifest.cwd, manifest.job_file, manifest.directory)
     if any("\0" in text for text in named):
         raise ValueError("a NUL character; no name and no path can hold one")

@@ -235,6 +235,22 @@ def test_metrics_that_are_damaged_anywhere_are_lost_and_no_more(run: Path, looks
                 reader.cards("GPU-x")
 
 
+@pytest.mark.parametrize("told", ["", "x" * 65, "\u65e5" * 30])
+def test_an_id_that_names_no_socket_is_damage(run: Path, launcher: Launcher, told: str) -> None:
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"run": told}))
+    result = launcher("resume", "run")
+    assert (result.status, "is damaged: run: expected the id" in result.err) == (2, True)
+
+
+def test_a_result_that_cannot_be_linked_stops_no_later_start(run: Path, launcher: Launcher) -> None:
+    (run / "results" / "good-1").unlink(missing_ok=True)
+    left = run / "out" / "good-1.1"
+    shutil.rmtree(left)
+    left.symlink_to(left.name)
+    assert launcher("resume", "run").status < 64
+
+
 @pytest.mark.parametrize("command", ["status", "results", "report"])
 def test_metrics_that_are_lost_are_one_line(run: Path, launcher: Launcher, command: str) -> None:
     (run / "metrics.db").write_bytes(b"no database" * 100)
