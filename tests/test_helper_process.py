@@ -147,7 +147,7 @@ def test_a_start_without_descriptors_leaves_nothing_behind(bench: Bench, left: i
 def test_a_helper_has_this_process_s_path_and_its_pid_and_a_name() -> None:
     line = command("json.tool", "a", "b", title="name")
     assert line[-3:] == ["a", "b", "gpulaunch-name"]
-    assert line[5] == str(os.getpid())
+    assert line[-4] == str(os.getpid())
     assert command("json.tool")[-1] == "gpulaunch-tool"
 
 
