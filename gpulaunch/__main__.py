@@ -36,7 +36,9 @@ def _set_inherited() -> None:
     for number in signal.valid_signals() - _KEPT:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # An `exec` whose turn has come has interrupts blocked until it can end well (`farside.line`).
+    kept = {signal.SIGINT} if "--turn" in sys.argv else set()
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, ()) & kept)
     os.umask(os.umask(0o077) & 0o077)
 
 
@@ -54,12 +56,12 @@ def _use_utf8() -> None:
 def main() -> int:
     """Run the command line and return the exit status."""
     _use_utf8()
-    _set_inherited()
     # Ctrl-C while modules are imported ends the process as it ends any other: without a traceback.
     # Where it is ignored (`gpulaunch run ... &` in a script), it stays so.
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _set_inherited()
     # What is imported, and what a list of jobs is read into, stays: to look through it for garbage
     # after every 700 objects takes a tenth of a command's time.
     gc.set_threshold(20_000)
