@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from gpulaunch.farside.proc import suspension
 from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.loop import Loop
 
@@ -133,10 +134,14 @@ class DriverHelper:
         """Kill the helper, whose question takes too long; its answer is an error.
 
         A question that could not be asked, for want of processes or descriptors, is overdue at
-        once: its error is "Unasked" and says nothing about a card.
+        once: its error is "Unasked" and says nothing about a card. Neither does a process that
+        somebody has stopped.
         """
+        pid = self._helper.pid
         if self._scarce:
             self._give_up("Unasked", f"the driver cannot be asked now: {self._scarce}")
+        elif pid is not None and (how := suspension(pid)):
+            self._give_up("Unasked", f"the process that asks the driver is {how}")
         elif not self._ready:
             self._give_up("Hung", "the process that asks the driver does not start")
         else:

@@ -438,6 +438,23 @@ def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
         assert looking.client.pid != first
 
 
+def test_a_helper_that_somebody_stopped_says_nothing_about_a_card(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0)
+    (gpu,) = find(fake_driver.environ).gpus
+    with Looking(fake_driver.environ, limit=1.0) as looking:
+        looking.look(gpu)
+        looking.readings(1)
+        assert looking.client.pid is not None
+        os.kill(looking.client.pid, signal.SIGSTOP)
+        looking.look(gpu)
+        (unasked,) = looking.readings(1)
+        assert not unasked.sick
+        assert unasked.unasked == "the process that asks the driver is stopped"
+        looking.look(gpu)
+        (asked,) = looking.readings(1)
+        assert (asked.unasked, asked.sick) == ("", None)
+
+
 def test_a_helper_that_dies_answers_for_the_card_it_was_asked_about(
     fake_driver: FakeDriver, looking: Looking, gpu: Gpu
 ) -> None:
