@@ -77,6 +77,7 @@ class Crew(LeaseUser):
         self._threads_ended: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
         self._slots: dict[AttemptId, WorkerSlot] = {}
         self._free: list[str] = []
+        self._postponed: set[AttemptId] = set()  # to be launched once there are descriptors
         self._asked: list[str] = []
         self._warned_waiting = False
         self._failures = self._readied = 0
@@ -145,7 +146,7 @@ class Crew(LeaseUser):
         halted = self._failures >= STARTS
         if halted and not self._work.serving and not self._slots:
             self._give_up()
-        more = self._work.balance(len(self._asked), halted)
+        more = self._work.balance(len(self._asked) + len(self._postponed), halted)
         if more > 0:
             names = tuple(self._free.pop() for _ in range(more))
             self._asked.extend(names)
@@ -204,6 +205,7 @@ class Crew(LeaseUser):
     # ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
     def _launch(self, launch: events.Launch) -> None:
+        self._postponed.discard(launch.attempt)
         if self._work.done:
             self._free_again(launch.attempt)
             return
@@ -215,6 +217,7 @@ class Crew(LeaseUser):
         except (OSError, GpulaunchError) as error:
             if isinstance(error, OSError) and error.errno in SCARCE:
                 # Too few descriptors or too little memory is no failure of the worker's.
+                self._postponed.add(launch.attempt)
                 key = f"launch:{launch.attempt}"
                 self._loop.call_after(key, RETRY, lambda: self._launch(launch))
                 return
