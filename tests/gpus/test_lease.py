@@ -172,7 +172,7 @@ def test_a_connection_to_a_name_does_not_hold_it() -> None:
 def test_a_name_that_one_reading_of_the_kernel_s_table_leaves_out_is_listed(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings = [[], [(f"run/{key}", True), (f"run/{key}-bound", False)]]
+    readings = [[], [(f"run/{key}", True, 1), (f"run/{key}-bound", False, 2)]]
     for first, second in (readings, readings[::-1]):
         read = iter((first, second))
         monkeypatch.setattr(names, "_bound", lambda read=read: next(read))
