@@ -27,11 +27,11 @@ _KEPT = frozenset(
 
 
 def _set_inherited() -> None:
-    """Set what a parent may have left in a way that this process, and all below, cannot work with.
+    """Reset signals, the signal mask and the umask, which a parent may have left unusable.
 
     Window managers, sudo and daemons start programs with SIGCHLD ignored, others with signals
-    blocked: then the end of a child is not told, and SIGTERM is not heard. With a umask that takes
-    rights from the owner, this process could not open the files that it has made.
+    blocked: gpulaunch would not hear of the end of a child, nor of SIGTERM. If the umask took
+    rights from the owner, gpulaunch could not open the files that it has made.
     """
     for number in signal.valid_signals() - _KEPT:
         if signal.getsignal(number) is signal.SIG_IGN:
