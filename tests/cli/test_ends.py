@@ -239,6 +239,7 @@ def test_status_tells_interrupted_jobs_from_those_that_never_started(launcher: L
         run.send_signal(signal.SIGHUP)
         assert run.wait(60) != 0
     stop = "stopped by SIGHUP (the terminal closed)"
+    launcher.environ["COLUMNS"] = "200"  # nothing is cut
     told = launcher("status").out
     assert f"waiting  was started, and is not started again: {stop}: a" in told
     assert f"waiting  not started: {stop}: b" in told
