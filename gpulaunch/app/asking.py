@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpulaunch.app import resuming
 from gpulaunch.app.lookup import NoneAliveError, alive, jobs_of, left_in_queue, pulse, status
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import RunEnd
@@ -78,6 +77,8 @@ def cancel(
             raise
         if jobs is not None:
             raise UsageError(f"{orphan.path} is not alive: {ON_ITS_OWN}") from None
+        from gpulaunch.app import resuming  # takes as long to import as all else
+
         resuming.cancel_left(orphan, observer)
         observer.note(f"cancelled what {orphan.path} had in Slurm's queue")
         return CancelledJobs(orphan, None)

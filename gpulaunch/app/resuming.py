@@ -67,6 +67,7 @@ from gpulaunch.journal.liveness import (
     require_dead_elsewhere,
     state_of,
 )
+from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
@@ -165,7 +166,9 @@ def cancel_left(run: RunDir, observer: Observer) -> RunEnd:
     """Cancel what a run whose launcher is gone has left in its engine's queue; return its end.
 
     Takes the run up for that, and starts nothing: jobs that were not handed over stay as they are.
+    Raises UsageError for a run that another user owns or may change.
     """
+    require_own(run)
 
     def nothing(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
         left = several(len(ledger.open_attempts()), "attempt")

@@ -196,7 +196,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
         " anew",
         "`gpulaunch init` reads `submit.sh` back, under the same names",
         "again, at most so often: a number",
-        "non-empty and younger than the attempt (a directory: non-empty)",
+        "A file must not be empty, and a directory must hold something.",
         "`on` without quotes is true; gpulaunch takes it either way",
     ],
 )

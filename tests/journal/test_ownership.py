@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.app.observer import NOBODY as NO_OBSERVER
+from gpulaunch.app.resuming import cancel_left
 from gpulaunch.errors import UsageError
 from gpulaunch.files import others_may_write
 from gpulaunch.journal import ownership
@@ -53,6 +55,13 @@ def test_a_link_that_another_user_has_put_into_a_run_is_refused(tmp_path: Path) 
     (run.path / "manifest.json").symlink_to("/dev/null")
     os.chown(run.path / "manifest.json", NOBODY, NOBODY, follow_symlinks=False)
     assert "manifest.json belongs to nobody" in refusal(run)
+
+
+def test_what_such_a_run_left_in_a_queue_is_not_cancelled(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    run.path.chmod(0o777)
+    with pytest.raises(UsageError, match="other users may change"):
+        cancel_left(run, NO_OBSERVER)
 
 
 def test_a_run_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
