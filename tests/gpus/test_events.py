@@ -466,7 +466,7 @@ def test_a_helper_whose_launcher_died_before_it_came_up_does_nothing(
 ) -> None:
     """Its parent is another process than the one that it was started for."""
     line = command(f"gpulaunch.gpus.{module}", "60", "[]")
-    line[5] = "1"  # a PID that is not our own
+    line[line.index(str(os.getpid()))] = "1"  # a PID that is not our own
     done = subprocess.run(
         line, env=fake_driver.environ, input=b"", capture_output=True, timeout=60, check=False
     )
