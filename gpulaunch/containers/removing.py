@@ -39,8 +39,14 @@ ANSWER_LIMIT = 30.0
 """Seconds that an engine has for each of its answers: after that it is taken not to answer."""
 END_LIMIT = 10.0
 """Seconds that killed processes of a container have to be gone; a driver's call may take some."""
+REFUSAL_LIMIT = 3.0
+"""Seconds for which a removal that the engine refuses is asked for again.
+
+podman refuses the first removal of a container whose monitor and first process were killed
+("container state improper: stopped"): only that call lets it notice their end.
+"""
 PAUSE = 0.1
-"""Seconds between looks at whether an engine has removed a container that it is about to remove."""
+"""Seconds between two calls that ask an engine to remove the same container."""
 _STARTED = 19
 """Field of /proc/PID/stat, from the state on: when the process was started."""
 
@@ -198,15 +204,18 @@ def _end_processes(folder: str) -> None:
 
 def _remove(done: Removal, name: str, folder: str, line: Sequence[str]) -> None:
     """Remove the container, and its folder once it is gone; add to `done` what came of it."""
-    until = time.monotonic() + ANSWER_LIMIT
-    # Another removal of it, as that of `--rm`, may be under way.
-    while "in progress" in (why := _call(line).why).lower() and time.monotonic() < until:
+    began = time.monotonic()
+    while why := _call(line).why:
+        if "no such container" in why.lower():
+            break
+        # Another removal of the container, for example that of `--rm`, may be under way.
+        limit = ANSWER_LIMIT if "in progress" in why.lower() else REFUSAL_LIMIT
+        if time.monotonic() - began >= limit:
+            done.left[name] = why
+            return
         time.sleep(PAUSE)
-    if not why:
+    else:
         done.removed.append(name)
-    elif "no such container" not in why.lower():
-        done.left[name] = why
-        return
     shutil.rmtree(folder, ignore_errors=True)
 
 

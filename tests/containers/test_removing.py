@@ -1,15 +1,25 @@
-"""Whether a container is somebody's, as its record's lock says."""
+"""Whether a container is somebody's, as its record's lock says; the removal of those that are not.
+
+podman is real, in a directory of the tests' own.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import os
+import signal
+import subprocess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
-from gpulaunch.containers.removing import RECORD, is_held
+from gpulaunch.containers.command_lines import remove_line
+from gpulaunch.containers.removing import RECORD, is_held, remove_of
+from tests.containers.daemons import BOX, PATIENCE, RealEngine
+from tests.helpers import wait_until
 
 
 def as_on_nfs(file: IO[bytes], operation: int) -> None:
@@ -38,3 +48,36 @@ def test_a_record_is_held_while_its_carrier_lives(
 
 def test_a_record_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
     assert not is_held(str(tmp_path))
+
+
+def test_a_container_whose_monitor_was_killed_too_is_removed(
+    tmp_path: Path, podman_root: RealEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """podman refuses the first removal then: "container state improper: stopped"."""
+    for name, value in podman_root.environ.items():
+        monkeypatch.setenv(name, value)
+    name = f"gl-{os.urandom(4).hex()}"
+    folder = tmp_path / "a.1"
+    folder.mkdir()
+    (folder / RECORD).write_text(json.dumps({"name": name, "remove": remove_line("podman", name)}))
+    start = [*podman_root.client, "run", "--rm", f"--name={name}", BOX, "sleep", "999"]
+    with podman_root.popen(start, stdout=subprocess.DEVNULL) as client:
+        wait_until(lambda: state_of(podman_root, name).get("Running"), PATIENCE, "it runs")
+        state = state_of(podman_root, name)
+        for pid in (client.pid, state["ConmonPid"], state["Pid"]):
+            os.kill(pid, signal.SIGKILL)
+    done = remove_of([str(folder)])
+    assert (done.removed, done.left) == ([name], {})
+    assert not folder.exists()
+    assert name not in podman_root.containers()
+
+
+def state_of(engine: RealEngine, name: str) -> dict[str, Any]:
+    """Return what the engine says of the container's state; nothing before it has one."""
+    listed = engine.command("ps", "--all", "--filter", f"name={name}", "--format", "{{.Names}}")
+    if not listed.split():
+        return {}
+    state: dict[str, Any] = json.loads(
+        engine.command("inspect", "--format", "{{json .State}}", name)
+    )
+    return state

@@ -283,7 +283,7 @@ def test_a_kill_of_the_launcher_and_all_keepers_at_any_moment_leaves_nothing(kit
         assert resumed.status == 0, (resumed.err, where)
         begun = (kit.launcher.run / "keep" / "a" / "begun").read_text().split()
         assert len(begun) == len(set(begun)), f"an attempt began twice ({where})"
-        assert kit.left() == []
+        assert kit.left() == [], (resumed.out, resumed.err, where)
         wait_until(lambda: kit.containers() == [], PATIENCE, f"no container ({where})")
 
 

@@ -250,7 +250,9 @@ def test_where_the_client_failed_the_container_is_removed_by_name(
 ) -> None:
     """As where the daemon ended while the job went on."""
     remove = ["sh", "-c", f"touch $0-work/asked; {str(can).lower()}"]
-    job = with_client(bare_bench, f"{bare_bench.keeper} inside $0/socket; exit 1", remove=remove)
+    client = f"{bare_bench.keeper} inside $0/socket; exit 1"
+    limits = [Limit("engine.REFUSAL_TIMEOUT", 0.0)]
+    job = with_client(bare_bench, client, remove=remove, limits=limits)
     assert job.wait() == 3
     assert job.file("asked").exists()
     assert job.folder.exists() != can
@@ -259,6 +261,7 @@ def test_where_the_client_failed_the_container_is_removed_by_name(
 
 
 IN_PROGRESS = "Error response from daemon: removal of container gl is already in progress"
+IMPROPER = "Error: cannot remove container gl: container state improper: stopped"
 NO_SUCH = "Error: No such container: gl"
 
 
@@ -279,6 +282,14 @@ def test_a_container_that_the_engine_removes_by_itself_is_removed(bare_bench: Be
     assert job.cleared()
 
 
+def test_a_removal_that_the_engine_refuses_is_asked_for_again(bare_bench: Bench) -> None:
+    client = f"{bare_bench.keeper} inside $0/socket; exit 1"
+    limits = [Limit("engine.REMOVE_PAUSE", 0.0), Limit("engine.REFUSAL_TIMEOUT", 60.0)]
+    job = with_client(bare_bench, client, remove=told(IMPROPER, NO_SUCH), limits=limits)
+    assert (job.wait(), job.lines()) == (3, [])
+    assert job.cleared()
+
+
 @pytest.mark.parametrize(
     ("remove", "limit", "why"),
     [
@@ -292,7 +303,7 @@ def test_a_removal_that_fails_is_told_with_its_cause(
     bare_bench: Bench, remove: list[str], limit: float, why: str
 ) -> None:
     client = f"{bare_bench.keeper} inside $0/socket; exit 1"
-    limits = [Limit("engine.REMOVAL_TIMEOUT", limit)]
+    limits = [Limit("engine.REMOVAL_TIMEOUT", limit), Limit("engine.REFUSAL_TIMEOUT", 0.0)]
     job = with_client(bare_bench, client, remove=remove, limits=limits)
     words = f"bare did not remove the container {job.name} {why}; its processes are gone"
     assert (job.wait(), job.lines()) == (3, [f"gpulaunch: {words}"])

@@ -22,7 +22,10 @@ ABANDON_TIMEOUT, TERM_TIMEOUT, REMOVE_TIMEOUT = 3.0, 1.0, 3.0
 # To remove a container takes an engine ten seconds where its file system is large and the disk
 # slow. Nothing of it runs by then. Whoever asked for the end does not wait as long.
 REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT = 30.0, 5.0
-REMOVE_PAUSE = 0.1  # between looks at whether a removal that is under way is done
+# A removal that the engine refuses is asked for again: podman refuses the first removal of a
+# container whose monitor and first process were killed, because only that call notices their end.
+REFUSAL_TIMEOUT = 3.0
+REMOVE_PAUSE = 0.1  # between two calls that ask for the same removal
 LATE = "not in time"  # why a container is not removed
 
 
@@ -78,7 +81,8 @@ class EngineClient:
 
     def remove(self, seconds: float) -> str:
         """Have the container removed; return why that is not certain, "" where it is gone."""
-        until = time.monotonic() + seconds
+        began = time.monotonic()
+        until = began + seconds
         while True:
             try:
                 why = self.try_to_remove(until)
@@ -87,10 +91,9 @@ class EngineClient:
             if not why or "no such container" in why.lower():
                 return ""
             # The engine removes it by itself, as it was told at the start (`--rm`).
-            if "in progress" not in why.lower():
-                return why
-            if time.monotonic() >= until:
-                return LATE
+            under_way = "in progress" in why.lower()
+            if time.monotonic() >= (until if under_way else min(until, began + REFUSAL_TIMEOUT)):
+                return LATE if under_way else why
             time.sleep(REMOVE_PAUSE)
 
     def try_to_remove(self, until: float) -> str:
