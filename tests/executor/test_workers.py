@@ -157,6 +157,13 @@ def test_an_initializers_exception_is_the_cause() -> None:
         assert "in refuse_to_begin" in str(error.__cause__.__cause__)
 
 
+def test_a_worker_whose_greeting_has_no_meaning_is_ended() -> None:
+    with GpuExecutor(simulate=1, initializer=work.write_everywhere) as executor:
+        error = executor.submit(work.double, 1).exception(60)
+        assert isinstance(error, BrokenGpuExecutorError)
+        assert "before it was ready" in str(error)
+
+
 # ── Ahead: items that a worker has before it has begun them ─────────────────────────────────────
 
 

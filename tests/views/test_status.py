@@ -122,6 +122,16 @@ def test_json_has_the_documented_shape() -> None:
     assert found["gpus"][2]["state"] == "aside"
 
 
+def test_a_job_that_runs_and_is_no_longer_in_the_file_says_so() -> None:
+    run = History(1).open().jobs("runs", "done").start("done", 0).succeed("done").start("runs", 0)
+    run.add(f.JobVanished("runs")).add(f.JobVanished("done"))
+    found = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))
+    assert {job["name"]: job["reason"] for job in found["jobs"]} == {
+        "runs": "no longer in the job file: runs to the end, and not again",
+        "done": "",
+    }
+
+
 def test_out_is_named_where_it_was_used(tmp_path: Path) -> None:
     class Real(Paths):
         root = tmp_path
