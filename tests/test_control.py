@@ -350,6 +350,18 @@ def test_a_client_that_never_reads_holds_nobody_up(served: Served) -> None:
     wait_until(lambda: len(served.server._conns) == 0)
 
 
+def test_an_answer_above_the_bound_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpulaunch.control.server.REPLY_BYTES", 1 << 20)
+    with by_hand(some_run()) as (server, loop, asked), connect(server.run) as deaf:
+        deaf.sendall(b'{"kind":"hello"}\n')
+        while not asked:
+            loop.turn()
+        [(conn, _)] = asked
+        conn.send({"name": "x" * (1 << 21)})
+        assert conn.closed
+        assert conn.buffered == 0
+
+
 def test_a_client_that_hangs_up_amid_the_answer_harms_nobody(served: Served) -> None:
     for _ in range(3):
         with connect(served.run) as link:

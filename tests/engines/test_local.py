@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.core.causes import Because
 from gpulaunch.core.events import (
     Acquire,
     Drain,
@@ -24,12 +25,15 @@ from gpulaunch.core.events import (
     Refused,
     Release,
     Sick,
+    StopAttempt,
+    Unending,
     WaitGently,
     Wanted,
 )
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
-from gpulaunch.farside.proc import state_of
+from gpulaunch.engines.local import attempts
+from gpulaunch.farside.proc import stat_fields, state_of
 from gpulaunch.farside.wire import END_SIZE
 from gpulaunch.gpus import allowance, lease, lockfile, waiter
 from gpulaunch.gpus.machine import CardReading
@@ -290,6 +294,29 @@ def test_an_attempt_that_keepers_never_read_starts_on_others(bench: Bench) -> No
     attempt = bench.launch(sh("true", "second"))
     assert bench.expect(AttemptStarted).attempt == attempt
     assert bench.expect(Ended).end.outcome == Exited(0)
+
+
+def test_a_stop_that_frozen_keepers_do_not_hear_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "ANSWER_TIMEOUT", 0.0)
+    attempt = bench.launch(sh("echo $PPID; exec sleep 1000"))
+    bench.expect(AttemptStarted)
+    log = Path(bench.run.log(attempt))
+    wait_until(lambda: log.read_text().endswith("\n"))
+    monitor = int(log.read_text())
+    guardian = int(stat_fields(monitor)[1])
+    keepers = [int(stat_fields(guardian)[1]), guardian, monitor]  # nobody is left to wake others
+    for pid in keepers:
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda pid=pid: state_of(pid) == "T")
+    try:
+        bench.engine.carry_out(StopAttempt(attempt, "cancelled", now=True, by=Because("cancelled")))
+        assert bench.expect(Unending) == Unending(attempt)
+    finally:
+        for pid in keepers:
+            os.kill(pid, signal.SIGCONT)
+    assert bench.expect(Ended).attempt == attempt
 
 
 NO_KEEPERS = f"""#!{sys.executable}

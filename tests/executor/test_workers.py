@@ -158,7 +158,7 @@ def test_an_initializers_exception_is_the_cause() -> None:
 
 
 def test_a_worker_whose_greeting_has_no_meaning_is_ended() -> None:
-    with GpuExecutor(simulate=1, initializer=work.write_everywhere) as executor:
+    with GpuExecutor(simulate=1, initializer=work.send_a_result) as executor:
         error = executor.submit(work.double, 1).exception(60)
         assert isinstance(error, BrokenGpuExecutorError)
         assert "before it was ready" in str(error)
