@@ -49,6 +49,22 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["manifest.json"]
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("started", "yesterday"),
+        ("run", ""),
+        ("run", "x" * 300),
+        ("cwd", "/\0"),
+    ],
+)
+def test_a_member_without_a_meaning_is_damage(tmp_path: Path, member: str, value: str) -> None:
+    path = tmp_path / "manifest.json"
+    manifest.write(path, replace(collected(tmp_path / "jobs.yaml"), **{member: value}))
+    with pytest.raises(UsageError, match=r"manifest\.json is damaged: "):
+        manifest.read(path)
+
+
 def test_it_says_who_where_and_what(tmp_path: Path) -> None:
     made = collected(tmp_path / "jobs.yaml")
     assert made.version == __version__

@@ -211,6 +211,23 @@ def test_cancel_takes_what_a_launcher_that_was_killed_left_out_of_slurms_queue(
     assert (again.status, "no run of" in again.err) == (2, True)
 
 
+def test_cancel_of_a_queue_whose_launcher_was_killed_ends(on_slurm: Launcher) -> None:
+    """Otherwise it would stand again, and take jobs until somebody stops it."""
+    on_slurm.environ["XDG_STATE_HOME"] = str(on_slurm.path / "state")
+    queue = str(on_slurm.path / "state" / "gpulaunch" / "queue")
+    with on_slurm.begun("queue", "start", *SLURM, "--quiet") as process:
+        wait_until(lambda: on_slurm("queue", "status").status == 0, PATIENCE)
+        added = on_slurm("add", "--run", queue, "--", "bash", "-c", "echo x > ran; sleep 300")
+        assert added.status == 0, added.err
+        wait_until((on_slurm.path / "ran").exists, PATIENCE)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    cancelled = on_slurm("cancel", "--run", queue, "--all")
+    assert cancelled.status == 0, cancelled.err
+    shown = json.loads(on_slurm("status", queue, "--json").out)
+    assert (shown["run"]["state"], shown["run"]["counts"]["cancelled"]) == ("failed", 1)
+
+
 # ── The cluster ─────────────────────────────────────────────────────────────────────────────────
 
 

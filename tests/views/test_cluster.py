@@ -71,6 +71,13 @@ def test_the_engine_knows_better_why_a_job_is_in_the_queue() -> None:
     assert "n1 is drained" in status(cluster(), queued="n1 is drained")
 
 
+def test_what_slurm_doubts_of_a_job_that_runs_is_told() -> None:
+    run, doubt = cluster(), "Slurm has suspended it; scontrol resume lets it go on"
+    standing = Standing(run.ledger, Paths(), "running", {"wide": Quoted(doubt)}, run.now)
+    reasons = {job["name"]: job["reason"] for job in status_json(standing)["jobs"]}
+    assert (reasons["wide"], reasons["small"]) == (doubt, "")
+
+
 def test_json_tells_node_and_queue_of_attempts_there() -> None:
     run = cluster()
     found = status_json(Standing(run.ledger, Paths(), "running", {}, run.now))
