@@ -178,6 +178,35 @@ def process_of(told: str) -> int | None:
     return None
 
 
+def _end_unstarted(container: str) -> None:
+    """Kill the first process of a container of podman that nobody will start any more.
+
+    The runtime makes that process before podman notes so, and it waits for its start at
+    `exec.fifo` in a directory named after the container's id (runc and crun alike). If podman and
+    its monitor are killed in between, `podman rm` knows nothing of the process.
+    """
+    id = _call(["podman", "inspect", "--type=container", "--format={{.Id}}", container]).text
+    if not (id := id.strip()):
+        return
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has gone, or is another user's
+            handle = os.pidfd_open(int(name))
+            try:
+                if _waits_for_start(name, id):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
+def _waits_for_start(pid: str, id: str) -> bool:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            opened = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")
+            if opened.endswith(f"/{id}/exec.fifo"):
+                return True
+    return False
+
+
 def _end_processes(folder: str) -> None:
     """Wait until the container's first process is gone, and kill it where it does not go."""
     told = os.path.join(folder, PID)
@@ -204,6 +233,8 @@ def _end_processes(folder: str) -> None:
 
 def _remove(done: Removal, name: str, folder: str, line: Sequence[str]) -> None:
     """Remove the container, and its folder once it is gone; add to `done` what came of it."""
+    if line[0] == "podman":
+        _end_unstarted(name)
     began = time.monotonic()
     while why := _call(line).why:
         if "no such container" in why.lower():

@@ -72,6 +72,34 @@ def test_a_container_whose_monitor_was_killed_too_is_removed(
     assert name not in podman_root.containers()
 
 
+PODMAN = """#!/bin/sh
+[ "$1" = inspect ] && echo 0123456789abcdef
+exit 0
+"""
+
+
+def test_what_the_runtime_made_and_podman_never_noted_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretend podman, and a process that waits for its start as runc's first process does."""
+    folder, fifo = tmp_path / "a.1", tmp_path / "0123456789abcdef" / "exec.fifo"
+    for made in (folder, tmp_path / "bin", fifo.parent):
+        made.mkdir()
+    (tmp_path / "bin" / "podman").write_text(PODMAN)
+    (tmp_path / "bin" / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (folder / RECORD).write_text(json.dumps({"name": "gl", "remove": remove_line("podman", "gl")}))
+    os.mkfifo(fifo)
+    waits = ["sh", "-c", 'exec sleep 999 3<>"$0"', str(fifo)]
+    with subprocess.Popen(waits) as first:
+        try:
+            wait_until(Path(f"/proc/{first.pid}/fd/3").exists, PATIENCE, "it waits")
+            assert remove_of([str(folder)]).removed == ["gl"]
+            assert first.wait(PATIENCE) == -signal.SIGKILL
+        finally:
+            first.kill()
+
+
 def state_of(engine: RealEngine, name: str) -> dict[str, Any]:
     """Return what the engine says of the container's state; nothing before it has one."""
     listed = engine.command("ps", "--all", "--filter", f"name={name}", "--format", "{{.Names}}")
