@@ -30,7 +30,7 @@ class CancelledJobs(Struct, frozen=True):
 
 
 def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunEnd:
-    """Wait for a run's end, its report and notifications included; return what it came to.
+    """Wait until a run has ended and its report and notifications are done; return its end.
 
     A run whose supervisor is gone before its end has the status 1, and is not `ledger.closed`.
     Of a run on another machine the journal alone tells that it has ended, its report aside, or
@@ -77,7 +77,7 @@ def cancel(
             raise
         if jobs is not None:
             raise UsageError(f"{orphan.path} is not alive: {ON_ITS_OWN}") from None
-        from gpulaunch.app import resuming  # takes as long to import as all else
+        from gpulaunch.app import resuming  # slow to import, and seldom needed
 
         resuming.cancel_left(orphan, observer)
         observer.note(f"cancelled what {orphan.path} had in Slurm's queue")

@@ -1,4 +1,4 @@
-"""Goes on with runs: `resume` with all that has not succeeded, `retry` with what failed.
+"""Resumes runs: `resume` runs all jobs that have not succeeded, `retry` runs the failed jobs.
 
 run directory ─▶ ledger ─┐
 job file again ─▶ plan ──┴─▶ what is to run (core.resume_plan) ─▶ pool ─▶ session.run_to_its_end
@@ -140,7 +140,7 @@ def retry(
     *,
     recorded: bool = False,
 ) -> RunEnd:
-    """Run again what failed and what was skipped because of it, as `gpulaunch retry` does.
+    """Run failed jobs again, and jobs that were skipped because of them (`gpulaunch retry`).
 
     `jobs`: names or patterns of the jobs to run again, instead of all that failed. `run` and
     `recorded` as for `resume`. A live run requeues the jobs, as its job file has them now, and the
@@ -163,9 +163,9 @@ def retry(
 
 
 def cancel_left(run: RunDir, observer: Observer) -> RunEnd:
-    """Cancel what a run whose launcher is gone has left in its engine's queue; return its end.
+    """Cancel the attempts that a run without a launcher left in a queue; return the run's end.
 
-    Takes the run up for that, and starts nothing: jobs that were not handed over stay as they are.
+    Starts no job: jobs that are not in the queue keep their state.
     Raises UsageError for a run that another user owns or may change.
     """
     require_own(run)
@@ -190,7 +190,7 @@ def _go_on(
     recorded: bool,
     asked: Sequence[Request] = (),
 ) -> RunEnd:
-    """Go on with a run with the jobs that `choose` picks; return what it came to.
+    """Resume a run with the jobs that `choose` selects; return the run's end.
 
     `asked`: what is asked of the run as soon as it lives.
     """
@@ -255,7 +255,7 @@ def _go_on(
 
 
 def _taken_up(run: RunDir, observer: Observer) -> ControlServer:
-    """Take the run, so that nobody else goes on with it. Raises AlreadySupervisedError.
+    """Lock the run, so that no other process resumes it. Raises AlreadySupervisedError.
 
     One that is over, and whose launcher still writes its report, is waited for.
     """

@@ -40,13 +40,14 @@ ANSWER_LIMIT = 30.0
 END_LIMIT = 10.0
 """Seconds that killed processes of a container have to be gone; a driver's call may take some."""
 REFUSAL_LIMIT = 3.0
-"""Seconds for which a removal that the engine refuses is asked for again.
+"""Seconds during which a refused removal is tried again.
 
 podman refuses the first removal of a container whose monitor and first process were killed
-("container state improper: stopped"): only that call lets it notice their end.
+("container state improper: stopped"). During this first call podman notices that they are gone, so
+that the second call succeeds.
 """
 PAUSE = 0.1
-"""Seconds between two calls that ask an engine to remove the same container."""
+"""Seconds between two attempts to remove the same container."""
 _STARTED = 19
 """Field of /proc/PID/stat, from the state on: when the process was started."""
 
@@ -179,11 +180,11 @@ def process_of(told: str) -> int | None:
 
 
 def _end_unstarted(container: str) -> None:
-    """Kill the first process of a container of podman that nobody will start any more.
+    """Kill the first process of a podman container that is waiting to be started.
 
-    The runtime makes that process before podman notes so, and it waits for its start at
-    `exec.fifo` in a directory named after the container's id (runc and crun alike). If podman and
-    its monitor are killed in between, `podman rm` knows nothing of the process.
+    The runtime creates this process before podman records it. The process then waits at the file
+    `exec.fifo` in a directory that has the container's id as its name (seen with runc). If podman
+    and its monitor are killed before podman records the process, `podman rm` does not end it.
     """
     id = _call(["podman", "inspect", "--type=container", "--format={{.Id}}", container]).text
     if not (id := id.strip()):
@@ -199,6 +200,7 @@ def _end_unstarted(container: str) -> None:
 
 
 def _waits_for_start(pid: str, id: str) -> bool:
+    """Return True if the process has the `exec.fifo` of this container open."""
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             opened = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")

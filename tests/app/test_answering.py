@@ -1,4 +1,4 @@
-"""Requests that fail in a way nobody foresaw, or ask for too much: the run goes on unchanged."""
+"""Requests with an unexpected error or of too large a size: the run goes on unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Client:
 
 
 class Run:
-    """A live run whose list does `change` with a request. `changed`: what its core was given."""
+    """A live run whose job list calls `change`. `changed`: the events that its core received."""
 
     def __init__(self, folder: Path, change: Callable[..., Any], **more: Any) -> None:
         self.changed: list[object] = []

@@ -1,4 +1,4 @@
-"""Whether a container is somebody's, as its record's lock says; the removal of those that are not.
+"""Whether a container still has a carrier, by the lock on its record, and its removal if not.
 
 podman is real, in a directory of the tests' own.
 """
@@ -81,7 +81,7 @@ exit 0
 def test_what_the_runtime_made_and_podman_never_noted_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pretend podman, and a process that waits for its start as runc's first process does."""
+    """podman and the waiting process are pretend ones; runc's process waits in the same way."""
     folder, fifo = tmp_path / "a.1", tmp_path / "0123456789abcdef" / "exec.fifo"
     for made in (folder, tmp_path / "bin", fifo.parent):
         made.mkdir()

@@ -22,10 +22,10 @@ ABANDON_TIMEOUT, TERM_TIMEOUT, REMOVE_TIMEOUT = 3.0, 1.0, 3.0
 # To remove a container takes an engine ten seconds where its file system is large and the disk
 # slow. Nothing of it runs by then. Whoever asked for the end does not wait as long.
 REMOVAL_TIMEOUT, ASKED_REMOVAL_TIMEOUT = 30.0, 5.0
-# A removal that the engine refuses is asked for again: podman refuses the first removal of a
-# container whose monitor and first process were killed, because only that call notices their end.
+# A refused removal is tried again. podman refuses the first removal of a container whose monitor
+# and first process were killed: during this call podman notices that they are gone.
 REFUSAL_TIMEOUT = 3.0
-REMOVE_PAUSE = 0.1  # between two calls that ask for the same removal
+REMOVE_PAUSE = 0.1  # between two attempts to remove the container
 LATE = "not in time"  # why a container is not removed
 
 
@@ -90,7 +90,7 @@ class EngineClient:
                 return str(error.strerror)
             if not why or "no such container" in why.lower():
                 return ""
-            # The engine removes it by itself, as it was told at the start (`--rm`).
+            # The engine may be removing the container by itself, because of `--rm`.
             under_way = "in progress" in why.lower()
             if time.monotonic() >= (until if under_way else min(until, began + REFUSAL_TIMEOUT)):
                 return LATE if under_way else why
