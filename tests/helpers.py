@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 T = TypeVar("T")
@@ -21,16 +22,32 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def wait_until(condition: Callable[[], T], deadline: float = 60.0, what: str = "") -> T:
-    """The first true value of `condition`, asked every few ms; fails after `deadline` seconds."""
+    """The first true value of `condition`, asked every few ms; fails after `deadline` seconds.
+
+    A condition that looks at a process which ends at that moment has no answer. It is asked again.
+    """
     end = time.monotonic() + deadline
     pause = 0.001
     while True:
-        if value := condition():
-            return value
+        vanished = None
+        try:
+            if value := condition():
+                return value
+        except (OSError, psutil.NoSuchProcess) as error:
+            if not is_vanished(error):
+                raise
+            vanished = error
         if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline} s: {what or condition}")
+            raise AssertionError(f"not within {deadline} s: {what or condition}") from vanished
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+def is_vanished(error: Exception) -> bool:
+    """Whether an error says that a process has ended while it was looked at."""
+    if isinstance(error, FileNotFoundError):
+        return str(error.filename).startswith("/proc/")
+    return isinstance(error, ProcessLookupError | psutil.NoSuchProcess)
 
 
 def held_by(pid: int | str) -> set[str]:

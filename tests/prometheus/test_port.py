@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from gpulaunch.errors import UsageError
@@ -38,8 +39,8 @@ def reachable(address: str) -> bool:
 
 
 def children() -> list[int]:
-    tasks = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
+    """The processes that this process has started, whichever of its threads did."""
+    return [child.pid for child in psutil.Process().children()]
 
 
 def test_a_run_is_served_from_start_to_close(run: RunDir) -> None:
