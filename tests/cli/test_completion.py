@@ -28,6 +28,7 @@ from tests.cli.test_shells import shell_here, with_home
 from tests.helpers import wait_until
 from tests.test_house import HEAVY
 
+PATIENT = {"PYTHONPATH": f"{Path(__file__).parent / 'patient'}:{os.getcwd()}"}
 BREAKS = " \t\n\"'><=;|&(:"
 ODD = "odd:'na!me\" [1] $x *~ü"
 JOBS = f"""
@@ -52,6 +53,7 @@ def listed(launcher: Launcher) -> Launcher:
 def asked(launcher: Launcher, shell: str, *words: str, line: str = "") -> list[list[str]]:
     """The lines of an answer, their cells; whatever happens, no word of an error and status 0."""
     told = {"_GPULAUNCH_COMPLETE": shell, "_GPULAUNCH_LINE": line, "_GPULAUNCH_BREAKS": BREAKS}
+    told |= PATIENT
     done = subprocess.run(
         [*COMMAND, *words],
         cwd=launcher.path,
@@ -200,7 +202,7 @@ def test_what_cannot_be_read_or_found_is_no_answer(listed: Launcher, tmp_path: P
     gone = Launcher(tmp_path / "gone", listed.environ)
     gone.path.mkdir()
     script = f'rmdir "$PWD"; exec {sys.executable} -m gpulaunch status ""'
-    environ = listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()}
+    environ = listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT
     done = subprocess.run(
         ["bash", "-c", script], cwd=gone.path, env=environ, capture_output=True, check=False
     )
@@ -272,7 +274,7 @@ def test_nothing_heavy_is_imported_for_an_answer(listed: Launcher, words: tuple[
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=listed.path,
-        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()},
+        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT,
         capture_output=True,
         check=False,
     )
@@ -294,7 +296,7 @@ def test_an_older_click_answers_too(listed: Launcher) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=listed.path,
-        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh", "PYTHONPATH": os.getcwd()},
+        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT,
         capture_output=True,
         text=True,
         check=False,
@@ -424,10 +426,7 @@ def at_prompt(listed: Launcher, shell: str) -> Iterator[Terminal]:
     shell_here(shell)
     program = listed.file("bin/gpulaunch", PROGRAM)
     program.chmod(0o755)
-    listed.environ |= {
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": os.getcwd(),
-    }
+    listed.environ |= {"PATH": f"{program.parent}:{os.environ['PATH']}"} | PATIENT
     with_home(listed)
     command = [sys.executable, "-c", ON_TERMINAL, *INTERACTIVE[shell]]
     inside = Launcher(listed.path, listed.environ, command)
