@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from gpulaunch.jobfile.endings import left_running
 from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import ForeachLoop, StarterEntry, Untranslatable
 from gpulaunch.starter.loops import arranged, name_suffix
@@ -14,7 +15,7 @@ from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.render import Rendered, Renderer, mask_value
 from gpulaunch.starter.scope import Made, Notes, Order, Scope, StatementPlace
-from gpulaunch.starter.shell import Script, behind_wrappers, variables_in, walk
+from gpulaunch.starter.shell import Script, behind_wrappers, starts_beside, variables_in, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -63,6 +64,7 @@ class Launcher:
         if not must and sum(map(self._steps_of, groups)) > 1:
             # bash goes on where a command fails; a job's shell does not
             run = ("set +e\n" if "\n" in run else "set +e; ") + run
+        self._refuse_background(run, groups)
         nodes = [node for group in [*before, *groups] for node in group]
         read = {name for node in nodes for name in variables_in(self.script, node)}
         self.notes.read |= read
@@ -94,6 +96,15 @@ class Launcher:
         covered = frozenset().union(*(one.made.before | {one.made.base} for one in order.ended))
         made = Made(base, name, scope.loops, covered - {base})
         order.started(made, here.background, must)
+
+    def _refuse_background(self, run: str, groups: Sequence[Sequence[Node]]) -> None:
+        """Raise Untranslatable for commands that would end before what they started had ended."""
+        nodes = [inner for group in groups for node in group for inner in walk(node)]
+        if any(starts_beside(node) for node in nodes) or left_running(run, "bash"):
+            raise Untranslatable(
+                "starts a command in the background that a job would not wait for: write the"
+                " command without &, because jobs run side by side anyway"
+            )
 
     def _steps_of(self, group: Sequence[Node]) -> int:
         """Count the steps of a stretch of the source; what `&&` joins is one."""

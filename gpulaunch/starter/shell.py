@@ -164,7 +164,12 @@ def _unread(node: Node) -> bool:
 
 def forks(node: Node) -> bool:
     """Tell whether something in a node is started in the background."""
-    return any(inner.type == "&" or is_late_ampersand(inner) for inner in walk(node))
+    return any(starts_beside(inner) or is_late_ampersand(inner) for inner in walk(node))
+
+
+def starts_beside(node: Node) -> bool:
+    """Tell whether a node is an & at its usual place."""
+    return node.type == "&" and not (node.parent and is_late_ampersand(node.parent))
 
 
 def is_late_ampersand(node: Node) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Job
@@ -106,6 +106,7 @@ def test_every_command_is_in_the_job_list_or_told_exactly_once(given: tuple[str,
 
 @settings(max_examples=150)
 @given(scripts())
+@example(("if [ -e x ]; then\npython mark0mark.py &\nfi\n", 1))
 def test_every_job_file_loads_where_the_scripts_files_are(
     base: Path, given: tuple[str, int]
 ) -> None:

@@ -530,6 +530,22 @@ def test_a_call_of_a_function_that_is_defined_twice_is_told(base: Path) -> None:
     assert "a function of the script (line 2)" in loaded.why("f x")
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ -e x ]; then\npython a.py &\nfi",
+        "if [ -e x ]; then python a.py & else sleep 1; fi",
+        "(if [ -e x ]; then python a.py & fi) &",
+        "case $HOST in x) python a.py & ;; esac",
+        "true && { python a.py & }",
+    ],
+)
+def test_a_job_that_would_not_wait_for_its_work_is_refused(base: Path, script: str) -> None:
+    loaded = load(script + "\n", base)
+    assert loaded.jobs == {}
+    assert "in the background that a job would not wait for" in loaded.why("a.py")
+
+
 def test_quotes_here_documents_and_placeholders_of_the_script_survive(base: Path) -> None:
     loaded = load(
         "python a.py '{{x}}' \"it's: # \\\"q\\\"\" $'\\t' &\n"

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 OTHER = ROOT / "examples/antibodies/.env/bin/python"
 # What pytest and the fixtures need; no other package of this interpreter may shadow the other's.
 NEEDED = ("msgspec", "pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments",
-          "pytest_timeout", "exceptiongroup", "tomli")  # fmt: skip
+          "pytest_timeout", "psutil", "exceptiongroup", "tomli")  # fmt: skip
 
 
 def test_without_torch_it_says_what_to_install() -> None:
