@@ -151,8 +151,16 @@ class Ledger(Struct):
         return InQueue(last.queue_id, self.needs_of(last))
 
     def needs_of(self, attempt: AttemptRecord) -> tuple[str, ...]:
-        """Return the jobs whose attempts are under way and must succeed before this one starts."""
-        return tuple(need.job for need in attempt.after if self.attempt(need).is_open)
+        """Return the jobs whose attempts are under way and must succeed before this one starts.
+
+        An attempt that a damaged journal does not hold is not known to be under way.
+        """
+        known = (need for need in attempt.after if self._is_recorded(need))
+        return tuple(need.job for need in known if self.attempt(need).is_open)
+
+    def _is_recorded(self, attempt: AttemptId) -> bool:
+        job = self.jobs.get(attempt.job)
+        return job is not None and 0 < attempt.number <= len(job.attempts)
 
     def open_attempts(self) -> list[AttemptRecord]:
         """Return the attempts without a recorded end: those that run or are in a queue."""

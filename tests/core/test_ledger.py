@@ -49,6 +49,13 @@ def test_a_job_waits_until_its_attempt_in_the_queue_starts() -> None:
     assert history.ledger.counts["running"] == 1
 
 
+def test_an_attempt_that_the_journal_lost_is_not_waited_for() -> None:
+    lost = AttemptId("lost", 1), AttemptId("a", 5), AttemptId("a", -1)
+    history = History(f.AttemptLaunched(A1, (), queued=True, after=lost))
+    assert history.state == ("waiting", "launching", "in the queue")
+    assert history.ledger.needs_of(history.ledger.attempt(A1)) == ()
+
+
 def test_a_card_is_known_from_the_first_attempt_that_started_there() -> None:
     history = History(LAUNCHED)
     assert not history.ledger.gpus
