@@ -14,6 +14,7 @@ import pytest
 from tests.beside.workflow import (
     JOB,
     assert_no_card_twice,
+    at_work,
     begun,
     launchers,
     leased,
@@ -49,10 +50,14 @@ def snakemake(on_cards: Launcher, driver: FakeDriver, beside: Path) -> Launcher:
 
 
 def all_wait(snakemake: Launcher, leader: int, many: int) -> None:
-    """Wait until every card is in use, and so many launchers wait for one."""
+    """Wait until every card is at work, and so many launchers wait for one.
+
+    A launcher that has a card and is not its job yet would be taken for one that waits.
+    """
 
     def so_many() -> bool:
-        return len(leased(snakemake.environ)) == CARDS and len(launchers(leader)) == many
+        counts = len(leased(snakemake.environ)), len(at_work(leader)), len(launchers(leader))
+        return counts == (CARDS, CARDS, many)
 
     wait_until(so_many, 150, f"{many} that wait")
 

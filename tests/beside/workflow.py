@@ -64,8 +64,27 @@ def of_session(leader: int) -> list[psutil.Process]:
 
 
 def launchers(leader: int) -> list[psutil.Process]:
-    """Those of a session's processes that are `gpulaunch exec`, as launcher or as what waits."""
-    return list(filter(is_launcher, of_session(leader)))
+    """Those of a session's processes that are `gpulaunch exec`, as launcher or as what waits.
+
+    A launcher that looks at the cards does so by a child with the launcher's own command line. That
+    child is none.
+    """
+    found = list(filter(is_launcher, of_session(leader)))
+    pids = {process.pid for process in found}
+    return [process for process in found if process.ppid() not in pids]
+
+
+def at_work(leader: int) -> list[psutil.Process]:
+    """Those of a session's processes that are `JOB`, and so have a card."""
+    return [process for process in of_session(leader) if is_job(process)]
+
+
+def is_job(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    return "job.py" in words and "exec" not in words
 
 
 def is_launcher(process: psutil.Process) -> bool:
