@@ -153,7 +153,7 @@ class Ledger(Struct):
     def needs_of(self, attempt: AttemptRecord) -> tuple[str, ...]:
         """Return the jobs whose attempts are under way and must succeed before this one starts.
 
-        An attempt that a damaged journal does not hold is not known to be under way.
+        An attempt that is missing in a damaged journal does not count.
         """
         known = (need for need in attempt.after if self._is_recorded(need))
         return tuple(need.job for need in known if self.attempt(need).is_open)

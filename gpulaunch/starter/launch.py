@@ -98,7 +98,7 @@ class Launcher:
         order.started(made, here.background, must)
 
     def _refuse_background(self, run: str, groups: Sequence[Sequence[Node]]) -> None:
-        """Raise Untranslatable for commands that would end before what they started had ended."""
+        """Raise Untranslatable if the job would end before a command that it starts has ended."""
         nodes = [inner for group in groups for node in group for inner in walk(node)]
         if any(starts_beside(node) for node in nodes) or left_running(run, "bash"):
             raise Untranslatable(

@@ -168,7 +168,7 @@ def forks(node: Node) -> bool:
 
 
 def starts_beside(node: Node) -> bool:
-    """Tell whether a node is an & at its usual place."""
+    """Tell whether a node is an & that starts a command, and not the & after a here-document."""
     return node.type == "&" and not (node.parent and is_late_ampersand(node.parent))
 
 

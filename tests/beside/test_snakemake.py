@@ -50,9 +50,9 @@ def snakemake(on_cards: Launcher, driver: FakeDriver, beside: Path) -> Launcher:
 
 
 def all_wait(snakemake: Launcher, leader: int, many: int) -> None:
-    """Wait until every card is at work, and so many launchers wait for one.
+    """Wait until a job runs on every card, and so many launchers wait for a card.
 
-    A launcher that has a card and is not its job yet would be taken for one that waits.
+    A launcher that has a card and has not become its job yet looks like a launcher that waits.
     """
 
     def so_many() -> bool:

@@ -66,8 +66,8 @@ def of_session(leader: int) -> list[psutil.Process]:
 def launchers(leader: int) -> list[psutil.Process]:
     """Those of a session's processes that are `gpulaunch exec`, as launcher or as what waits.
 
-    A launcher that looks at the cards does so by a child with the launcher's own command line. That
-    child is none.
+    A launcher looks at the cards by a child process, which has the same command line. The child is
+    left out.
     """
     found = list(filter(is_launcher, of_session(leader)))
     pids = {process.pid for process in found}
@@ -75,7 +75,7 @@ def launchers(leader: int) -> list[psutil.Process]:
 
 
 def at_work(leader: int) -> list[psutil.Process]:
-    """Those of a session's processes that are `JOB`, and so have a card."""
+    """Return the processes of a session that run `JOB`: each has a card."""
     return [process for process in of_session(leader) if is_job(process)]
 
 
