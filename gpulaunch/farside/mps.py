@@ -18,8 +18,9 @@ A launcher that is stopped (Ctrl-Z) keeps no card on which nothing of it runs: t
 by itself ("left").
 
 The daemon is in a session of its own, since keepers signal the whole group, and dies with the
-guard. The guard outlives even both of its keepers, to end all this in order: to the kernel's
-signal for their death it listens as to TERM.
+guard. If both keepers of the guard are killed together, the guard takes the kernel's signal for
+their death as TERM, and ends all this in order. A monitor that outlives all processes above it
+kills the guard at once: then DIRECTORY is left, and the next launcher removes it.
 """
 
 from __future__ import annotations

@@ -267,17 +267,38 @@ def test_a_stopped_launcher_keeps_no_card_for_a_daemon_and_goes_on_with_another(
     assert over(mps)
 
 
-def test_a_guard_whose_keepers_are_all_killed_leaves_nothing(
+def test_a_guard_whose_keepers_are_killed_together_leaves_nothing(
     launcher: Launcher, mps: PretendMps, keeper: str | None
 ) -> None:
     launcher.environ["GPULAUNCH_KEEPER"] = os.environ["GPULAUNCH_KEEPER"]
     jobs(launcher, "exec mps-client 60")
     with launcher.begun("run", "jobs.yaml") as process:
         wait_until(lambda: len(mps.alive("mps-client")) == 4)
-        family = [pid for pid in below(process.pid) if b"mps" not in _command(pid).split(b"\0")]
-        for pid in (process.pid, *family):
-            kill(pid)
+        victims = (process.pid, *below(process.pid))
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one's end
+            for pid in victims:
+                kill(pid, number)
     wait_until(lambda: over(mps))
+
+
+def test_a_guard_that_its_monitor_kills_leaves_a_directory_to_the_next_launcher(
+    launcher: Launcher, mps: PretendMps
+) -> None:
+    """As a monitor does it when the processes above it are gone."""
+    jobs(launcher, "exec mps-client 60", count=1)
+    with launcher.begun("run", "jobs.yaml") as process:
+        wait_until(lambda: mps.alive("mps-client"))
+        (daemon,) = mps.daemons()
+        monitor = _parent(_parent(daemon))
+        victims = [pid for pid in (process.pid, *below(process.pid)) if pid != monitor]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in victims:
+                kill(pid, number)
+    wait_until(lambda: not mps.alive())
+    assert len(mps.left()) == 1
+    jobs(launcher, "mps-client 0", count=1)
+    assert launcher("run", "jobs.yaml", "--run-dir", "next").status == 0
+    assert over(mps)
 
 
 def test_a_cancelled_job_whose_daemon_starts_lets_it_go(
@@ -338,16 +359,16 @@ def job_file(launcher: Launcher) -> list[str]:
 
 
 def below(pid: int) -> list[int]:
-    """All descendants of a process, but for MPS's own programs and the jobs."""
+    """All descendants of a process, but for guards, MPS's own programs and the jobs."""
     found: list[int] = []
     for child in _children(pid):
         found += [child, *below(child)]
     return [one for one in found if not re.search(rb"mps-client|nvidia-cuda", _command(one))]
 
 
-def kill(pid: int) -> None:
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def _children(pid: int) -> list[int]:
@@ -355,6 +376,10 @@ def _children(pid: int) -> list[int]:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _command(pid: int) -> bytes:
