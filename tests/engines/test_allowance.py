@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
+from socket import socket
 from typing import TypeVar
 
 import pytest
@@ -24,6 +26,7 @@ from gpulaunch.core.events import (
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus.allowance import leases_of
+from gpulaunch.gpus.lease import take
 from gpulaunch.loop import Loop
 from tests.helpers import own_network, wait_until
 
@@ -156,3 +159,17 @@ def test_a_card_that_was_handed_over_and_is_not_asked_for_makes_room_for_another
     other.expect(AllowanceFreed)
     has(other, 1)
     assert [name[-1] for name in leases_of(0)] == ["1"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="two users are root's")
+def test_a_launcher_hears_when_the_card_goes_to_another_user(make: Make) -> None:
+    """A connection that a holder had not accepted goes along with the lease: nobody tells that."""
+    other = make(1, allowance=1)
+    with take("elsewhere") as lease, socket(fileno=os.dup(lease.filenos()[0])) as theirs:
+        is_refused(other, 1)
+        os.seteuid(65534)
+        theirs.listen()  # as the launcher does that the lease is handed to
+        os.seteuid(0)
+        assert leases_of(0) == []
+        other.expect(AllowanceFreed)
+        has(other, 1)

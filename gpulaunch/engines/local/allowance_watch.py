@@ -2,6 +2,9 @@
 
 Connects to each lease of the user's that is not this run's own, whatever card it is of; who is in
 need says so there, and may be handed a card of which only the share in the allowance is of use.
+
+A lease may be handed to this run itself, or to a launcher of another user. Nobody tells its waiters
+that: they stay connected to it. So the leases are also looked at by the clock.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ class AllowanceWatch:
     """Waits for the user's other leases. `in_need` is as `CardHolders` has it.
 
     `freed` is called whenever one of them is given back, with the lease if it was handed over.
+    `own` returns the names of this run's leases.
     """
 
     def __init__(
@@ -28,25 +32,46 @@ class AllowanceWatch:
         loop: Loop,
         in_need: Callable[[Identity | None], Wish],
         freed: Callable[[Lease | None], None],
+        own: Callable[[], Collection[str]],
     ) -> None:
         self._allowed = allowed
         self._loop = loop
         self._in_need = in_need
         self._freed = freed
+        self._own = own
         self._pace = Pace(CONNECTS, POLL)
         self._waiters: dict[str, Waiter] = {}
 
-    def watch(self, own: Collection[str]) -> None:
-        """Wait for the leases of this user, but for those of the names in `own`.
+    def watch(self) -> None:
+        """Wait for the leases of this user that are not this run's own.
 
         `freed` is called from the loop where one is gone already, or there is none.
         """
-        others = [name for name in leases_of(os.geteuid()) if name not in own]
+        self._leave_all_but(others := self._others())
         for name in others:
             if name not in self._waiters:
                 self._connect(name)
         if not self._waiters:
             self._loop.call_after(self, 0.0, lambda: self._freed(None))
+        self._loop.call_after((self, "look"), POLL, self._look)
+
+    def _others(self) -> list[str]:
+        own = self._own()
+        return [name for name in leases_of(os.geteuid()) if name not in own]
+
+    def _leave_all_but(self, names: Collection[str]) -> bool:
+        """Stop waiting for leases that are not the user's other ones; return True if there are."""
+        left = [name for name in self._waiters if name not in names]
+        for name in left:
+            self._stop(name)
+        return bool(left)
+
+    def _look(self) -> None:
+        if not self._waiters:
+            return
+        self._loop.call_after((self, "look"), POLL, self._look)
+        if self._leave_all_but(self._others()):
+            self._freed(None)
 
     def _connect(self, name: str) -> None:
         # A holder that hangs up at once, again and again, is left alone.
@@ -78,6 +103,7 @@ class AllowanceWatch:
     def stop(self) -> None:
         """Wait no more."""
         self._loop.forget(self)
+        self._loop.forget((self, "look"))
         for name in list(self._waiters):
             self._stop(name)
 

@@ -138,7 +138,13 @@ class CardLeases:
         self._uuids = {name: uuid for uuid, name in names.items()}
         self._allowed = AllowedLeases(pool.allowance)
         self._spent = False  # this user's launchers held all that they may, as far as is known
-        watch = AllowanceWatch(self._allowed, loop, self._in_need, self._heard_of_allowance)
+        watch = AllowanceWatch(
+            self._allowed,
+            loop,
+            self._in_need,
+            self._heard_of_allowance,
+            lambda: [lease.name for lease in self._leases.values()],
+        )
         self._allowance_watch = watch
         self._holders = CardHolders(names, loop, post, self._in_need, self._heard, self._allowed)
         self._entrusted = EntrustedLeases(loop, self._user.entrusts)
@@ -443,7 +449,7 @@ class CardLeases:
     def _refused_by(self, error: AllowanceSpentError) -> events.AllowanceSpent:
         """Wait for the user's other launchers; return the refusal."""
         self._spent = True
-        self._allowance_watch.watch([lease.name for lease in self._leases.values()])
+        self._allowance_watch.watch()
         self.say_want()
         return events.AllowanceSpent(error.allowance.limit, error.allowance.source)
 
