@@ -163,7 +163,7 @@ def test_a_card_that_was_handed_over_and_is_not_asked_for_makes_room_for_another
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="two users are root's")
 def test_a_launcher_hears_when_the_card_goes_to_another_user(make: Make) -> None:
-    """A connection that a holder had not accepted goes along with the lease: nobody tells that."""
+    """A connection that the holder has not accepted goes along with the lease."""
     other = make(1, allowance=1)
     with take("elsewhere") as lease, socket(fileno=os.dup(lease.filenos()[0])) as theirs:
         is_refused(other, 1)

@@ -22,6 +22,7 @@ from tests.faults.test_stopping import alive
 from tests.gpus.fake import FakeDriver, usual
 from tests.helpers import wait_until
 from tests.mps.pretend import PretendMps
+from tests.process.support import parent_of
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 CARDS = [str(usual(n)["uuid"]) for n in range(2)]
@@ -289,7 +290,7 @@ def test_a_guard_that_its_monitor_kills_leaves_a_directory_to_the_next_launcher(
     with launcher.begun("run", "jobs.yaml") as process:
         wait_until(lambda: mps.alive("mps-client"))
         (daemon,) = mps.daemons()
-        monitor = _parent(_parent(daemon))
+        monitor = parent_of(parent_of(daemon))
         victims = [pid for pid in (process.pid, *below(process.pid)) if pid != monitor]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in victims:
@@ -376,10 +377,6 @@ def _children(pid: int) -> list[int]:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _command(pid: int) -> bytes:

@@ -109,6 +109,10 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def keepers_of(spawner: Spawner) -> tuple[int, int]:
     """Guardian and monitor of the spawner's only pair, once they are born."""
     (guardian,) = wait_until(lambda: children_of(spawner.pid))

@@ -42,7 +42,7 @@ from tests.process.messages import (
     spoilt,
     word,
 )
-from tests.process.support import PATIENCE, Slot, compiled, made_before, marked, token
+from tests.process.support import PATIENCE, Slot, compiled, made_before, marked, parent_of, token
 
 FUZZ = int(os.environ.get("GPULAUNCH_TEST_FUZZ", "4000"))
 """Spoilt messages, in all."""
@@ -428,10 +428,6 @@ def test_keepers_pause_longer_and_longer_between_their_tries_to_kill_what_they_m
             finally:
                 os.kill(left, signal.SIGKILL)
             slot.expect(Gone)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def check_pauses(pid: int) -> None:

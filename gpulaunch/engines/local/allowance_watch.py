@@ -3,8 +3,9 @@
 Connects to each lease of the user's that is not this run's own, whatever card it is of; who is in
 need says so there, and may be handed a card of which only the share in the allowance is of use.
 
-A lease may be handed to this run itself, or to a launcher of another user. Nobody tells its waiters
-that: they stay connected to it. So the leases are also looked at by the clock.
+A lease may be handed over, to this run or to a launcher of another user. A connection that the
+holder has not accepted goes along with it, and nobody tells the launcher that waits there. So the
+watch also looks every POLL seconds whether these leases are still the user's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class AllowanceWatch:
         return [name for name in leases_of(os.geteuid()) if name not in own]
 
     def _leave_all_but(self, names: Collection[str]) -> bool:
-        """Stop waiting for leases that are not the user's other ones; return True if there are."""
+        """Disconnect from the leases that are not in `names`; return True if there was one."""
         left = [name for name in self._waiters if name not in names]
         for name in left:
             self._stop(name)
