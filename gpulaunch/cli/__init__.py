@@ -51,7 +51,6 @@ COMMANDS = {
     "config": ("config:config", "Print what the configuration says, and where."),
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
     "init": ("init:command", "Write a starter job file, or translate a shell script."),
-    "export": ("export:command", "Write a job list for HyperQueue, Slurm or a shell."),
     "mcp": ("mcp:command", "Serve programs that speak the Model Context Protocol."),
     "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
     "completion": ("completion.command:command", "Print a shell's completion script."),

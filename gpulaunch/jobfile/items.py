@@ -178,7 +178,7 @@ def _of_paths(values: Sequence[str], base: Path, are_files: bool = False) -> Ite
     return Items(_OF_PATH, items, len(values))
 
 
-def path_values(path: str) -> dict[str, str]:
+def _path_values(path: str) -> dict[str, str]:
     """Return what the placeholders of OF_PATHS stand for."""
     directory, name = os.path.split(path)
     stem, ext = os.path.splitext(name)
@@ -187,7 +187,7 @@ def path_values(path: str) -> dict[str, str]:
 
 def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
     """Return the item of a path: a glob's match, or a value that the job file uses as one."""
-    values = {"item": item, "index": str(index), **path_values(path)}
+    values = {"item": item, "index": str(index), **_path_values(path)}
     label = values["stem"] if is_file else item
     return ForeachItem(values, label, {"item": item}, item, path if is_file else None)
 

@@ -21,7 +21,6 @@ from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter import loops as lp
 from gpulaunch.starter.emit import Unwritable, job_file
 from gpulaunch.starter.entry import Read, StarterRemark, Translation, Untranslatable
-from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
 from gpulaunch.starter.memory import CONDA, ONLY_WAITS, PRINTS, Memory
 from gpulaunch.starter.render import KEPT, Renderer
@@ -56,9 +55,6 @@ def translate(script: str, name: str, read: Read = lambda path: None) -> Transla
     """
     why = "groups, or commands in strings, inside each other too often to be read"
     try:
-        if is_export(script):
-            entries = entries_of(script.replace("\r\n", "\n"), read)
-            return Translation(job_file(name, entries, ()), ())
         return _Translator(unfold(script, read), name).run()
     except (Untranslatable, Unwritable) as no:
         why = str(no)

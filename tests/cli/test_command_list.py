@@ -241,14 +241,6 @@ def test_a_default_that_no_card_can_give_is_told_by_its_option(
     assert "--default gpus=2: needs 2 cards, the run has 1 (job echo-a-" in result.err
 
 
-def test_a_list_is_exported(launcher: Launcher) -> None:
-    launcher.file("commands.txt", "echo a\necho b | cat\n")
-    result = launcher("export", "commands.txt", "--to", "hyperqueue", "--default", "timeout=1h")
-    assert result.status == 0, result.err
-    assert "echo b | cat" in result.out
-    assert launcher("export", "-", "--to", "slurm", "-o", "there", stdin="echo a\n").status == 0
-
-
 # ── standard input as it may be ─────────────────────────────────────────────────────────────────
 
 

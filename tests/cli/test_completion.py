@@ -76,7 +76,7 @@ def test_commands_options_and_choices_are_completed(launcher: Launcher) -> None:
     assert found(launcher, "re") == ["resume", "retry", "reload", "report", "results"]
     assert found(launcher, "queue", "st") == ["start", "status", "stop"]
     assert "--fail-fast" in found(launcher, "run", "jobs.yaml", "--f")
-    assert found(launcher, "export", "jobs.yaml", "--to", "") == ["hyperqueue", "slurm"]
+    assert found(launcher, "run", "jobs.yaml", "--engine", "") == ["local", "slurm"]
     assert found(launcher, "completion", "") == ["bash", "zsh", "fish"]
     assert ["p", "wait", COMMANDS["wait"][1]] in asked(launcher, "fish", "wa")
 
@@ -448,7 +448,7 @@ def called(listed: Launcher, screen: Terminal, keys: str) -> str:
 TYPED = {
     "sch\t": "<schema>",
     "run jo\t--fail-f\t": "<run><jobs.yaml><--fail-fast>",
-    "export --to=hyp\t": "<export><--to=hyperqueue>",
+    "run --engine=sl\t": "<run><--engine=slurm>",
     "check folder/in\t": "<check><folder/inner.yml>",
     "check fol\tinn\t": "<check><folder/inner.yml>",
     "logs fold\\ 2\t-f": "<logs><fold 2><-f>",

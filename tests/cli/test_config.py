@@ -115,14 +115,6 @@ def test_what_a_job_s_memory_goes_before_is_said(configured: Configured) -> None
         assert "goes before" not in configured("check", "jobs.yaml", "--engine", "slurm").err
 
 
-def test_an_export_names_what_of_the_configuration_is_not_in_it(configured: Configured) -> None:
-    configured.file("jobs.yaml", ON_SLURM)
-    configured.says("slurm: {partition: gpu, account: lab}\n")
-    told = configured("export", "jobs.yaml", "--to", "slurm", "-o", "out")
-    assert f"slurm: account ({configured.config}:1) of the configuration: not in the" in told.err
-    assert "of the configuration" not in configured("export", "jobs.yaml", "--to", "hyperqueue").err
-
-
 # ── What is in force ────────────────────────────────────────────────────────────────────────────
 
 

@@ -34,7 +34,7 @@ def test_each_command_has_an_example_that_click_understands(path: str) -> None:
 
 
 def test_an_example_that_has_rotted_would_be_found() -> None:
-    for wrong in (["run", "jobs.yaml", "--no-such-option"], ["runs"], ["export", "a.yaml"]):
+    for wrong in (["run", "jobs.yaml", "--no-such-option"], ["runs"], ["check", "--to", "a.yaml"]):
         with pytest.raises(click.UsageError):
             parsed(wrong)
     assert parsed(["queue", "start", "--detach"]).command_path == "gpulaunch queue start"

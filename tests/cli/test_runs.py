@@ -172,7 +172,7 @@ def test_what_is_no_run_is_one_line_wherever_a_run_is_asked_for(
 
 
 def test_a_directory_given_for_a_job_file_is_one_line(launcher: Launcher) -> None:
-    for words in (("run",), ("check",), ("export", "--to", "hyperqueue")):
+    for words in (("run",), ("check",)):
         refused = launcher(*words, ".")
         assert refused.status == 2
         assert refused.err.count("\n") == 1

@@ -194,7 +194,6 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
         "is past the import after 0.01 s",
         "`sys.exit(n)` gives the item that status and ends the process, so that the next item loads"
         " anew",
-        "`gpulaunch init` reads `submit.sh` back, under the same names",
         "again, at most so often: a number",
         "A file must not be empty, and a directory must hold something.",
         "`on` without quotes is true; gpulaunch takes it either way",
@@ -237,10 +236,9 @@ def test_commands_of_ours_are_understood(block: Block, monkeypatch: Any) -> None
 )
 def test_commands_within_the_text_are_understood(command: Block) -> None:
     words = shlex.split(command.text)[1:]
-    filled = {"init": ["run_all.sh"], "check": ["jobs.yaml"], "run": ["jobs.yaml"],
-              "export": ["jobs.yaml"]}  # fmt: skip
+    filled = {"init": ["run_all.sh"], "check": ["jobs.yaml"], "run": ["jobs.yaml"]}
     bare = [word for word in words if not word.startswith("[")]
-    if len(bare) == 1 or (bare[0] == "export" and "jobs.yaml" not in bare):
+    if len(bare) == 1:
         bare += filled.get(bare[0], [])
     parse(bare)
 
