@@ -4,7 +4,7 @@
 
 Standard input is a socket whose other end the helper alone holds, and never writes to: its end is
 the helper's, by whatever death. The client is interrupted then, as by Ctrl-C, at which apptainer
-and enroot remove what they have unpacked; after GRACE it is killed, with all below it, and so is
+removes what it has unpacked; after GRACE it is killed, with all below it, and so is
 what a client leaves that something else has killed: its orphans come to the attendant, a subreaper.
 One that exits leaves what it means to leave: podman its pause process, which holds the namespaces
 of all containers of a user. Where the attendant itself is killed, the kernel kills the client

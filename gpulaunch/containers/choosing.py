@@ -17,7 +17,7 @@ from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.errors import GpulaunchError
 
 DOCKER_SOCKET = "/var/run/docker.sock"
-ON_NODES: frozenset[ContainerEngine] = frozenset({"apptainer", "singularity", "enroot"})
+ON_NODES: frozenset[ContainerEngine] = frozenset({"apptainer", "singularity"})
 """Engines without a daemon: a cluster's scheduler measures, limits and ends what they start."""
 
 
@@ -75,7 +75,7 @@ class InstalledEngines:
         if not able:
             raise NoEngineError(
                 f"a container of {' or '.join(fitting)} is not a descendant of its job, and Slurm"
-                " neither limits nor ends it: name an image of apptainer or enroot"
+                " neither limits nor ends it: name an image that apptainer runs"
             )
         usable = next((engine for engine in able if self.usable(engine)), None)
         if usable is None and not cluster:

@@ -1,11 +1,10 @@
 """The command lines by which a job's program is started in a container, one speller an engine.
 
 Pure: nothing is looked up here. docker and podman have a client that talks to others, and start
-`keeper inside`, which starts the program (`farside/contain`). apptainer and enroot become the
+`keeper inside`, which starts the program (`farside/contain`). apptainer becomes the
 program themselves: their line is what stands before it.
 
-Sources: the manual pages docker-run(1), podman-run(1), apptainer-exec(1); enroot's doc/cmd/start.md
-and doc/image-format.md.
+Sources: the manual pages docker-run(1), podman-run(1), apptainer-exec(1).
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ NO_PROGRAM = (
 )
 HERE = "/.gpulaunch"
 """The directory of a container of docker or podman that holds what gpulaunch needs there."""
-KEEPER, LINK, RC = f"{HERE}/keeper", f"{HERE}/link", "enroot.rc"
+KEEPER, LINK = f"{HERE}/keeper", f"{HERE}/link"
 LABELS = ("gpulaunch.run", "gpulaunch.attempt", "gpulaunch.folder", "gpulaunch.user")
 """Labels of each container of docker and podman: the run's id, the attempt, its folder, and the
 caller's user id."""
-ENROOT_RC = 'cd "$GPULAUNCH_CWD" && exec "$@"\n'
-"""What enroot runs instead of the image's entry point: the program, in the job's directory."""
 
 
 class UserInside(Struct, frozen=True):
@@ -173,50 +170,3 @@ def _bind(mount: Mount) -> tuple[str, str]:
         return "--bind", f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
     fields = ["type=bind", f"source={mount.source}", f"destination={mount.target}"]
     return "--mount", _csv([*fields, *(["ro"] if mount.read_only else [])])
-
-
-def enroot_line(line: ContainerLine, names: Iterable[str], rc: str) -> list[str]:
-    """Return what stands before the program and its arguments.
-
-    `names`: the variables that are handed on. `rc`: a file that holds ENROOT_RC.
-    """
-    return [
-        "enroot",
-        "start",
-        "--rw",
-        "--rc",
-        rc,
-        *(word for name in names for word in ("--env", name)),
-        *(word for mount in line.mounts for word in ("--mount", _fstab(mount))),
-        *line.cards,
-        *line.args,
-        line.image,
-    ]
-
-
-def _fstab(mount: Mount) -> str:
-    """Return the mount as enroot reads it: the fields of fstab(5), with colons between them."""
-    options = "x-create=auto,rbind" + (",ro" if mount.read_only else "")
-    return f"{mount.source}:{mount.target}:none:{options}".replace(" ", r"\040")
-
-
-def why_not_mounted(engine: ContainerEngine, mount: Mount) -> str:
-    """Return why this engine cannot be told of the mount, in words; else ""."""
-    odd = set(":\n\t\\") & {*mount.source, *mount.target}
-    if engine == "enroot" and odd:
-        return (
-            f"enroot cannot mount {mount.source}: it takes no path with a colon, a backslash, a tab"
-            " or a line feed; use another name, or apptainer"
-        )
-    return ""
-
-
-def why_not_handed_on(name: str, value: str) -> str:
-    """Return why enroot, which writes variables into a file of lines, cannot hand this one on."""
-    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-    if "\n" in value or quoted or value != value.lstrip():
-        return (
-            f"enroot cannot hand {name} on as it is: it takes no value with a line feed, in quotes"
-            " or with blanks before it; put it into a file, or use apptainer"
-        )
-    return ""

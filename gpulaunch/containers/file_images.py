@@ -1,4 +1,4 @@
-"""Images of apptainer, singularity and enroot: files, given or made of a registry's image once.
+"""Images of apptainer and singularity: files, given or made of a registry's image once.
 
 A file that was made is in the cache directory, by a name that follows from the image's address, and
 serves every run from then on. Two runs that want it at once: the second waits at a lock, and finds
@@ -39,9 +39,8 @@ def have(calls: EngineCalls) -> ReadyImage:
         return _given(request.image)
     if request.known and os.path.exists(request.known):
         return _file(request.known)
-    enroot = request.engine == "enroot"
-    uri = (image_names.enroot_uri if enroot else image_names.apptainer_uri)(request.image)
-    path = os.path.join(request.cache, image_names.file_name(request.engine, uri))
+    uri = image_names.apptainer_uri(request.image)
+    path = os.path.join(request.cache, image_names.file_name(uri))
     if os.path.exists(path) and request.pull != "always":
         return _file(path)
     if request.pull == "never":
@@ -79,9 +78,8 @@ def _pulled(calls: EngineCalls, uri: str, path: str) -> ReadyImage:
         # Other machines, which may share the directory, have processes of the same number.
         own = f"{os.getpid()}-{os.urandom(4).hex()}"
         draft = os.path.join(folder, f".pulling-{own}-{name}")
-        line = ("import", "-o", draft, uri) if request.engine == "enroot" else ("pull", draft, uri)
         try:
-            calls.pull(request.image, *line)
+            calls.pull(request.image, "pull", draft, uri)
             os.rename(draft, path)
         except DiskFullError:
             why = pull_failures.disk_full(request.engine, request.image, request.cache)

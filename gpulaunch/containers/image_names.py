@@ -15,7 +15,6 @@ _OF_DAEMONS = ("docker://", "podman://")
 _FROM_DOCKER = "docker-daemon:"
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: (.+)$", re.MULTILINE)
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
-_SUFFIXES = {"enroot": ".sqsh"}
 _NAME_LENGTH = 60
 
 
@@ -62,24 +61,12 @@ def apptainer_uri(image: str) -> str:
     return image if "://" in image or is_from_docker(image) else f"docker://{image}"
 
 
-def enroot_uri(image: str) -> str:
-    """Return the address that `enroot import` takes: `docker://HOST#NAME:TAG`.
-
-    Old versions do not tell a host from a name's first part without the `#`; new ones take both.
-    """
-    name = bare(image)
-    registry = "" if "#" in name else host(name)
-    if registry:
-        name = f"{registry}#{name[len(registry) + 1 :]}"
-    return f"docker://{name}"
-
-
-def file_name(engine: str, uri: str) -> str:
+def file_name(uri: str) -> str:
     """Return the name of an image's file among those that were pulled: one for each address."""
-    last = re.split(r"[/#]", uri)[-1].partition("@")[0]
+    last = uri.rpartition("/")[2].partition("@")[0]
     readable = _ODD.sub("-", last)[:_NAME_LENGTH].strip(".-") or "image"
     digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
-    return f"{readable}-{digest}{_SUFFIXES.get(engine, '.sif')}"
+    return f"{readable}-{digest}.sif"
 
 
 def loaded(output: str) -> list[str]:

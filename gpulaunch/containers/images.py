@@ -16,9 +16,7 @@ from msgspec import Struct
 from gpulaunch.core.model import ContainerEngine
 from gpulaunch.text import shortened
 
-ImageKind: TypeAlias = Literal[
-    "sif", "squashfs", "archive", "sandbox", "name", "docker", "podman", "apptainer"
-]
+ImageKind: TypeAlias = Literal["sif", "archive", "sandbox", "name", "docker", "podman", "apptainer"]
 """What an image is: four kinds of files, and four of names.
 
 `name` is a name alone, `docker` and `podman` one behind `docker://`, `podman://`; `apptainer` what
@@ -28,7 +26,6 @@ or a file whose name does not say what it is.
 
 _SUFFIXES: Mapping[str, ImageKind] = {
     **dict.fromkeys((".sif", ".simg", ".img"), "sif"),
-    **dict.fromkeys((".sqsh", ".squashfs"), "squashfs"),
     **dict.fromkeys((".tar", ".tar.gz", ".tar.xz"), "archive"),
 }
 _PATHS = ("/", "./", "../", "~/")
@@ -36,17 +33,15 @@ _SIF_ENGINES: tuple[ContainerEngine, ...] = ("apptainer", "singularity")
 _ENGINES: Mapping[ImageKind, tuple[ContainerEngine, ...]] = {
     "sif": _SIF_ENGINES,
     "sandbox": _SIF_ENGINES,
-    "squashfs": ("enroot",),
     "archive": ("docker", "podman"),
     "apptainer": _SIF_ENGINES,
     "podman": ("podman",),
-    "docker": ("docker", "podman", *_SIF_ENGINES, "enroot"),
-    "name": ("docker", "podman", *_SIF_ENGINES, "enroot"),
+    "docker": ("docker", "podman", *_SIF_ENGINES),
+    "name": ("docker", "podman", *_SIF_ENGINES),
 }
 _WORDS: Mapping[ImageKind, str] = {
     "sif": "an image file of apptainer's",
-    "sandbox": "a directory, or a file without .sqsh or .tar at its end, which is apptainer's",
-    "squashfs": "an image file of enroot's",
+    "sandbox": "a directory, or a file without .tar at its end, which is apptainer's",
     "archive": "an archive, which docker and podman load",
     "apptainer": "an image that apptainer alone fetches",
     "podman": "podman's own by its podman://",
@@ -76,7 +71,7 @@ class Image(Struct, frozen=True):
     @property
     def is_file(self) -> bool:
         """Whether the name is a path on this machine; a directory counts."""
-        return self.kind in ("sif", "squashfs", "archive", "sandbox")
+        return self.kind in ("sif", "archive", "sandbox")
 
     @property
     def engines(self) -> tuple[ContainerEngine, ...]:

@@ -2,7 +2,7 @@
 
 docker tells each layer's states by its id (`f89328afeb59: Download complete`); podman, and
 apptainer before 1.4, name each layer when they begin with it, and never how many there are;
-apptainer and enroot name the steps that they take. None of them tells bytes where no terminal is.
+apptainer names the steps that it takes. None of them tells bytes where no terminal is.
 """
 
 from __future__ import annotations

@@ -67,11 +67,6 @@ def how_to_log_in(engine: str, image: str) -> str:
     registry = host(image)
     if engine in ("docker", "podman"):
         return f"`{engine} login{registry and ' ' + registry}`"
-    if engine == "enroot":
-        return (
-            f"a line `machine {registry or 'HOST'} login USER password PASSWORD`"
-            " in $ENROOT_CONFIG_PATH/.credentials"
-        )
     word = "registry" if engine == "apptainer" else "remote"
     return f"`{engine} {word} login --username USER docker://{registry or 'HOST'}`"
 
@@ -82,10 +77,7 @@ def disk_full(engine: str, image: str, folder: str) -> str:
         where = f" ({folder})" if folder else ""
         look = f"`{engine} system df` shows what takes it"
         return f"the disk of {engine}'s images{where} is full: no room for {image}; {look}"
-    if engine == "enroot":
-        places = "$ENROOT_CACHE_PATH, $ENROOT_TEMP_PATH"
-    else:
-        places = f"${engine.upper()}_CACHEDIR, ${engine.upper()}_TMPDIR"
+    places = f"${engine.upper()}_CACHEDIR, ${engine.upper()}_TMPDIR"
     return f"a disk is full while {engine} pulls {image}: one of {folder}, {places}"
 
 

@@ -2,7 +2,7 @@
 
 The messages are those of docker's client 28 with daemon 20.10 and of podman 4.3, as they print them
 for a registry that answers so; of go-containerregistry, which apptainer uses since 1.4, and of
-containers/image, which it and singularity used before; and of enroot's `common::curl` and of curl.
+containers/image, which it and singularity used before.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class Worker(Struct, frozen=True, omit_defaults=True):
         return self.function.rpartition("/")[2] or " ".join(self.run)
 
 
-ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer", "singularity", "enroot"]
+ContainerEngine: TypeAlias = Literal["docker", "podman", "apptainer", "singularity"]
 """A program that runs containers."""
 
 

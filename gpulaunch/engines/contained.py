@@ -1,10 +1,10 @@
 """Wraps an attempt's command so that its program runs in a container.
 
     program ─┬─ docker, podman: the carrier, with a record of what to start and hand on
-             └─ apptainer, enroot: the engine's line before the program's
+             └─ apptainer: the engine's line before the program's
 
-Writes the record, and what enroot runs in place of an entry point; starts nothing. Errors are
-OSError or NotContainedError, and the attempt then counts as not started.
+Writes the record; starts nothing. Errors are OSError or NotContainedError, and the attempt then
+counts as not started.
 """
 
 from __future__ import annotations
@@ -18,25 +18,19 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2s
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
 
 from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import (
-    ENROOT_RC,
     LABELS,
     NO_PROGRAM,
-    RC,
     ContainerLine,
     ContainerName,
     apptainer_line,
     client_line,
-    enroot_line,
     remove_line,
-    why_not_handed_on,
-    why_not_mounted,
 )
 from gpulaunch.containers.mounts import own_paths
 from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Job
@@ -44,7 +38,6 @@ from gpulaunch.diagnose import explain
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.files import replace as replace_file
 from gpulaunch.gpus.inside import CardsInside, cards_inside
 from gpulaunch.gpus.visible import MASK, ORDER
 from gpulaunch.own_files import farside_command, here
@@ -55,8 +48,6 @@ INSIDE = "GPULAUNCH_INSIDE_"
 MARKS = ("GPULAUNCH_RUN_ID", "GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT")
 """Variables by which what outlived all keepers is found (`engines.local.stragglers`)."""
 PREFIX = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
-_ENROOTS_OWN = frozenset({"PATH", "HOME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "BASH_ENV"})
-"""Variables that would change what enroot itself does, which is a script of the shell."""
 _PATH = "PYTHONPATH"
 """By which `explain` is found; where the job does not set it, the image's own follows."""
 _NAME_PART = 40
@@ -92,15 +83,12 @@ class Containing(Struct, frozen=True):
         return cards_inside(self.engine, self.place.gpus, mark)
 
     def line(self) -> ContainerLine:
-        """Return what every engine is told. Raises NotContainedError for a mount that it cannot."""
+        """Return what every engine is told."""
         paths = [self.job.cwd, self.place.run_dir, self.place.out]
         paths += [self.caches] if os.path.isdir(self.caches) else []
         paths += [os.path.dirname(path) for path in self.job.batch or ()]
         paths += [here(explain.HOME)] if self.job.explain else []
         mounts = own_paths(filter(None, paths), self.container.mounts)  # exec has no run
-        for mount in mounts:
-            if why := why_not_mounted(self.engine, mount):
-                raise NotContainedError(why)
         cards, args = self.cards.options, self.container.args
         memory = self.job.demand.memory
         return ContainerLine(self.here.id, mounts, cards, args, _shared_memory(), memory)
@@ -156,8 +144,6 @@ def wrapped(
     match made.engine:
         case "apptainer" | "singularity":
             return _by_apptainer(made, made.engine, argv, handed)
-        case "enroot":
-            return _by_enroot(made, argv, handed)
         case "docker" | "podman":
             return _by_carrier(made, made.engine, argv, handed)
 
@@ -176,22 +162,6 @@ def _by_apptainer(
     variables[f"{engine.upper()}_NO_EVAL"] = "1"
     others = {other + name for other in PREFIX.values() if other != prefix for name in handed}
     return (*line, *argv), Delta({**variables, **_marks(handed)}, frozenset(others))
-
-
-def _by_enroot(
-    made: Containing, argv: tuple[str, ...], handed: Mapping[str, str]
-) -> tuple[tuple[str, ...], Delta]:
-    rc = os.path.join(made.caches, RC)
-    if not os.path.exists(rc):
-        replace_file(Path(rc), ENROOT_RC.encode())
-    handed = {**handed, "GPULAUNCH_CWD": made.job.cwd}
-    for name, value in handed.items():
-        if why := why_not_handed_on(name, value):
-            raise NotContainedError(why)
-    named = [f"{name}={value}" if name in _ENROOTS_OWN else name for name, value in handed.items()]
-    variables = {name: value for name, value in handed.items() if name not in _ENROOTS_OWN}
-    line = enroot_line(made.line(), named, rc)
-    return (*line, *argv), Delta({**variables, **made.cards.client}, frozenset())
 
 
 def _by_carrier(

@@ -3,7 +3,6 @@
     engine       cards                                        mask inside
     docker       --gpus "device=UUID,UUID"                    none: only these devices are there
     podman       --device nvidia.com/gpu=UUID, one for each   none, likewise
-    enroot       NVIDIA_VISIBLE_DEVICES=UUID,UUID             none, likewise
     apptainer    --nv, which shows all devices                CUDA_VISIBLE_DEVICES=UUID,UUID
     any          no card                                      CUDA_VISIBLE_DEVICES= (empty)
     any          pretend cards: as without a card             as outside of a container
@@ -14,7 +13,7 @@ others, or none: it is not applied a second time. CUDA's images ask for all card
 container of docker and podman says otherwise.
 
 Sources: the NVIDIA Container Toolkit's documentation ("Specialized Configurations with Docker",
-"Support for Container Device Interface"), Apptainer's "GPU Support", enroot's 98-nvidia.sh hook.
+"Support for Container Device Interface"), Apptainer's "GPU Support".
 """
 
 from __future__ import annotations
@@ -27,19 +26,13 @@ from gpulaunch.core.model import ContainerEngine, Gpu
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, visible
 
 SHOWN = "NVIDIA_VISIBLE_DEVICES"
-"""Names the devices that NVIDIA's runtime and enroot show; `void` for none."""
-ABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
-"""Names the driver's libraries that they show; without it enroot shows only nvidia-smi's."""
+"""Names the devices that NVIDIA's runtime shows; `void` for none."""
 
 
 class CardsInside(Struct, frozen=True):
-    """What shows a container its cards: options of the engine, and variables.
-
-    `client`: those that the engine's own program needs; `inside`: those of the job's program.
-    """
+    """What shows a container its cards: options of the engine, and variables of the program."""
 
     options: tuple[str, ...] = ()
-    client: Mapping[str, str] = field(default_factory=dict)
     inside: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +45,8 @@ def cards_inside(engine: ContainerEngine, gpus: Sequence[Gpu], mark: str = "") -
     uuids = mark.split(",") if mark else [gpu.named for gpu in gpus if not gpu.simulated]
     if not uuids:
         mask = visible(gpus, "index") if pretend else {MASK: ""}
-        return CardsInside(*_no_device(engine), inside=mask)
+        none = (f"--env={SHOWN}=void",) if engine in ("docker", "podman") else ()
+        return CardsInside(none, inside=mask)
     listed = ",".join(uuids)
     if engine == "docker":
         # The option's value is read as a line of CSV: the quotes keep the commas in one field.
@@ -61,14 +55,4 @@ def cards_inside(engine: ContainerEngine, gpus: Sequence[Gpu], mark: str = "") -
     if engine == "podman":
         options = tuple(f"--device=nvidia.com/gpu={uuid}" for uuid in uuids)
         return CardsInside((*options, f"--env={SHOWN}=void"), inside={ORDER: PCI_ORDER})
-    if engine == "enroot":
-        client = {SHOWN: listed, ABILITIES: "compute,utility"}
-        return CardsInside(client=client, inside={ORDER: PCI_ORDER})
     return CardsInside(("--nv",), inside={MASK: listed})
-
-
-def _no_device(engine: ContainerEngine) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the options and the client's variables with which a container sees no card."""
-    if engine in ("docker", "podman"):
-        return (f"--env={SHOWN}=void",), {}
-    return (), {SHOWN: "void"} if engine == "enroot" else {}

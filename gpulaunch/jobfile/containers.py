@@ -328,12 +328,6 @@ def why_not(job: Job, engine: ContainerEngine) -> Iterator[tuple[str, str]]:
             f"{engine} shows a container every device node of the machine: leave it out, or run"
             " the container with docker or podman, which show a job its own cards only",
         )
-    if job.worker is not None and engine == "enroot":
-        yield (
-            "worker",
-            "enroot closes the pipe by which a worker answers: run the container with another"
-            " engine, or write run:",
-        )
     if job.container.user:
         yield (
             "container",

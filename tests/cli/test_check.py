@@ -161,7 +161,7 @@ def test_an_image_that_no_engine_here_runs_is_told_by_check_and_refused_by_run(
 ) -> None:
     launcher.file("box.sqsh", "")
     launcher.file("jobs.yaml", "jobs: [{name: a, container: box.sqsh, run: 'true'}]")
-    why = "no program in PATH runs this image: install enroot"
+    why = "no program in PATH runs this image: install apptainer or singularity"
     found = launcher("check", "jobs.yaml", "--simulate", "1")
     assert found.status == 0
     assert why in found.err

@@ -35,7 +35,7 @@ def install(folder: Path, *engines: str) -> Path:
 
 
 def image(path: Path, **of_it: Any) -> Path:
-    """A file that the pretend apptainer and enroot take for an image; see `fake_engine.py`."""
+    """A file that the pretend apptainer takes for an image; see `fake_engine.py`."""
     path.write_bytes(MARKER + json.dumps(of_it).encode())
     return path
 

@@ -29,13 +29,13 @@ def machine(tmp_path: Path, *names: str, **environ: str) -> InstalledEngines:
     return InstalledEngines(given, str(socket))
 
 
-@pytest.mark.parametrize("names", [("docker", "podman"), ("podman",), ("singularity", "enroot")])
+@pytest.mark.parametrize("names", [("docker", "podman"), ("podman",), ("apptainer", "singularity")])
 def test_the_first_that_is_installed_is_chosen(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert machine(tmp_path, *names).engine_for(ANY) == names[0]
 
 
 def test_none_is_chosen_where_none_is_installed(tmp_path: Path) -> None:
-    with pytest.raises(NoEngineError, match="install docker, podman, apptainer, singularity or"):
+    with pytest.raises(NoEngineError, match="install docker, podman, apptainer or singularity"):
         machine(tmp_path).engine_for(ANY)
 
 
@@ -71,7 +71,7 @@ def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path) -> None:
 
 def test_a_cluster_takes_no_engine_with_a_daemon(tmp_path: Path) -> None:
     assert machine(tmp_path, "docker", "podman").engine_for(ANY, cluster=True) == "apptainer"
-    assert machine(tmp_path, "docker", "enroot").engine_for(ANY, cluster=True) == "enroot"
+    assert machine(tmp_path, "docker", "singularity").engine_for(ANY, cluster=True) == "singularity"
     with pytest.raises(NoEngineError, match="a container of docker or podman is not a descendant"):
         machine(tmp_path, "docker").engine_for(ImageSource("/a.tar"), cluster=True)
 

@@ -19,7 +19,7 @@ from tests.containers.bench import Bench, alive
 from tests.helpers import wait_until
 
 DAEMONS = ("docker", "podman")
-FILES = ("apptainer", "singularity", "enroot")
+FILES = ("apptainer", "singularity")
 
 
 def sh(script: str, **options: Any) -> client.ClientEnd:

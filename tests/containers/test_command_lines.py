@@ -13,9 +13,6 @@ from gpulaunch.containers.command_lines import (
     UserInside,
     apptainer_line,
     client_line,
-    enroot_line,
-    why_not_handed_on,
-    why_not_mounted,
 )
 from gpulaunch.core.model import Mount
 
@@ -119,30 +116,3 @@ def test_apptainer_is_told_of_an_odd_path_by_its_other_option() -> None:
     line = apptainer_line("singularity", ContainerLine("/i/a.sif", (Mount(ODD, ODD, True),)), "/")
     fields = next(csv.reader(io.StringIO(line[line.index("--mount") + 1], newline="")))
     assert fields == ["type=bind", f"source={ODD}", f"destination={ODD}", "ro"]
-
-
-def test_enroot_runs_the_program_instead_of_the_images_entry_point() -> None:
-    line = ContainerLine("/i/a.sqsh", (Mount("/work", "/work"), Mount("/w", "/weights", True)))
-    assert enroot_line(line, ["A", "PATH=/bin"], "/r/enroot.rc") == [
-        *("enroot", "start", "--rw", "--rc", "/r/enroot.rc", "--env", "A", "--env", "PATH=/bin"),
-        *("--mount", "/work:/work:none:x-create=auto,rbind"),
-        *("--mount", "/w:/weights:none:x-create=auto,rbind,ro"),
-        "/i/a.sqsh",
-    ]
-
-
-def test_a_blank_in_a_path_is_told_to_enroot_as_in_an_fstab() -> None:
-    line = enroot_line(ContainerLine("/i/a.sqsh", (Mount("/a b", "/a b"),)), [], "/r")
-    assert r"/a\040b:/a\040b:none:x-create=auto,rbind" in line
-
-
-@pytest.mark.parametrize("value", ["a\nb", "'a'", '"a b"', " a"])
-def test_a_value_that_would_not_arrive_by_enroot_is_refused(value: str) -> None:
-    assert why_not_handed_on("NAME", value).startswith("enroot cannot hand NAME on")
-    assert why_not_handed_on("NAME", "plain 'words'") == ""
-
-
-def test_a_path_that_enroot_cannot_be_told_of_is_refused() -> None:
-    assert "enroot cannot mount /a:b" in why_not_mounted("enroot", Mount("/a:b", "/c"))
-    assert why_not_mounted("enroot", Mount("/a b", "/c")) == ""
-    assert why_not_mounted("docker", Mount(ODD, ODD)) == ""

@@ -41,8 +41,7 @@ class Engine:
         )
 
     def inside(self, *words: str, options: Sequence[str] = (), **environ: str) -> str:
-        verb = "start" if self.name == "enroot" else "exec"
-        done = self.run(verb, *options, self.image, *words, environ=environ)
+        done = self.run("exec", *options, self.image, *words, environ=environ)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -54,11 +53,6 @@ class Engine:
 @pytest.fixture
 def apptainer(tmp_path: Path) -> Engine:
     return Engine(tmp_path, "apptainer")
-
-
-@pytest.fixture
-def enroot(tmp_path: Path) -> Engine:
-    return Engine(tmp_path, "enroot")
 
 
 @pytest.mark.parametrize(
@@ -75,12 +69,6 @@ def enroot(tmp_path: Path) -> Engine:
         ("apptainer", ["pull", "--force", "a.sif", "docker://a"]),
         ("apptainer", ["run", "IMAGE"]),
         ("singularity", ["exec", "--pwd"]),
-        ("enroot", ["start", "--pwd", "/tmp", "IMAGE", "true"]),
-        ("enroot", ["start", "--mount", "/tmp:/tmp:tmpfs", "IMAGE", "true"]),
-        ("enroot", ["start", "--env", "A=one\ntwo", "IMAGE", "true"]),
-        ("enroot", ["start", "--env", 'A="quoted"', "IMAGE", "true"]),
-        ("enroot", ["import", "docker://a"]),
-        ("enroot", ["import", "-o", "a.sqsh", "docker://registry.example/a"]),
         ("docker", ["run", "a"]),
         ("podman", ["pull", "--quiet", "a"]),
     ],
@@ -136,33 +124,18 @@ def test_apptainer_with_a_clean_environment_hands_on_what_is_meant_for_inside(
     }
 
 
-def test_enroot_hands_on_only_what_is_named(enroot: Engine) -> None:
-    found = enroot.variables("--env", "A", "--env", "B=2", A="1", C="3")
-    assert (found["A"], found["B"], found["SHELL_OPTION"]) == ("1", "2", "image")
-    assert "C" not in found
-
-
-@pytest.mark.parametrize("name", ["apptainer", "singularity", "enroot"])
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
 def test_inside_there_is_what_was_mounted_and_nothing_else(tmp_path: Path, name: str) -> None:
     made = Engine(tmp_path, name)
     for folder in ("seen", "read only", "hidden"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").touch()
     seen, fixed = tmp_path / "seen", tmp_path / "read only"
-    if name == "enroot":
-        blank = str(fixed).replace(" ", "\\040")
-        options = ["--mount", f"{seen}:{seen}", "--mount", f"{blank}:{blank}:none:bind,ro"]
-    else:
-        options = [
-            "--no-home",
-            "--bind",
-            str(seen),
-            "--mount",
-            f"type=bind,source={fixed},destination={fixed},ro",
-        ]
+    mount = f"type=bind,source={fixed},destination={fixed},ro"
+    options = ["--no-home", "--bind", str(seen), "--mount", mount]
     script = f"cd '{tmp_path}'; ls -R; touch seen/new; touch 'read only/new' || echo refused"
     done = made.run(
-        "start" if name == "enroot" else "exec",
+        "exec",
         *options,
         made.image,
         "sh",
@@ -177,14 +150,10 @@ def test_inside_there_is_what_was_mounted_and_nothing_else(tmp_path: Path, name:
     assert (seen / "new").exists()
 
 
-def test_a_mount_of_nothing_is_an_error(apptainer: Engine, enroot: Engine) -> None:
+def test_a_mount_of_nothing_is_an_error(apptainer: Engine) -> None:
     done = apptainer.run("exec", "--bind", "/nowhere", apptainer.image, "true")
     why = "FATAL:   container creation failed: mount source /nowhere doesn't exist\n"
     assert (done.returncode, done.stderr) == (255, why)
-    done = enroot.run("start", "--mount", "/nowhere:/nowhere", enroot.image, "true")
-    assert done.returncode == 1
-    done = enroot.run("start", "--mount", "/a b:/a", enroot.image, "true")
-    assert (done.returncode, done.stderr) == (1, "[ERROR] Invalid argument: /a b:/a\n")
 
 
 def test_an_image_is_needed_and_may_fail(apptainer: Engine, tmp_path: Path) -> None:
@@ -206,31 +175,22 @@ def test_apptainer_begins_where_it_is_told(apptainer: Engine, tmp_path: Path) ->
     assert "failed to set working directory" in done.stderr
 
 
-def test_apptainer_keeps_descriptors_and_enroot_closes_them(
-    apptainer: Engine, enroot: Engine, tmp_path: Path
-) -> None:
+def test_apptainer_keeps_descriptors(apptainer: Engine, tmp_path: Path) -> None:
     with (tmp_path / "lease").open("w") as lease:
         fd = lease.fileno()
         ask = ["sh", "-c", f"test -e /proc/self/fd/{fd} && echo held"]
         assert apptainer.run("exec", apptainer.image, *ask, fds=[fd]).stdout == "held\n"
-        assert enroot.run("start", enroot.image, *ask, fds=[fd]).stdout == ""
 
 
 @pytest.mark.parametrize(
     ("script", "status"), [("exit 7", 7), ("kill -TERM $$", -15), ("kill -KILL $$", -9)]
 )
-def test_an_engine_ends_as_its_command_did(
-    apptainer: Engine, enroot: Engine, script: str, status: int
-) -> None:
-    for engine, verb in ((apptainer, "exec"), (enroot, "start")):
-        assert engine.run(verb, engine.image, "sh", "-c", script).returncode == status
+def test_an_engine_ends_as_its_command_did(apptainer: Engine, script: str, status: int) -> None:
+    assert apptainer.run("exec", apptainer.image, "sh", "-c", script).returncode == status
 
 
-def test_a_command_that_is_not_inside_has_the_engine_s_status(
-    apptainer: Engine, enroot: Engine
-) -> None:
+def test_a_command_that_is_not_inside_has_the_engine_s_status(apptainer: Engine) -> None:
     assert apptainer.run("exec", apptainer.image, "nowhere").returncode == 255
-    assert enroot.run("start", enroot.image, "nowhere").returncode == 127
 
 
 def test_apptainer_passes_a_signal_on(apptainer: Engine, tmp_path: Path) -> None:
@@ -244,5 +204,5 @@ def test_apptainer_passes_a_signal_on(apptainer: Engine, tmp_path: Path) -> None
 
 
 def test_the_pretend_programs_need_nothing_of_the_caller_s_python() -> None:
-    for program in ("apptainer", "enroot", "docker", "podman"):
+    for program in ("apptainer", "docker", "podman"):
         assert (FAKES / program).read_text().startswith("#!/usr/bin/env -S python3 -I\n")

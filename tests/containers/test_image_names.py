@@ -8,7 +8,6 @@ from gpulaunch.containers.image_names import (
     apptainer_uri,
     bare,
     digest_among,
-    enroot_uri,
     file_name,
     host,
     is_file,
@@ -72,20 +71,6 @@ def test_apptainer_pulls_from_an_address(image: str, uri: str) -> None:
     assert apptainer_uri(image) == uri
 
 
-@pytest.mark.parametrize(
-    ("image", "uri"),
-    [
-        ("lab/tool:2", "docker://lab/tool:2"),
-        ("docker://registry.example/lab/tool:2", "docker://registry.example#lab/tool:2"),
-        ("registry.example:5000/tool", "docker://registry.example:5000#tool"),
-        ("docker://registry.example#lab/tool:2", "docker://registry.example#lab/tool:2"),
-        ("docker://me@registry.example#tool", "docker://me@registry.example#tool"),
-    ],
-)
-def test_enroot_has_its_own_sign_between_host_and_name(image: str, uri: str) -> None:
-    assert enroot_uri(image) == uri
-
-
 def test_a_file_is_named_by_its_absolute_path() -> None:
     assert is_file("/data/tool.sif")
     assert not is_file("lab/tool")
@@ -99,13 +84,12 @@ def test_files_of_images_have_readable_names_and_one_for_each_address() -> None:
         "docker://other/tool:2",
         f"docker://t@{A}",
     ]
-    names = [file_name("apptainer", uri) for uri in uris]
+    names = [file_name(uri) for uri in uris]
     assert len(set(names)) == len(names)
     assert names[0].startswith("tool-2-")
     assert names[3].startswith("t-")
     assert all(name.endswith(".sif") for name in names)
-    assert file_name("enroot", "docker://registry.example#tool").endswith(".sqsh")
-    assert file_name("apptainer", "docker://" + "x" * 4000).count("x") == 60
+    assert file_name("docker://" + "x" * 4000).count("x") == 60
 
 
 @pytest.mark.parametrize(
@@ -196,11 +180,8 @@ Writing manifest to image destination
     ]
 
 
-def test_of_apptainer_and_enroot_the_steps_are_told() -> None:
-    assert heard("INFO:    Extracting OCI image...\n[INFO] Downloading 12 missing layers...\n") == [
-        "extracting OCI image",
-        "downloading 12 missing layers",
-    ]
+def test_of_apptainer_the_steps_are_told() -> None:
+    assert heard("INFO:    Extracting OCI image...\n") == ["extracting OCI image"]
 
 
 def test_a_pull_is_told_of_once_a_second_and_only_what_is_new() -> None:

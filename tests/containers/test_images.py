@@ -9,7 +9,7 @@ import pytest
 from gpulaunch.containers.images import Image, ImageKind, read_image, why_not
 
 SIF = ("apptainer", "singularity")
-ANY = ("docker", "podman", "apptainer", "singularity", "enroot")
+ANY = ("docker", "podman", "apptainer", "singularity")
 SHA = "0" * 64
 SPELLED: dict[str, tuple[ImageKind, tuple[str, ...]]] = {
     "alphafold3.sif": ("sif", SIF),
@@ -22,8 +22,7 @@ SPELLED: dict[str, tuple[ImageKind, tuple[str, ...]]] = {
     "oras://host/a:1": ("apptainer", SIF),
     "shub://lab/a": ("apptainer", SIF),
     "docker-daemon:boltz:latest": ("apptainer", SIF),
-    "a.sqsh": ("squashfs", ("enroot",)),
-    "/images/a.squashfs": ("squashfs", ("enroot",)),
+    "/images/a.squashfs": ("sandbox", SIF),
     "a.tar": ("archive", ("docker", "podman")),
     "a.oci.tar": ("archive", ("docker", "podman")),
     "./a.tar.gz": ("archive", ("docker", "podman")),
@@ -106,6 +105,5 @@ def test_an_engine_that_cannot_run_an_image_is_told_why() -> None:
     assert why_not("/x/a.sif", "docker") == (
         "docker cannot run '/x/a.sif', an image file of apptainer's; write apptainer or singularity"
     )
-    assert why_not("a.sqsh", "podman").endswith("an image file of enroot's; write enroot")
     assert why_not("podman://a", "docker").endswith("podman's own by its podman://; write podman")
-    assert why_not("a.tar", "enroot").endswith("docker and podman load; write docker or podman")
+    assert why_not("a.tar", "apptainer").endswith("docker and podman load; write docker or podman")

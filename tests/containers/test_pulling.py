@@ -24,7 +24,7 @@ from tests.containers.bench import Bench, image
 from tests.helpers import descriptors_left
 
 DAEMONS = ("docker", "podman")
-FILES = ("apptainer", "singularity", "enroot")
+FILES = ("apptainer", "singularity")
 
 
 def an_id(name: str) -> str:
@@ -211,7 +211,7 @@ def test_an_archive_that_is_none_or_is_absent_is_said(daemon: tuple[str, Bench])
     assert bench.why(engine, f"{archive}.gz") == f"there is no file {archive}.gz"
 
 
-# ── apptainer, singularity, enroot ──────────────────────────────────────────────────────────────
+# ── apptainer, singularity ──────────────────────────────────────────────────────────────────────
 
 
 def test_a_file_is_ready_at_once_and_its_digest_comes_after(maker: tuple[str, Bench]) -> None:
@@ -254,7 +254,6 @@ def test_a_file_that_one_may_not_read_is_said(tmp_path: Path) -> None:
         ("singularity", "library://lab/tool", "library://lab/tool"),
         ("apptainer", "docker-daemon:lab/tool:2", "docker-daemon:lab/tool:2"),
         ("singularity", "docker-daemon:tool:latest", "docker-daemon:tool:latest"),
-        ("enroot", "registry.example/lab/tool:2", "docker://registry.example#lab/tool:2"),
     ],
 )
 def test_an_image_of_a_registry_becomes_a_file_in_the_cache_once(

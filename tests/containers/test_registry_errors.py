@@ -177,12 +177,6 @@ def line(engine: str, output: str, image: str = "registry.example/x", tries: int
             " USER docker://registry.example`, and try again",
         ),
         (
-            "enroot",
-            "[ERROR] URL https://x.example returned error code: 401 Unauthorized",
-            "the registry of registry.example/x wants a login: a line `machine registry.example"
-            " login USER password PASSWORD` in $ENROOT_CONFIG_PATH/.credentials, and try again",
-        ),
-        (
             "docker",
             DOCKER + "toomanyrequests: You have reached your pull rate limit.",
             "the registry of registry.example/x allows no more pulls for now: try again later, or"
@@ -199,12 +193,6 @@ def line(engine: str, output: str, image: str = "registry.example/x", tries: int
             "docker does not trust the registry of registry.example/x (Get"
             ' "https://registry.example/v2/": x509: certificate signed by unknown authority): its'
             " certificate authority has to be made known to docker",
-        ),
-        (
-            "enroot",
-            "curl: (6) Could not resolve host: registry.example",
-            "the registry of registry.example/x cannot be reached (curl: (6) Could not resolve"
-            " host: registry.example): tried 4 times; check the network, then `gpulaunch retry`",
         ),
         (
             "docker",

@@ -1,6 +1,6 @@
 """Whole runs of jobs in containers, with each engine in turns: what holds without one, holds here.
 
-docker and podman are real, in the tests' own directories; apptainer and enroot are pretend ones.
+docker and podman are real, in the tests' own directories; apptainer is a pretend one.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def pretend(name: str, suffix: str, path: Path) -> Kit:
     return Kit(name, f"box{suffix}", Launcher(path, environ, [*COMMAND]))
 
 
-@pytest.fixture(params=["docker", "podman_root", "podman_rootless", "apptainer", "enroot"])
+@pytest.fixture(params=["docker", "podman_root", "podman_rootless", "apptainer"])
 def kit(request: pytest.FixtureRequest, path: Path) -> Iterator[Kit]:
     """Each engine in turns. No container is left of a test."""
-    if request.param in ("apptainer", "enroot"):
-        yield pretend(request.param, {"apptainer": ".sif", "enroot": ".sqsh"}[request.param], path)
+    if request.param == "apptainer":
+        yield pretend("apptainer", ".sif", path)
         return
     keeper = request.getfixturevalue("keeper_program")
     engine = request.getfixturevalue(request.param)
@@ -228,8 +228,6 @@ def _says(kit: Kit, job: str, text: str, attempt: int = 1) -> bool:
 
 
 def test_a_worker_in_a_container_takes_one_job_after_the_other(kit: Kit) -> None:
-    if kit.name == "enroot":
-        pytest.skip("enroot closes the pipe by which a worker answers")
     kit.launcher.file(
         "loop.sh", "echo up\nwhile read -r item; do echo got $item; echo '{}' >&3; done\n"
     )

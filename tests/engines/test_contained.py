@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Container, ContainerEngine, Demand, Gpu, Job, Mount, WarnPolicy
-from gpulaunch.engines.contained import Containing, NotContainedError, caches_of, wrapped
+from gpulaunch.engines.contained import Containing, caches_of, wrapped
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta
 from gpulaunch.process.command import NodeSlots
@@ -77,18 +77,6 @@ def test_apptainer_gets_the_variables_by_its_prefix_and_the_mask_by_uuid(
 def test_nothing_in_a_value_is_evaluated_by_apptainer(wrap: Any) -> None:
     assert wrap("apptainer")[1].set["APPTAINER_NO_EVAL"] == "1"
     assert wrap("singularity")[1].set["SINGULARITY_NO_EVAL"] == "1"
-
-
-def test_enroot_gets_names_alone_but_for_what_would_change_itself(wrap: Any) -> None:
-    line, changes = wrap("enroot")
-    assert line[line.index("HF_HOME") - 1 : line.index("HF_HOME") + 1] == ("--env", "HF_HOME")
-    assert "PATH=/opt/bin" in line
-    assert "PATH" not in changes.set
-    assert changes.set["HF_HOME"] == "/hf-secret"
-    assert changes.set["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa"
-    assert "CUDA_VISIBLE_DEVICES" not in changes.set
-    assert Path(line[line.index("--rc") + 1]).read_text() == 'cd "$GPULAUNCH_CWD" && exec "$@"\n'
-    assert changes.set["GPULAUNCH_CWD"] == "/work"
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])
@@ -187,11 +175,6 @@ def test_the_jobs_directories_appear_at_their_own_paths(wrap: Any, tmp_path: Pat
     run = f"{tmp_path}/run"
     assert set(shown) >= {"/work:/work", f"{run}:{run}", "/in:/in", "/weights:/models:ro"}
     assert f"{run}/o:{run}/o" not in shown, "it is in the run's"
-
-
-def test_what_an_engine_cannot_mount_is_told(wrap: Any) -> None:
-    with pytest.raises(NotContainedError, match="enroot cannot mount /a:b"):
-        wrap("enroot", container={"mounts": (Mount("/a:b", "/x"),)})
 
 
 def test_on_a_cluster_the_node_fills_in_its_mask(wrap: Any) -> None:

@@ -42,18 +42,6 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
         ),
         ("apptainer", [MIG], CardsInside(("--nv",), inside={"CUDA_VISIBLE_DEVICES": "MIG-cccc"})),
         ("apptainer", [], CardsInside(inside=HIDDEN)),
-        (
-            "enroot",
-            [ONE, TWO],
-            CardsInside(
-                client={
-                    "NVIDIA_VISIBLE_DEVICES": "GPU-aaaa,GPU-bbbb",
-                    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-                },
-                inside=PCI,
-            ),
-        ),
-        ("enroot", [], CardsInside(client={"NVIDIA_VISIBLE_DEVICES": "void"}, inside=HIDDEN)),
     ],
 )
 def test_a_container_is_shown_exactly_its_cards(
@@ -62,14 +50,14 @@ def test_a_container_is_shown_exactly_its_cards(
     assert cards_inside(engine, gpus) == expected
 
 
-@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "singularity", "enroot"])
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "singularity"])
 def test_pretend_cards_are_shown_as_none_with_the_mask_as_outside(engine: ContainerEngine) -> None:
     made = cards_inside(engine, simulated(2, "run"))
     assert made.options == cards_inside(engine, []).options
     assert made.inside["CUDA_VISIBLE_DEVICES"].count(",") == 1
 
 
-@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "singularity", "enroot"])
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer", "singularity"])
 def test_a_mask_of_numbers_from_outside_never_gets_in(engine: ContainerEngine) -> None:
     mask = cards_inside(engine, [ONE, TWO]).inside.get("CUDA_VISIBLE_DEVICES", "")
     assert not {"3", "1"} & set(mask.split(","))
@@ -78,4 +66,3 @@ def test_a_mask_of_numbers_from_outside_never_gets_in(engine: ContainerEngine) -
 def test_a_node_of_a_cluster_fills_its_mask_in() -> None:
     made = cards_inside("apptainer", [], mark="@mask@")
     assert made == CardsInside(("--nv",), inside={"CUDA_VISIBLE_DEVICES": "@mask@"})
-    assert cards_inside("enroot", [], "@mask@").client["NVIDIA_VISIBLE_DEVICES"] == "@mask@"

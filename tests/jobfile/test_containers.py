@@ -176,19 +176,9 @@ def _on(engine: ContainerEngine, fields: str) -> list[str]:
 def test_strict_isolation_is_what_daemons_give_and_others_cannot() -> None:
     fields = "container: a, isolation: strict"
     assert _on("docker", fields) == _on("podman", fields) == []
-    for engine in ("apptainer", "singularity", "enroot"):
+    for engine in ("apptainer", "singularity"):
         (why,) = _on(engine, fields)  # type: ignore[arg-type]
         assert why.startswith(f"isolation: {engine} shows a container every device node")
-
-
-def test_a_worker_needs_an_engine_that_leaves_its_pipes_open() -> None:
-    fields = "container: a, worker: {run: [x]}"
-    assert [why.partition(" ")[0] for why in _on_worker("enroot", fields)] == ["worker:"]
-    assert _on_worker("apptainer", fields) == _on_worker("docker", fields) == []
-
-
-def _on_worker(engine: ContainerEngine, fields: str) -> list[str]:
-    return [f"{field}: {why}" for field, why in why_not(job_of(fields), engine)]
 
 
 def test_another_user_is_for_daemons_alone() -> None:

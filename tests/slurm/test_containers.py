@@ -1,6 +1,6 @@
 """Jobs in containers on a cluster's nodes: the engine's line is what the node runs.
 
-apptainer and enroot are pretend ones, which the nodes find in the PATH that Slurm hands on.
+apptainer is a pretend one, which the nodes find in the PATH that Slurm hands on.
 """
 
 from __future__ import annotations
