@@ -77,8 +77,12 @@ def launcher(tmp_path: Path) -> Launcher:
 def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The keepers' program, as `Spawner` takes it, in turns; also for processes started here."""
     monkeypatch.setenv("GPULAUNCH_KEEPER", request.param)
-    if request.param == "python":
-        return None
+    return None if request.param == "python" else request.getfixturevalue("native_keeper")
+
+
+@pytest.fixture
+def native_keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The compiled keepers, which are watched by sanitizers if GPULAUNCH_TEST_SANITIZE is set."""
     if os.environ.get("GPULAUNCH_TEST_SANITIZE"):
         monkeypatch.setattr(native, "PROGRAM", request.getfixturevalue("sanitized"))
     if not native.PROGRAM.exists():

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpulaunch import farside
 
 FOLDER = Path(farside.__file__).parent
-_NEEDED = ("*.py", "keeper/*.py", "node/*.py")
+_NEEDED = ("*.py", "node/*.py")
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 """A .pyc's flags, by which its code is taken without a look at its source (PEP 552)."""
 

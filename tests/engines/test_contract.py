@@ -31,17 +31,8 @@ from gpulaunch.process.ends import Ends
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, on_driver, run_directory, sh
 from tests.slurm.cluster import Cluster
 
-KEEPERS = ["native", "python"]
-"""Who keeps jobs on a cluster's nodes."""
 
-
-@pytest.fixture(
-    params=[
-        "local",
-        "driver",
-        *(pytest.param(f"slurm {k}", marks=pytest.mark.cluster) for k in KEEPERS),
-    ]
-)
+@pytest.fixture(params=["local", "driver", pytest.param("slurm", marks=pytest.mark.cluster)])
 def make(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
@@ -57,7 +48,6 @@ def make(
             on_driver(request.getfixturevalue("driver"), monkeypatch)
             made.append(Bench(run, shared, epoch, simulate=None))
         else:
-            monkeypatch.setenv("GPULAUNCH_KEEPER", request.param.partition(" ")[2])
             cluster: Cluster = request.getfixturevalue("cluster")
             made.append(SlurmBench(cluster, run, shared, epoch))
         return made[-1]

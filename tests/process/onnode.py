@@ -14,34 +14,29 @@ from gpulaunch.core.model import AttemptId, Outcome
 from gpulaunch.engines.slurm import batches, launch_files, script
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.process import native
 from gpulaunch.process.archive import FOLDER, archived
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import EndRecord, read_end
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 from tests.helpers import goes_along
-from tests.process.support import compiled
 
 PATIENCE = 60.0
 BATCH = "b1"
 
 
 class Node:
-    """A run directory on a "shared file system", and a node that runs what is in its list.
+    """A run directory on a "shared file system", and a node that runs what is in its list."""
 
-    `program`: the compiled one; None: `python` runs its side.
-    """
-
-    def __init__(
-        self, folder: Path, python: str = sys.executable, program: str | None = None
-    ) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         self.run = SlurmDir(folder)
         self.python = python
-        self.program = program
         self.attempts: list[AttemptId] = []
         run = self.run
         for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
             each.mkdir(parents=True, exist_ok=True)
         run.node_program.write_bytes(archived())
+        shutil.copy(native.PROGRAM, run.compiled)
 
     def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
         """An attempt that is to be run; the next index of the batch."""
@@ -77,10 +72,9 @@ class Node:
             "SLURM_JOB_GPUS": mask,
             **(environ or {}),
         }
-        interpreted = [self.python, "-I", "-S", str(self.run.node_program)]
-        program = [self.program] if self.program else interpreted
+        program = [self.python, "-I", "-S", str(self.run.node_program), "node"]
         return subprocess.Popen(
-            [*program, "node", str(self.run.path), BATCH, str(patience)],
+            [*program, str(self.run.path), BATCH, str(patience)],
             env={name: value for name, value in own.items() if value is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -95,27 +89,21 @@ class Node:
         return [str(self.run.batch_script), BATCH]
 
     def change_program(self, name: str, *changes: tuple[str, str]) -> None:
-        """Replace text in a module of its program; without changes, leave the module out."""
+        """Replace text in a module of its program."""
         folder = self.run.path / "farside"
         if not folder.exists():
             shutil.copytree(FOLDER, folder)
         text = (folder / name).read_text()
-        (folder / name).unlink()
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
-            (folder / name).write_text(text)
+        (folder / name).write_text(text)
         self.run.node_program.write_bytes(archived(folder=folder))
 
     def hasten(self) -> None:
         """Have its side look for stops, and give signs of life, several times a second."""
-        if self.program:
-            self.program = str(self.run.path / "keeper")
-            sources = sorted((FOLDER / "native").glob("*.c"))
-            compiled(Path(self.program), sources, "-DNODE_LOOK=0.1", "-DNODE_BEAT=0.2")
-        else:
-            self.change_program("node/attempt.py", ("BEAT = 15.0", "BEAT = 0.2"))
-            self.change_program("node/run.py", ("LOOK = 5.0", "LOOK = 0.1"))
+        self.change_program("node/attempt.py", ("BEAT = 15.0", "BEAT = 0.2"))
+        self.change_program("node/run.py", ("LOOK = 5.0", "LOOK = 0.1"))
 
     def serve(self, index: int = 0, **how: Any) -> tuple[int, str]:
         """Its exit status, and what it said."""

@@ -34,7 +34,6 @@ from gpulaunch.farside.node import grant, run, status
 from gpulaunch.farside.node.attempt import NodeAttempt
 from gpulaunch.farside.node.signals import StopSignals
 from gpulaunch.farside.shared import claim
-from gpulaunch.farside.wire import coded
 from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.process.archive import FOLDER
 from gpulaunch.process.command import NodeSlots
@@ -60,8 +59,8 @@ def granted(index: int, uuid: str, name: str) -> Gpu:
 
 
 @pytest.fixture
-def node(tmp_path: Path, keeper: str | None) -> Node:
-    return Node(tmp_path / "run", program=keeper)
+def node(tmp_path: Path, native_keeper: str) -> Node:
+    return Node(tmp_path / "run")
 
 
 Ask = Callable[..., list[str]]
@@ -69,15 +68,14 @@ Ask = Callable[..., list[str]]
 
 @pytest.fixture(scope="session")
 def asked_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    parts = [FOLDER / f"native/{name}.c" for name in ("grant", "shared", "text", "tools")]
     source = Path(__file__).with_name("asked.c")
     program = tmp_path_factory.mktemp("asked") / "asked"
-    return compiled(program, [source, *parts], "-Wl,--wrap=link", f"-I{FOLDER}/native")
+    return compiled(program, [source, FOLDER / "native/tools.c"])
 
 
 @pytest.fixture
 def ask(asked_program: Path) -> Ask:
-    """Ask a part of the compiled program: `ask("plain", "a b") == ["a_b"]`."""
+    """Ask a part of the compiled keepers: `ask("rest", "12") == ["1"]`."""
 
     def lines(*words: str, **environ: str) -> list[str]:
         said = subprocess.check_output([asked_program, *words], env=environ, timeout=PATIENCE)
@@ -147,12 +145,15 @@ def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
     assert node.outcome(nowhere) == NotStarted(why)
 
 
-def test_without_its_keeper_nothing_is_started(tmp_path: Path) -> None:
-    node = Node(tmp_path / "run")
-    attempt = node.ticket("true")
-    node.change_program("keeper/__init__.py")
-    assert node.serve()[0] == 78
-    assert node.outcome(attempt) == NotStarted("its keepers did not start on node n1")
+def test_without_its_keepers_nothing_is_started(node: Node) -> None:
+    ends, absent = node.ticket("true", job="ends"), node.ticket("true", job="absent")
+    node.run.compiled.write_text("#!/bin/sh\nexit 1\n")
+    assert node.serve(0)[0] == 78
+    assert node.outcome(ends) == NotStarted("its keepers did not start on node n1")
+    node.run.compiled.unlink()
+    assert node.serve(1)[0] == 78
+    where = f"No such file or directory: {node.run.compiled}, on node n1"
+    assert node.outcome(absent) == NotStarted(where)
 
 
 def test_where_the_end_cannot_be_laid_out_that_is_said(node: Node) -> None:
@@ -460,7 +461,7 @@ V2 = "0::/system.slice/slurmstepd.scope/job_12/step_batch/user/task_0\n"
     ],
 )
 def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
-    tmp_path: Path, groups: str, counter: str, found: bool, ask: Ask
+    tmp_path: Path, groups: str, counter: str, found: bool
 ) -> None:
     (tmp_path / "own").write_text(groups)
     file = tmp_path / counter
@@ -471,8 +472,6 @@ def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
     )
     assert told == (os.fsencode(file) if found else None)
     assert kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
-    (compiled_told,) = ask("counter", str(tmp_path / "own"), str(tmp_path), SLURM_JOB_ID="12")
-    assert compiled_told == (str(file) if found else "none")
 
 
 @pytest.mark.parametrize("text", ["", "oom 1\n", "oom_kill x\n", None])
@@ -556,48 +555,6 @@ def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
     first, last = ("GPU-5f3c", "NVIDIA A100-SXM4-80GB"), ("GPU-77", "NVIDIA H100 (PCIe)")
     expected = {"0": first, "GPU-5f3c": first, "10": last, "GPU-77": last}
     assert grant.parsed_listing(text) == expected
-
-
-# ── Parts of the compiled program ───────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a b", 'say "x" \\ /', "\u00e9\u20ac\U0001f600", "\udcff\udc80", "a\tb\x01"]
-)
-def test_a_string_of_json_is_read_as_it_was_written(ask: Ask, text: str) -> None:
-    assert ask("json", "0", json.dumps(text)) == [text]
-    if text.isascii():
-        assert ask("json", "1", json.dumps(text)) == [text]
-
-
-def test_a_character_may_stand_for_a_byte(ask: Ask) -> None:
-    name = "\u00e9\udcfe\u20ac"
-    assert ask("json", "1", json.dumps(coded(name))) == [name]
-
-
-@pytest.mark.parametrize("spoilt", ["", "a", '"', '"a', '"\\', '"\\u12', '"\\u12"', '"\\x"'])
-def test_what_is_no_string_of_json_is_none(ask: Ask, spoilt: str) -> None:
-    assert ask("json", "0", spoilt) == ["none"]
-
-
-@pytest.mark.parametrize("text", ["n1/0", "a b'\"$(x)\\*", "\u00e9\u20ac.x", "\n", "A-Z_09:."])
-def test_a_text_is_made_plain_as_python_does_it(ask: Ask, text: str) -> None:
-    assert ask("plain", text) == [grant.plain(text)]
-
-
-def test_a_link_that_was_made_twice_is_a_claim_and_another_s_is_none(
-    ask: Ask, tmp_path: Path
-) -> None:
-    """As NFS makes it twice: the repeated request finds the name taken, by ourselves."""
-    places = [tmp_path / name for name in ("job.1", "job.2")]
-    assert ask("claim", str(places[0])) == ["1"]
-    mine = places[0].read_bytes()
-    assert ask("claim", str(places[0])) == ["0"]
-    assert ask("claim", str(places[1]), "twice") == ["1"]
-    assert ask("claim", str(places[1]), "twice") == ["0"]
-    assert ask("claim", str(tmp_path / "no" / "job.3")) == ["-1"]
-    assert places[0].read_bytes() == mine
-    assert sorted(tmp_path.iterdir()) == places
 
 
 @pytest.mark.parametrize("wrapped", ["", "sh -c '{}; true'"])
@@ -1018,10 +975,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "de_DE.ISO-8859-1"])
-def test_names_are_the_same_bytes_on_both_sides(
-    tmp_path: Path, locale: str, keeper: str | None
-) -> None:
-    node = Node(tmp_path / "a run's $(dir) ü\udcfe", program=keeper)
+def test_names_are_the_same_bytes_on_both_sides(tmp_path: Path, locale: str) -> None:
+    node = Node(tmp_path / "a run's $(dir) ü\udcfe")
     for name in HOSTILE:
         node.ticket("printf", "%s", name, job=name, env_set={"NAME": name})
     for index, attempt in enumerate(node.attempts):

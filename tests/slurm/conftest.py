@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process import native
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import INSTALL, PATIENCE, Cluster, missing
@@ -36,15 +35,6 @@ def slurm_here() -> None:
     if os.environ.get("GPULAUNCH_REQUIRE_SLURM") == "1":
         pytest.fail(f"GPULAUNCH_REQUIRE_SLURM=1, and {why}")
     pytest.skip(f"{why}: {INSTALL}")
-
-
-@pytest.fixture(params=["native", "python"])
-def node_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The program that runs on nodes, in turns: for launchers that are started afterwards."""
-    if request.param == "native" and not native.PROGRAM.exists():
-        pytest.skip("the keepers' program was not built here (no C compiler)")
-    monkeypatch.setenv("GPULAUNCH_KEEPER", request.param)
-    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.launcher import Launcher
 from tests.slurm.test_runs import SLURM
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node_side")]
+pytestmark = pytest.mark.slow
 
 FAKES = Path(__file__).parent.parent / "containers" / "fakes"
 

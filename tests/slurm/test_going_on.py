@@ -15,8 +15,6 @@ from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_requeue import PREEMPTING, id_of
 from tests.slurm.test_runs import SLURM
 
-pytestmark = pytest.mark.usefixtures("node_side")
-
 
 def trainer(launcher: Launcher, at: Path, **fields: str) -> None:
     """A list of one job that counts to 1,000, and waits at 300 the first time."""

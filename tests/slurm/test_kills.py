@@ -29,7 +29,7 @@ from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on
 from tests.slurm.test_runs import SLURM, left, lines, places
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node_side")]
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 # Waits seconds, not a minute, for records that a node which is gone has not left.

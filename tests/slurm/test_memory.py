@@ -18,9 +18,6 @@ from tests.slurm.conftest import MakeCluster
 HUNGRY = f"{sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
 
 
-pytestmark = pytest.mark.usefixtures("node_side")
-
-
 def bench_on(cluster: Cluster, at: Path) -> SlurmBench:
     return SlurmBench(cluster, run_directory(at / "run"), fresh_pool())
 

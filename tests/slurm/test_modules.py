@@ -66,7 +66,6 @@ HARM = {f"BASH_FUNC_{name}%%": "() {  exit 9\n}" for name in ("ls", "echo", "exe
 """Functions of the user's shell that would get in the batch script's way."""
 
 
-@pytest.mark.usefixtures("node_side")
 def test_a_job_finds_modules_where_a_plain_script_does(
     cluster: Cluster, on_slurm: Launcher, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_kills import IMPATIENT, why_ended
 from tests.slurm.test_runs import SLURM, left, lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node_side")]
+pytestmark = pytest.mark.slow
 
 # Writes down what it is told, and goes on when it may.
 BODY = """

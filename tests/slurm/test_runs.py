@@ -23,8 +23,6 @@ from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 
-pytestmark = pytest.mark.usefixtures("node_side")
-
 SLURM = ("--engine", "slurm")
 
 
@@ -56,16 +54,6 @@ def lines(path: Path) -> list[str]:
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_side_of_the_node_is_the_program_that_works_there(
-    on_slurm: Launcher, node_side: str
-) -> None:
-    """The parent of a job is its keeper, which is another process of the same program."""
-    jobs = 'jobs: [{name: job, gpus: 0, run: "readlink /proc/$PPID/exe"}]'
-    assert run(on_slurm, jobs).status == 0
-    keeper = os.path.basename(on_slurm.log("job", 1).strip())
-    assert keeper.startswith("farside-" if node_side == "native" else "python")
 
 
 @pytest.mark.parametrize("cycle", ["0.3", "60"])

@@ -17,7 +17,9 @@ from gpulaunch.engines.slurm import launch_files, script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.engines.slurm.rundir import PROGRAM, SlurmDir
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.wire import PROTOCOL
+from gpulaunch.process import native
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
@@ -147,12 +149,18 @@ def run(
     )
 
 
+KEEPERS = f'#!/bin/sh\n[ "$*" = "--self-test {PROTOCOL}" ] && exit %d\nexit 1\n'
+"""Keepers whose test ends with this status."""
+
+
 @pytest.fixture
 def laid(tmp_path: Path) -> Path:
     """A run directory of an awkward name, with a program that tells how it was called."""
     at = tmp_path / AWKWARD
     (at / "slurm").mkdir(parents=True)
     SlurmDir(at).node_program.write_text(NODE)
+    SlurmDir(at).compiled.write_text(KEEPERS % 0)
+    SlurmDir(at).compiled.chmod(0o700)
     return at
 
 
@@ -162,42 +170,43 @@ def test_the_script_becomes_the_nodes_program(laid: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-COMPILED = '#!/bin/sh\n[ "$1" != --self-test ] || { echo "$@" >&2; exit %d; }\necho "$@"\n'
-
-
-def test_where_the_compiled_program_works_no_python_is_looked_for(laid: Path) -> None:
-    compiled = laid / "slurm" / SlurmDir(laid).compiled.name
-    compiled.write_text(COMPILED % 0)
-    compiled.chmod(0o700)
-    done = run(laid, ["/no/such python"])
-    assert (done.stdout, done.returncode, done.stderr) == (f"node {laid} 1-1\n", 0, "")
-
-
-@pytest.mark.parametrize("why", ["its test fails", "no permission", "another machine's", "text"])
-def test_where_the_compiled_program_does_not_work_python_does(laid: Path, why: str) -> None:
-    name = f"{PROGRAM}-vax" if why == "another machine's" else SlurmDir(laid).compiled.name
-    compiled = laid / "slurm" / name
-    compiled.write_text("\x7fELF no program" if why == "text" else COMPILED % 64 * (why[0] != "a"))
-    compiled.chmod(0o600 if why == "no permission" else 0o700)
-    done = run(laid, [sys.executable])
-    assert done.stdout == f"{[str(laid), '1-1']} 1 1\n"
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_program_that_works_here_is_laid_out_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("another machine's", f"is a {os.uname().machine} machine: the gpulaunch that submitted"),
+        ("of another version", "does not work on"),
+        ("no permission", "does not work on"),
+    ],
+)
+def test_a_node_on_which_the_keepers_do_not_work_starts_nothing(
+    laid: Path, why: str, said: str
 ) -> None:
+    keepers = SlurmDir(laid).compiled
+    if why == "another machine's":
+        keepers.rename(keepers.with_name(f"{PROGRAM}-vax"))
+    elif why == "no permission":
+        keepers.chmod(0o600)
+    else:
+        keepers.write_text(KEEPERS % 64)
+    done = run(laid, [sys.executable])
+    assert (done.returncode, done.stdout) == (78, "")
+    assert said in done.stderr
+
+
+def test_the_keepers_are_laid_out_for_the_nodes(tmp_path: Path) -> None:
     laid = SlurmDir(tmp_path)
-    choice = choose_keeper()
-    if choice.program is None:
-        pytest.skip("the compiled program does not work here")
     for _ in range(2):
         launch_files.lay_out(laid)
-        assert laid.compiled.read_bytes() == Path(choice.program).read_bytes()
+        assert laid.compiled.read_bytes() == native.PROGRAM.read_bytes()
         assert laid.compiled.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setenv("GPULAUNCH_KEEPER", "python")
-    launch_files.lay_out(laid)
-    assert not laid.compiled.exists()
+
+
+def test_without_keepers_nothing_is_laid_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "PROGRAM", tmp_path / "none")
+    with pytest.raises(GpulaunchError, match="no compiled keepers, which nodes need"):
+        launch_files.lay_out(SlurmDir(tmp_path))
 
 
 def test_a_python_that_is_too_old_or_broken_is_passed_over(laid: Path, tmp_path: Path) -> None:

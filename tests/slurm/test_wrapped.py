@@ -29,7 +29,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import launcher_on
 from tests.slurm.test_runs import SLURM, left, lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node_side")]
+pytestmark = pytest.mark.slow
 
 HISTORIES = int(os.environ.get("GPULAUNCH_TEST_WRAPPED", "1"))
 FIRST = int(os.environ.get("GPULAUNCH_TEST_SEED", "1"))

@@ -1,4 +1,4 @@
-"""The files that nodes read: the program that runs there, and a ticket for each attempt.
+"""The files that nodes read: the programs that run there, and a ticket for each attempt.
 
 Job ─prepare─▶ Command, with slots for what only the node knows ─▶ ticket ─▶ node
 """
@@ -14,7 +14,8 @@ from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
-from gpulaunch.engines.slurm.rundir import SlurmDir, forget
+from gpulaunch.engines.slurm.rundir import SlurmDir
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.launch import Ticket
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
@@ -25,26 +26,26 @@ from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 
 
 def lay_out(run: SlurmDir) -> None:
-    """Make the directories and write the nodes' program. May be repeated. Raises OSError."""
+    """Make the directories and write the nodes' programs. May be repeated.
+
+    Raises OSError, and GpulaunchError if there are no compiled keepers.
+    """
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
         folder.mkdir(mode=0o700, exist_ok=True)
-    _lay_out_compiled(run)
+    _lay_out_keepers(run)
     before = read_bytes(run.node_program) if run.node_program.exists() else b""
     if (program := archived(before)) != before:
         replace_file(run.node_program, program)
 
 
-def _lay_out_compiled(run: SlurmDir) -> None:
-    """Copy the compiled program, where it works here, or remove what an earlier launcher copied.
-
-    Before the other one, whose place shows a node that the directory is there.
-    """
-    program = choose_keeper().program
-    if program is None:
-        forget(run.compiled)
-        return
-    data = Path(program).read_bytes()
+def _lay_out_keepers(run: SlurmDir) -> None:
+    """Copy the compiled keepers, before the archive whose place shows a node that all is there."""
+    choice = choose_keeper()
+    if choice.program is None:
+        why = choice.problem or "it was installed without them"
+        raise GpulaunchError(f"this gpulaunch has no compiled keepers, which nodes need ({why})")
+    data = Path(choice.program).read_bytes()
     if not run.compiled.exists() or read_bytes(run.compiled) != data:
         replace_file(run.compiled, data, mode=0o700)
 

@@ -1,8 +1,8 @@
 """The paths by which the launcher and a cluster's nodes talk; see `process/nodeside.py`.
 
-slurm/farside-0.1.0.zip               `farside/node` and keepers, of the gpulaunch that submits
-slurm/farside-0.1.0-x86_64            the same, compiled, for nodes like this machine
-slurm/batch.sh                        what Slurm runs: one of the two
+slurm/farside-0.1.0.zip               `farside/node`, of the gpulaunch that submits
+slurm/farside-0.1.0-x86_64            the compiled keepers, for nodes of this architecture
+slurm/batch.sh                        what Slurm runs: it starts `farside/node`
 slurm/batches/1-2.json, 1-2.id        a batch's attempts by place; Slurm's number of it
 slurm/tickets/JOB.1                   what to run
 slurm/starts/JOB.1  slurm/stops/JOB.1 who has claimed it; that it is to end

@@ -1,8 +1,7 @@
 """What is submitted: a job's options of sbatch, and the batch script.
 
-One script serves the whole run. It becomes the node's program, with the batch as its argument: the
-compiled one where it works on the node, else Python's. What differs from attempt to attempt is in
-files of the run directory.
+One script serves the whole run. It becomes the node's program, with the batch as its argument. The
+files of the run directory hold what differs from attempt to attempt.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ function for a program and reads no start-up file: the job's own shell reads `BA
 
 TEXT = """\
 #!{shell}
-# Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1: the
-# compiled one where it works, else that of a Python.
+# Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1.
 run={run}
 batch=$1
 program=$run/slurm/{program}
@@ -94,22 +92,23 @@ until [ -r "$program.zip" ]; do
     sleep 1
 done
 
-# Only checks the node, where the argument says so.
-become() {{
-    if [ "$batch" = {probe} ]; then
-        uname -n >"$run/slurm/seen"
-        exit
-    fi
-    exec "$@" node "$run" "$batch"
-}}
-
-compiled=$program-$(uname -m)
-if [ -x "$compiled" ] && "$compiled" --self-test {protocol} >/dev/null 2>&1; then
-    become "$compiled"
+keepers=$program-$(uname -m)
+if [ ! -e "$keepers" ]; then
+    echo "gpulaunch: $(uname -n) is a $(uname -m) machine: the gpulaunch that submitted this" \\
+        "job has no program for it; install a wheel that has one" >&2
+    exit 78
+fi
+if ! "$keepers" --self-test {protocol} >&2; then
+    echo "gpulaunch: $keepers does not work on $(uname -n)" >&2
+    exit 78
 fi
 for python in {pythons}; do
     if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then
-        become "$python" -I -S "$program.zip"
+        if [ "$batch" = {probe} ]; then # only checks the node
+            uname -n >"$run/slurm/seen"
+            exit
+        fi
+        exec "$python" -I -S "$program.zip" node "$run" "$batch"
     fi
 done
 echo "gpulaunch: no Python 3.8 or newer on $(uname -n): tried" {pythons} >&2

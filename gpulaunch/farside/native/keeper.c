@@ -9,7 +9,6 @@
  *   keeper CONTROL               the spawner, with this socket
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
- *   keeper node RUN BATCH        the program in a job's place on a cluster's node: see node.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
  *   keeper lease PID MARK FD...  what holds leases beside the command of `exec`: see lease.c
  */
@@ -61,9 +60,10 @@ static int self_test(const char *protocol) {
   return 0;
 }
 
-void become_spawner(int control) {
+static void become_spawner(int control) {
   block_signals();
   rename_self("keeper-spawner");
+  term_sender = slurms_own();
   close_all_but(&control, 1);
   fcntl(control, F_SETFD, FD_CLOEXEC);
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
@@ -77,7 +77,6 @@ int main(int argc, char **argv) {
   if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
-  if (argc >= 4 && !strcmp(argv[1], "node")) _exit(node(argc, argv));
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
   if (argc >= 5 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
   if (argc != 2) return UNKNOWN_PROTOCOL;

@@ -40,6 +40,7 @@ long long stat_number(pid_t pid, int field);
 long long started_at(pid_t pid);
 bool is_stopped(pid_t pid);
 bool is_at_rest(pid_t pid);
+pid_t slurms_own(void);
 void children(struct pids *found);
 bool has_ended(pid_t pid);
 void terminate(pid_t pid);
@@ -156,7 +157,7 @@ struct station { /* the monitor's own */
   long long start; /* in clock ticks since boot */
 };
 extern struct station station;
-extern pid_t term_sender; /* who sends TERM to all processes here, if anybody: not known where 0 */
+extern pid_t term_sender; /* Slurm's process above these keepers; 0: none is seen */
 
 extern struct worker {
   pid_t pid;           /* 0: there is none */
@@ -212,11 +213,6 @@ double retire_deadline(void);
 __attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, pid_t guardian,
                                        pid_t spawner, bool gives_back);
 void spawner(int control);
-
-/* ── keeper.c, node.c ──────────────────────────────────────────────────────────────────────────── */
-
-__attribute__((noreturn)) void become_spawner(int control);
-int node(int argc, char **argv);
 
 /* ── lease.c: what holds leases beside the command of `exec` ───────────────────────────────────── */
 

@@ -136,6 +136,21 @@ bool is_at_rest(pid_t pid) {
   return rests;
 }
 
+/* Slurm's process above this one, which signals all processes of the job; 0: it is not seen. */
+pid_t slurms_own(void) {
+  pid_t pid = getppid();
+  for (int above = 0; pid > 1 && above < 20; above++) { /* a site may wrap the batch script */
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file && !fgets(name, sizeof name, file)) *name = 0;
+    if (file) fclose(file);
+    if (!strcmp(name, "slurmstepd\n")) return pid;
+    pid = (pid_t)stat_number(pid, 4);
+  }
+  return 0;
+}
+
 void children(struct pids *found) {
   char path[64];
   pid_t me = getpid();

@@ -12,8 +12,6 @@ It is run as `node RUN_DIR BATCH [SECONDS]` of an archive of these programs, whi
 has put into the run's directory. SECONDS is how long a shared file system may take to show
 a file that was written elsewhere. `gpulaunch/process/nodeside.py` writes what it reads.
 
-The same in C is `../native/node.c`, which nodes run where it works there.
-
 Its exit status: 0 for a success as the job file defines it, and for nothing else. For a failure the
 job's own status (128 + N for signal N; 1 if that would be 0), 124 for a timeout. Without a job: 75
 if the attempt was started before, or withdrawn by its client; 78 if it could not be started; 73 if

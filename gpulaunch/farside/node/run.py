@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from ..client import PairLink, command, new_pair, spawn
+from ..client import PROGRAM, PairLink, new_pair, spawn
 from ..proc import named_unkillable, own_environment
 from ..shared import claim, look_anew
 from ..wire import NO_SPACE, Any, shown
@@ -118,6 +118,11 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
     return LOST
 
 
+def keepers_program() -> str:
+    """Return the path of the compiled keepers for this machine, which are beside this archive."""
+    return f"{os.path.splitext(PROGRAM)[0]}-{os.uname().machine}"
+
+
 class Keepers:
     """A spawner and one pair, as the launcher's own machine has them for its cards.
 
@@ -128,7 +133,7 @@ class Keepers:
         """Start the spawner and one pair; jobs start from `environ`. Raises OSError."""
         self.attempt = ""
         with held_back():
-            self.process, self.control = spawn(command(sys.executable, "keeper"), environ)
+            self.process, self.control = spawn([keepers_program()], environ)
         self.pair = PairLink(new_pair(self.control))
 
     def launch(self, attempt: str, message: bytes) -> None:
