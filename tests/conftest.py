@@ -73,23 +73,14 @@ def launcher(tmp_path: Path) -> Launcher:
     return Launcher(tmp_path)
 
 
-@pytest.fixture(params=["python", "native"])
-def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """The keepers' program, as `Spawner` takes it, in turns; also for processes started here."""
-    monkeypatch.setenv("GPULAUNCH_KEEPER", request.param)
-    return None if request.param == "python" else request.getfixturevalue("native_keeper")
-
-
 @pytest.fixture
-def native_keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The compiled keepers, which are watched by sanitizers if GPULAUNCH_TEST_SANITIZE is set."""
+def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The keepers' program, which sanitizers watch if GPULAUNCH_TEST_SANITIZE is set."""
     if os.environ.get("GPULAUNCH_TEST_SANITIZE"):
         monkeypatch.setattr(native, "PROGRAM", request.getfixturevalue("sanitized"))
     if not native.PROGRAM.exists():
         pytest.skip("the keepers' program was not built here (no C compiler)")
-    choice = native.choose_keeper()
-    assert choice.program, choice
-    return choice.program
+    return native.find_keepers()
 
 
 @pytest.fixture(scope="session")

@@ -68,8 +68,8 @@ def test_a_section_that_stops_runs_is_over_where_sigint_is_ignored() -> None:
         timeout=100,
     )
     scale = json.loads(done.stdout)["scale"]
-    assert scale["pair_mb"].keys() == set(launchers.keepers())
-    assert "memory of a resting pair, keepers in Python" in shown.table({"scale": scale})
+    assert scale["pair_mb"] > 0
+    assert "memory of a resting pair of keepers" in shown.table({"scale": scale})
 
 
 def test_a_missing_plot_library_is_said_first_and_costs_the_plot_alone(
@@ -95,9 +95,7 @@ def test_cpu_is_told_by_process() -> None:
     found = cpu.measure(quick=True)
     if "absent" in found:
         pytest.skip(str(found["absent"]))
-    assert "CPU a further empty job, keepers in Python" in shown.table(
-        {"cpu": found | {"machine": MACHINE}}
-    )
+    assert "CPU a further empty job" in shown.table({"cpu": found | {"machine": MACHINE}})
 
 
 ALONE = """

@@ -28,7 +28,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from msgspec import Struct
 
-from gpulaunch.farside.keeper.kernel import (
+from gpulaunch.farside.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     Waker,

@@ -31,7 +31,7 @@ from gpulaunch.gpus.lease import SCOPE_VARIABLE, lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import KEPT_AFTER, OWN
-from gpulaunch.process.native import holder_lines
+from gpulaunch.process.native import holder_line
 from gpulaunch.wording import job_reason
 
 JOB = "exec"
@@ -282,13 +282,8 @@ def keep_beside_command() -> None:
         return
     told = [str(os.getpid()), f"{SCOPE_VARIABLE}={own_scope()}", *map(str, _INHERITED)]
     nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-    for program in holder_lines():
-        with suppress(OSError):
-            pid = os.posix_spawn(program[0], [*program, *told], {}, file_actions=nowhere)
-            try:
-                status = os.waitpid(pid, 0)[1]
-            except ChildProcessError:  # SIGCHLD is ignored here
-                return
-            if status == 0:
-                return
-    raise OSError("the process that keeps the card for the command could not be started")
+    program = holder_line()
+    pid = os.posix_spawn(program[0], [*program, *told], {}, file_actions=nowhere)
+    with suppress(ChildProcessError):  # SIGCHLD is ignored here
+        if os.waitpid(pid, 0)[1]:
+            raise OSError("the process that keeps the card for the command could not be started")

@@ -30,7 +30,7 @@ import msgspec
 from gpulaunch.containers import daemon_images, file_images
 from gpulaunch.containers.engine_calls import EngineCalls, PullRequest, ReadyImage
 from gpulaunch.containers.pull_failures import PullError
-from gpulaunch.farside.keeper.kernel import PR_SET_PDEATHSIG, prctl
+from gpulaunch.farside.kernel import PR_SET_PDEATHSIG, prctl
 
 _CHUNK = 1 << 20
 

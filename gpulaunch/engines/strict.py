@@ -25,7 +25,7 @@ from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.gpus import nodes as device_nodes
 from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
-from gpulaunch.process.native import choose_keeper, command_line
+from gpulaunch.process.native import KeepersError, find_keepers
 
 ISOLATION_CHECK_TIMEOUT = 20.0
 """Seconds that the trial may take."""
@@ -68,25 +68,23 @@ def refusal(gpus: Sequence[Gpu]) -> str | None:
     return why_no_isolation() or why_not(gpus, look())
 
 
-def why_no_isolation(keepers: Sequence[str] | None = None) -> str | None:
+def why_no_isolation(keepers: str | None = None) -> str | None:
     """Return what forbids strict isolation to this process's jobs, in one line; else None.
 
     It is tried by the keepers' program, in a process of its own: no setting tells it reliably.
     Sysctls, AppArmor (by the program's path) and containers' seccomp filters all matter.
-    `keepers`: their command line; None: of those that are chosen now.
+    `keepers`: their program; None: this gpulaunch's.
     """
-    if keepers is None:
-        keepers = command_line(choose_keeper().program)
     try:
         tried = subprocess.run(
-            [*keepers, "try-isolation"],
+            [keepers or find_keepers(), "try-isolation"],
             timeout=ISOLATION_CHECK_TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, KeepersError, subprocess.TimeoutExpired) as error:
         return f"strict isolation could not be tried: {error}"
     said = tried.stderr.decode("utf-8", "replace").strip().splitlines()
     return (

@@ -28,7 +28,7 @@ from gpulaunch.gpus.port import reserve_port
 from gpulaunch.own_files import search_path
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.command import Command
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.process.native import find_keepers
 
 GRACE = 10.0
 """Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
@@ -148,7 +148,7 @@ class Starter:
             with suppress(SpawnerGoneError):
                 return self._spawner.pair(descriptors)
             self._spawner.close()
-        self._spawner = Spawner(environ=self._plan.environ, program=choose_keeper().program)
+        self._spawner = Spawner(find_keepers(), self._plan.environ)
         return self._spawner.pair(descriptors)
 
     def _command(

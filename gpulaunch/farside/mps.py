@@ -36,7 +36,7 @@ import sys
 import time
 
 from .contain.signals import Signals
-from .keeper.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, children, prctl, send_signal
+from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, children, prctl, send_signal
 from .proc import is_stopped
 from .wire import peer
 

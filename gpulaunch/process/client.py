@@ -10,7 +10,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, TypeAlias
 
@@ -40,7 +39,6 @@ from gpulaunch.farside.wire import (
 from gpulaunch.process.checked import count, seconds, text
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import EndRecord, end_from, read_end, warning_from
-from gpulaunch.process.native import command_line
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
@@ -180,26 +178,18 @@ def _lives(pid: int) -> bool:
 class Spawner:
     """One process, executed once, that forks keeper pairs. `environ` is what jobs start from.
 
-    `program`: the compiled keepers (`native.py`); None: `python` runs them.
+    `program` is that of the keepers (`native.py`).
     """
 
-    def __init__(
-        self,
-        python: str = sys.executable,
-        environ: Mapping[str, str] | None = None,
-        program: str | None = None,
-    ) -> None:
+    def __init__(self, program: str, environ: Mapping[str, str] | None = None) -> None:
         self._said: IO[bytes] = memory_file("keepers")
         base = own_environment() if environ is None else environ
-        start = command_line(program, python)
         reap()
         try:
-            self._process, self._socket = spawn(start, base, stderr=self._said)
+            self._process, self._socket = spawn([program], base, stderr=self._said)
         except OSError as problem:
             self._said.close()
-            raise GpulaunchError(
-                f"expected a Python to run keepers with, found {start[0]}: {problem.strerror}"
-            ) from problem
+            raise GpulaunchError(f"{program} cannot be started: {problem.strerror}") from problem
 
     def fileno(self) -> int:
         """Return a descriptor that is readable only when the spawner is gone."""

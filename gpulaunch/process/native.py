@@ -1,58 +1,61 @@
-"""The keepers' compiled program: whether there is one, and whether it works on this machine."""
+"""The compiled keepers: whether they are there, and whether they work on this machine."""
 
 from __future__ import annotations
 
 import os
 import struct
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
-
-from msgspec import Struct
 
 from gpulaunch import farside
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import PROTOCOL
-from gpulaunch.own_files import farside_command, here
+from gpulaunch.own_files import here
 
 PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
-"""Where a build leaves it (`hatch_build.py`); absent where nothing could compile it."""
+"""Where a build leaves the program (`hatch_build.py`)."""
 TEST_TIMEOUT = 10.0
 """Seconds for the program's test of itself, which takes some milliseconds."""
 
 _INTERPRETER = 3
 """The kind of a program header that names an interpreter (PT_INTERP)."""
 
-Reason: TypeAlias = Literal["works", "asked", "absent", "unfit"]
+
+class KeepersError(GpulaunchError):
+    """There are no keepers that work here; the text says why, and what to do."""
 
 
-class KeeperChoice(Struct, frozen=True):
-    """Which keepers jobs get: those of `program`, or, where it is None, Python's.
+def find_keepers() -> str:
+    """Return the path of the keepers' program. Raises KeepersError unless its own test succeeds."""
+    program = here(str(PROGRAM))
+    if not os.path.exists(program):
+        raise KeepersError(
+            f"gpulaunch was installed without its compiled program ({program}): install it again,"
+            " by a wheel or where there is a C compiler (cc)"
+        )
+    try:
+        test = subprocess.run(
+            [program, "--self-test", str(PROTOCOL)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TEST_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise KeepersError(f"gpulaunch's compiled program does not run here: {problem}") from None
+    if test.returncode:
+        said = test.stderr.decode("utf-8", "replace").strip()
+        why = said or f"its test ended with status {test.returncode}"
+        raise KeepersError(f"gpulaunch's compiled program does not work here: {why}")
+    return program
 
-    `reason`: it works; GPULAUNCH_KEEPER asks for Python's; it was not built; or its test failed,
-    and `problem` is what it said.
+
+def holder_line() -> list[str]:
+    """Return the command line of what holds leases beside a command, less its arguments.
+
+    Nothing tests the program before: it would cost each `exec` as much as the start itself.
     """
-
-    program: str | None
-    reason: Reason
-    problem: str = ""
-
-
-def command_line(program: str | None, python: str = sys.executable) -> list[str]:
-    """Return the command line of keepers, less their argument: the program's, or Python's."""
-    return [program] if program else farside_command(python, "keeper")
-
-
-def holder_lines() -> Iterator[list[str]]:
-    """Yield the command lines of what holds leases beside a command, less their arguments.
-
-    The next one is for where one does not start. Nothing tests the program before: it would cost
-    each `exec` as much as the start itself.
-    """
-    if os.environ.get("GPULAUNCH_KEEPER") != "python":
-        yield [here(str(PROGRAM)), "lease"]
-    yield farside_command(sys.executable, "lease")
+    return [here(str(PROGRAM)), "lease"]
 
 
 def program_inside() -> str | None:
@@ -75,26 +78,3 @@ def _needs_no_library(program: bytes) -> bool:
     size, count = struct.unpack_from("<HH", program, 54)
     kinds = (struct.unpack_from("<I", program, start + size * n)[0] for n in range(count))
     return _INTERPRETER not in kinds
-
-
-def choose_keeper() -> KeeperChoice:
-    """Return which keepers are to be started now."""
-    if os.environ.get("GPULAUNCH_KEEPER") == "python":
-        return KeeperChoice(None, "asked")
-    program = here(str(PROGRAM))
-    if not os.path.exists(program):
-        return KeeperChoice(None, "absent")
-    try:
-        test = subprocess.run(
-            [program, "--self-test", str(PROTOCOL)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TEST_TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return KeeperChoice(None, "unfit", str(problem))
-    if test.returncode == 0:
-        return KeeperChoice(program, "works")
-    said = test.stderr.decode("utf-8", "replace").strip()
-    return KeeperChoice(None, "unfit", said or f"its test ended with status {test.returncode}")

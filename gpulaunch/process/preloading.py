@@ -27,6 +27,7 @@ from gpulaunch.farside.wire import (
 from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.checked import record_of, seconds, text
 from gpulaunch.process.client import SENSELESS, Spawner
+from gpulaunch.process.native import find_keepers
 
 HOOK = str(Path(PROGRAM).with_name("preload") / "hook")
 """What comes first on PYTHONPATH, so that an interpreter becomes a server."""
@@ -162,6 +163,7 @@ def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, b
         "env": coded_dict(env),
         "python_path": None if theirs is None else coded(theirs),
         "base": coded_dict(base),
+        "keepers": coded(find_keepers()),
         "modules": preload.modules,
         "early": preload.early,
         "own": preload.own,

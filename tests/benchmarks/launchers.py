@@ -7,13 +7,11 @@ absent, with the reason.
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -37,19 +35,9 @@ PATIENCE = 120.0
 REPOSITORY = Path(__file__).parents[2]
 
 
-def ours() -> dict[str, Launch]:
-    """gpulaunch, and gpulaunch with the keepers that it does not take by itself, if there are."""
-    found: dict[str, Launch] = {"gpulaunch": gpulaunch}
-    for kind in keepers():
-        if kind != _keeper(""):
-            name = f"gpulaunch, {KEEPERS[kind]}"
-            found[name] = functools.partial(gpulaunch, keeper=kind)
-    return found
-
-
 def have(place: Path) -> tuple[dict[str, Launcher], dict[str, str]]:
     """Those that can be measured here, and why the others cannot."""
-    found = {name: Launcher(launch, launch) for name, launch in ours().items()}
+    found = {"gpulaunch": Launcher(gpulaunch, gpulaunch)}
     absent: dict[str, str] = {}
     makers: dict[str, Callable[[Path], Launch | Launcher]] = {
         "xargs -P": _xargs,
@@ -67,10 +55,9 @@ def have(place: Path) -> tuple[dict[str, Launcher], dict[str, str]]:
     return found, absent
 
 
-def gpulaunch(work: Path, slots: int, count: int, program: Sequence[str], keeper: str = "") -> None:
+def gpulaunch(work: Path, slots: int, count: int, program: Sequence[str]) -> None:
     """Journal, logs, leases and keepers on; pretend cards."""
-    command = prepare(work, slots, map(str, range(count)), program)
-    run(command, work, environ=environment(keeper))
+    run(prepare(work, slots, map(str, range(count)), program), work, environ=environment())
 
 
 def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]) -> list[str]:
@@ -84,34 +71,12 @@ def prepare(work: Path, slots: int, items: Iterable[str], program: Sequence[str]
     return [*base, "--simulate", str(slots), "--run-dir", "run"]
 
 
-def environment(keeper: str = "") -> dict[str, str]:
-    """Ours, with this repository's package first; with keepers of that kind."""
+def environment() -> dict[str, str]:
+    """Ours, with this repository's package first."""
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environ = {**os.environ, "PYTHONPATH": path}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each command would compile its modules anew
-    return environ | ({"GPULAUNCH_KEEPER": keeper} if keeper else {})
-
-
-KEEPERS = {"python": "keepers in Python", "native": "keepers in C"}
-"""The kinds of keepers, as GPULAUNCH_KEEPER names them, in words."""
-
-
-def keepers() -> tuple[str, ...]:
-    """The kinds of keepers there are here."""
-    return tuple(kind for kind in KEEPERS if _keeper(kind) == kind)
-
-
-@functools.cache
-def _keeper(asked: str) -> str:
-    """The kind that a run takes: a job looks at what its own keeper is."""
-    with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
-        look = ["sh", "-c", f"readlink /proc/$PPID/exe > {name}/keeper"]
-        try:
-            run(prepare(Path(name), 1, ["1"], look), Path(name), environ=environment(asked))
-        except FailedError:
-            return ""
-        keeper = Path(name, "keeper").read_text().rpartition("/")[2]
-        return "python" if keeper.startswith("python") else "native"
+    return environ
 
 
 class FailedError(Exception):

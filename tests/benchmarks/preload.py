@@ -22,6 +22,7 @@ from typing import Any
 
 from gpulaunch.engines.local.forkable import EARLY, forkable
 from gpulaunch.process.client import Spawner
+from gpulaunch.process.native import find_keepers
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer
 from tests.explain.test_real import TORCH
 from tests.process.preloaded import news_of
@@ -59,7 +60,10 @@ def compare(python: str, modules: Sequence[str], count: int) -> dict[str, Any]:
         env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ONE_THREAD
         found = forkable([python, "script.py"], name, env, False)
         preload = Preload(found.python, found.start, found.target, name, env, tuple(modules), EARLY)
-        with PreloadServer(preload, f"{name}/imports", env) as server, Spawner(environ=env) as cold:
+        with (
+            PreloadServer(preload, f"{name}/imports", env) as server,
+            Spawner(find_keepers(), env) as cold,
+        ):
             ready = news_of(server, 600)
             assert isinstance(ready, PreloadReady), ready
             slots = {}

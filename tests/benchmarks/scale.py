@@ -60,19 +60,17 @@ def _rate(place: Path, slots: int, count: int, program: list[str]) -> float:
 
 
 def _idle(place: Path, jobs: int, seconds: float) -> dict[str, object]:
-    """Percent of a core that the supervisor uses, and megabytes of a pair of keepers, by kind."""
-    resting = {kind: _resting(place, jobs, seconds, kind) for kind in launchers.keepers()}
-    percent, _ = resting[launchers.keepers()[-1]]
-    pairs = {kind: round(megabytes, 2) for kind, (_, megabytes) in resting.items()}
-    return {"idle_cpu_percent": round(percent, 3), "pair_mb": pairs}
+    """Percent of a core that the supervisor uses, and megabytes of a pair of keepers."""
+    percent, megabytes = _resting(place, jobs, seconds)
+    return {"idle_cpu_percent": round(percent, 3), "pair_mb": round(megabytes, 2)}
 
 
-def _resting(place: Path, jobs: int, seconds: float, keepers: str) -> tuple[float, float]:
+def _resting(place: Path, jobs: int, seconds: float) -> tuple[float, float]:
     """The same while long jobs run, after their first seconds."""
     with tempfile.TemporaryDirectory(dir=place) as name:
         work = Path(name)
         command = launchers.prepare(work, jobs, map(str, range(jobs)), ["sleep", "600"])
-        with _running(command, work, keepers) as process:
+        with _running(command, work) as process:
             journal = work / "run/events.jsonl"
             _until(lambda: journal.exists() and journal.read_text().count("_started") == jobs)
             time.sleep(seconds / 3)
@@ -96,13 +94,11 @@ def _shares(pid: int) -> int:
 
 
 @contextmanager
-def _running(
-    command: list[str], work: Path, keepers: str = ""
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], work: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         command,
         cwd=work,
-        env=launchers.environment(keepers),
+        env=launchers.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:

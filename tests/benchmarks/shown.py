@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import launchers, machine, packing
+from tests.benchmarks import machine, packing
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -71,10 +71,10 @@ def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _cpu(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for kind, used in figures.get("keepers", {}).items():
+    if used := figures.get("used"):
         parts = ("supervisor", "keepers", "job", "others")
         yield (
-            f"CPU a further empty job, {launchers.KEEPERS[kind]}",
+            "CPU a further empty job",
             f"{used['all_ms']:.2f} ms",
             ", ".join(f"{part} {used[f'{part}_ms']:.2f}" for part in parts),
         )
@@ -100,12 +100,11 @@ def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{longest['memory_mb']:.0f} MB",
         "its highest",
     )
-    for kind, each in figures.get("pair_mb", {}).items():
-        yield (
-            f"memory of a resting pair, {launchers.KEEPERS[kind]}",
-            f"{each:.2f} MB",
-            "shared pages by shares",
-        )
+    yield (
+        "memory of a resting pair of keepers",
+        f"{figures['pair_mb']:.2f} MB",
+        "shared pages by shares",
+    )
     yield (
         "supervisor's CPU while jobs run",
         f"{figures['idle_cpu_percent']:.2f} % of a core",

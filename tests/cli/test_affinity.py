@@ -39,10 +39,7 @@ def on(launcher: Launcher, name: str) -> tuple[int, list[int]]:
     return gpus[0]["index"] if gpus else -1, [int(word) for word in log.split()]
 
 
-def test_jobs_run_near_their_cards_and_none_switches_it_off(
-    near: Launcher, keeper: str | None
-) -> None:
-    near.environ["GPULAUNCH_KEEPER"] = "python" if keeper is None else "native"
+def test_jobs_run_near_their_cards_and_none_switches_it_off(near: Launcher) -> None:
     near.file(
         "jobs.yaml",
         f"""
@@ -63,10 +60,7 @@ def test_jobs_run_near_their_cards_and_none_switches_it_off(
         assert on(near, name)[1] == CPUS
 
 
-def test_two_jobs_that_share_a_card_get_a_cpu_each(
-    driver: FakeDriver, on_cards: Launcher, keeper: str | None
-) -> None:
-    on_cards.environ["GPULAUNCH_KEEPER"] = "python" if keeper is None else "native"
+def test_two_jobs_that_share_a_card_get_a_cpu_each(driver: FakeDriver, on_cards: Launcher) -> None:
     driver.card(0)
     driver.near(0, -1, f"{CPUS[0]},{CPUS[1]}")
     wait = f"touch {{{{job}}}}.up; {UNTIL_GO}"

@@ -24,8 +24,8 @@ from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
 from tests.containers.test_carrier import FOREVER, shells, started
 from tests.helpers import wait_until
+from tests.process.pythons import VERSIONS, python
 from tests.process.support import children_of
-from tests.process.test_pythons import VERSIONS, python
 
 AT_ONCE = Limit("children.LONGEST_PAUSE", 0.0)
 QUICK = [Limit("engine.ABANDON_TIMEOUT", 0.1), Limit("engine.REMOVE_TIMEOUT", 0.1)]

@@ -34,7 +34,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 @pytest.fixture
 def spawner(bench: Bench) -> Iterator[Spawner]:
     """Compiled keepers; what they start finds the engine as its environment has it."""
-    with Spawner(program=str(bench.keeper), environ=bench.engine.environ) as spawner:
+    with Spawner(str(bench.keeper), environ=bench.engine.environ) as spawner:
         yield spawner
 
 
@@ -86,7 +86,7 @@ def test_a_kill_of_all_keepers_at_any_moment_leaves_no_process(
         folder = tmp_path / str(number)
         folder.mkdir()
         with (
-            Spawner(program=str(bench.keeper), environ=bench.engine.environ) as spawner,
+            Spawner(str(bench.keeper), environ=bench.engine.environ) as spawner,
             Slot(spawner, folder) as slot,
         ):
             keepers = [spawner.pid, *keepers_of(spawner)]

@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 
-from tests.benchmarks import launchers
 from tests.costs import measure
 from tests.costs.processes import UntraceableError
 
@@ -20,16 +19,15 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.costs", description=__doc__)
     parser.add_argument("--dry-run", nargs="?", type=int, const=1, default=0, metavar="N")
     tries = parser.parse_args().dry_run
-    for keepers in launchers.keepers():
-        for _ in range(tries or 1):
-            try:
-                costs = measure.instructions(keepers) | measure.calls(keepers)
-            except UntraceableError as error:
-                print(f"nothing is written: {error}", file=sys.stderr)
-                return 1
-            print(json.dumps({"keepers": keepers, "python": measure.VERSION, **costs}), flush=True)
-            if not tries:
-                measure.record(keepers, costs)
+    for _ in range(tries or 1):
+        try:
+            costs = measure.instructions() | measure.calls()
+        except UntraceableError as error:
+            print(f"nothing is written: {error}", file=sys.stderr)
+            return 1
+        print(json.dumps({"python": measure.VERSION, **costs}), flush=True)
+        if not tries:
+            measure.record(costs)
     return 0
 
 

@@ -28,53 +28,52 @@ JOB = shutil.which("dd") or "dd"
 Costs = dict[str, float]
 
 
-def instructions(keepers: str) -> Costs:
+def instructions() -> Costs:
     """The supervisor's bytecode instructions per job."""
     first, last = JOBS
     with _work() as work:
-        _run(work, _gated(work, first, last, last), keepers)
+        _run(work, _gated(work, first, last, last))
         return {"supervisor_instructions": round(float((work / "result").read_text()))}
 
 
-def calls(keepers: str) -> Costs:
+def calls() -> Costs:
     """System calls per job. Raises UntraceableError.
 
     What is done once a second adds to a run that a busy machine draws out, so the least counts.
     """
     short, long = (
         {kind: min(used[kind].calls for used in tries) for kind in ("supervisor", "keepers")}
-        for tries in zip(*(_traced(keepers) for _ in range(TRIES)), strict=True)
+        for tries in zip(*(_traced() for _ in range(TRIES)), strict=True)
     )
     jobs = JOBS[1] - JOBS[0]
     return {f"{kind}_calls": round((long[kind] - short[kind]) / jobs, 1) for kind in short}
 
 
-def _traced(keepers: str) -> Iterator[dict[str, Used]]:
+def _traced() -> Iterator[dict[str, Used]]:
     """What was used in a short run, and in a long one."""
     for count in JOBS:
         with _work() as work:
             tracer = Tracer(work, "calls")
-            _run(work, tracer.around(_gated(work, 1, 0, count)), keepers)
+            _run(work, tracer.around(_gated(work, 1, 0, count)))
             yield tracer.used(f"{JOB} ")
 
 
-def recorded(keepers: str, version: str = VERSION) -> Costs:
-    """Empty where this Python has no record of these keepers."""
-    found: Costs = _read().get(version, {}).get(keepers, {})
+def recorded(version: str = VERSION) -> Costs:
+    """Empty where this Python has no record."""
+    found: Costs = _read().get(version, {})
     return found
 
 
-def record(keepers: str, costs: Costs) -> None:
+def record(costs: Costs) -> None:
     """Write what this Python measured; the records of others stay."""
-    all_of_them = _read()
-    all_of_them.setdefault(VERSION, {})[keepers] = costs
+    all_of_them = _read() | {VERSION: costs}
     RECORD.write_text(json.dumps(all_of_them, indent=1, sort_keys=True) + "\n")
 
 
-def grown(costs: Costs, known: Costs, keepers: str) -> list[str]:
+def grown(costs: Costs, known: Costs) -> list[str]:
     """A line for each cost that is too far above its record."""
     return [
-        f"{name.replace('_', ' ')} a job, {keepers} keepers, Python {VERSION}: {cost:,.0f}, "
+        f"{name.replace('_', ' ')} a job, Python {VERSION}: {cost:,.0f}, "
         f"{100 * (cost / known[name] - 1):.0f} % above the record of {known[name]:,.0f}; "
         "where that is worth it: python -m tests.costs"
         for name, cost in costs.items()
@@ -104,5 +103,5 @@ def _gated(work: Path, first: int, last: int, count: int) -> list[str]:
     return command[:here] + ours + command[here + 1 :]
 
 
-def _run(work: Path, command: list[str], keepers: str) -> None:
-    launchers.run(command, work, environ=launchers.environment(keepers))
+def _run(work: Path, command: list[str]) -> None:
+    launchers.run(command, work, environ=launchers.environment())

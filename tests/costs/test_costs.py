@@ -32,38 +32,35 @@ exit 10 9000000 100 11 /usr/bin/python -m gpulaunch
 """
 
 
-@pytest.mark.parametrize("keepers", launchers.KEEPERS)
 @pytest.mark.parametrize("count", [measure.instructions, measure.calls])
-def test_a_job_costs_no_more_than_recorded(count: Callable[[str], Costs], keepers: str) -> None:
-    known = measure.recorded(keepers)
+def test_a_job_costs_no_more_than_recorded(count: Callable[[], Costs]) -> None:
+    known = measure.recorded()
     if not known:
-        pytest.skip(f"no record of {keepers} keepers on Python {measure.VERSION}")
-    if keepers not in launchers.keepers():
-        pytest.skip(f"no {keepers} keepers here")
+        pytest.skip(f"no record of Python {measure.VERSION}")
     try:
-        costs = count(keepers)
+        costs = count()
     except UntraceableError as error:
         pytest.skip(str(error))
-    if lines := measure.grown(costs, known, keepers):
+    if lines := measure.grown(costs, known):
         pytest.fail("\n".join(lines), pytrace=False)
 
 
 def test_what_has_grown_by_over_a_tenth_is_named_with_the_way_to_accept_it() -> None:
     known = {"supervisor_calls": 100.0, "keepers_calls": 50.0}
-    assert not measure.grown({"supervisor_calls": 110.0, "keepers_calls": 20.0}, known, "python")
-    (line,) = measure.grown({"supervisor_calls": 112.0, "keepers_calls": 50.0}, known, "native")
-    assert line.startswith("supervisor calls a job, native keepers, Python 3.")
+    assert not measure.grown({"supervisor_calls": 110.0, "keepers_calls": 20.0}, known)
+    (line,) = measure.grown({"supervisor_calls": 112.0, "keepers_calls": 50.0}, known)
+    assert line.startswith("supervisor calls a job, Python 3.")
     assert "112, 12 % above the record of 100; " in line
     assert line.endswith(": python -m tests.costs")
 
 
 def test_a_record_is_of_one_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "RECORD", tmp_path / "record.json")
-    measure.RECORD.write_text('{"2.7": {"python": {"supervisor_calls": 1}}}')
-    measure.record("python", {"supervisor_calls": 90.0})
-    assert measure.recorded("python") == {"supervisor_calls": 90.0}
-    assert measure.recorded("python", "2.7") == {"supervisor_calls": 1}
-    assert measure.recorded("native") == {}
+    measure.RECORD.write_text('{"2.7": {"supervisor_calls": 1}}')
+    measure.record({"supervisor_calls": 90.0})
+    assert measure.recorded() == {"supervisor_calls": 90.0}
+    assert measure.recorded("2.7") == {"supervisor_calls": 1}
+    assert measure.recorded("3.1") == {}
 
 
 def test_processes_are_told_apart_by_what_they_are_and_not_by_their_names() -> None:

@@ -42,11 +42,9 @@ def of(launcher: Launcher, place: Path) -> Path:
     return place / f"gpulaunch-{launcher.status()['run']['id']}"
 
 
-@pytest.mark.parametrize("keepers", ["native", "python"])
 def test_a_job_that_takes_more_is_killed_alone_and_its_limit_is_named(
-    launcher: Launcher, limited: Path, keepers: str
+    launcher: Launcher, limited: Path
 ) -> None:
-    launcher.environ["GPULAUNCH_KEEPER"] = "python" if keepers == "python" else ""
     launcher.file("jobs.yaml", WIDE)
     result = launcher("run", "jobs.yaml", "--simulate", "1")
     assert result.status == 1, result.err

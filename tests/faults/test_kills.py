@@ -41,7 +41,6 @@ WORK = """
             os._exit(1)
 """
 """An item that is killed has memory on its card; one of them ends its worker."""
-KEEPERS = ["python", "native"]
 """Either finishes what the other began: a supervisor may be resumed on another machine."""
 
 
@@ -86,7 +85,6 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
     launcher.file("made.py", WORK)
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
     for kill in range(KILLS):
-        launcher.environ["GPULAUNCH_KEEPER"] = generator.choice(KEEPERS)
         status, said = _run_for(launcher, generator.uniform(0, 0.6))
         run = launcher.events()[0]["run"]
         wait_until(

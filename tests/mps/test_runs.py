@@ -269,9 +269,8 @@ def test_a_stopped_launcher_keeps_no_card_for_a_daemon_and_goes_on_with_another(
 
 
 def test_a_guard_whose_keepers_are_killed_together_leaves_nothing(
-    launcher: Launcher, mps: PretendMps, keeper: str | None
+    launcher: Launcher, mps: PretendMps
 ) -> None:
-    launcher.environ["GPULAUNCH_KEEPER"] = os.environ["GPULAUNCH_KEEPER"]
     jobs(launcher, "exec mps-client 60")
     with launcher.begun("run", "jobs.yaml") as process:
         wait_until(lambda: len(mps.alive("mps-client")) == 4)
@@ -326,7 +325,6 @@ def test_killed_at_random_moments_nothing_is_left_and_the_list_is_completed(
     for _ in range(KILLS):
         before = len(launcher.events())
         command = ("resume",) if before else ("run", "jobs.yaml")
-        launcher.environ["GPULAUNCH_KEEPER"] = generator.choice(["python", "native"])
         with launcher.begun(*command, "--quiet") as process:
             wait_until(
                 lambda before=before, process=process: (

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.process import native
 from gpulaunch.process.client import Spawner
-from tests.process.support import Slot
+from tests.process.support import Slot, compiled
 
 
 @pytest.fixture
-def spawner(keeper: str | None) -> Iterator[Spawner]:
-    with Spawner(program=keeper) as spawner:
+def spawner(keeper: str) -> Iterator[Spawner]:
+    with Spawner(keeper) as spawner:
         yield spawner
         assert spawner.said() == ""
 
@@ -22,6 +23,14 @@ def spawner(keeper: str | None) -> Iterator[Spawner]:
 def slot(spawner: Spawner, tmp_path: Path) -> Iterator[Slot]:
     with Slot(spawner, tmp_path) as slot:
         yield slot
+
+
+@pytest.fixture(scope="session")
+def wrapped(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The keepers' program, some of whose calls of the system are changed: see wrapped.c."""
+    sources = [Path(__file__).with_name("wrapped.c"), *native.PROGRAM.parent.glob("*.c")]
+    changes = [f"-Wl,--wrap={call}" for call in ("fork", "kill", "fallocate")]
+    return str(compiled(tmp_path_factory.mktemp("wrapped") / "keeper", sources, *changes))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""Messages to keepers: real ones, spoilt ones, and how both kinds of keepers read them.
+"""Messages to keepers: real ones, spoilt ones, and how C and Python read them.
 
-A seed gives the same messages again. What Python's keepers read, the compiled ones are to read, and
-what one kind refuses, the other has to refuse.
+A seed gives the same messages again. The keepers read a launch in C. The nodes of a cluster and the
+children of preload servers read it in Python. Both read, and refuse, the same messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch.core.model import WarnPolicy
-from gpulaunch.farside.keeper.end import clip
 from gpulaunch.farside.launch import LaunchOrder, launch_message
 from gpulaunch.farside.wire import MessageFields, shown
 from gpulaunch.process.client import for_the_child, for_the_keeper
@@ -159,6 +158,13 @@ def differences(parser: Path, messages: Sequence[bytes]) -> list[str]:
         for message, theirs, ours in pairs
         if theirs and theirs != ours
     ]
+
+
+def clip(text: str, limit: int) -> str:
+    """As much of a text as JSON writes in so many characters."""
+    while len(json.dumps(text)) > limit:
+        text = text[: len(text) * 4 // 5] + "…"
+    return text
 
 
 def _shown(field: bytes) -> list[str]:

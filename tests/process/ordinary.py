@@ -16,11 +16,13 @@ import os
 import struct
 from pathlib import Path
 
-from gpulaunch.farside.keeper import isolation
-
 INSIDE = 1000
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_RDONLY, MS_NOSUID, MS_REMOUNT = 1, 2, 1 << 5
+MS_BIND, MS_REC, MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 UNSHARE = {"x86_64": 272, "aarch64": 97}  # the system call's number
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
+LIBC = ctypes.CDLL(None, use_errno=True)
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
 
 
@@ -49,22 +51,44 @@ def become(inside: int) -> None:
     def name(number: int) -> int:
         return number if number and inside else inside
 
-    isolation.unshare(isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS)
+    call("unshare", CLONE_NEWUSER | CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{name(uid)} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{name(gid)} {gid} 1")
 
 
 def make_nodes(names: list[str]) -> None:
-    isolation.mount(None, b"/", None, isolation.MS_SLAVE | isolation.MS_REC)
-    isolation.remake_dev(frozenset())
-    isolation.mount(
-        None, b"/dev", None, isolation.MS_REMOUNT | isolation.MS_BIND | isolation.MS_NOSUID
-    )
+    """A /dev of this process's own, with all that the other has, and these."""
+    mount(b"none", b"/", None, MS_SLAVE | MS_REC)
+    old = os.open("/dev", os.O_RDONLY | os.O_DIRECTORY)
+    mount(b"tmpfs", b"/dev", b"tmpfs", MS_NOSUID, b"mode=755")
+    for entry in os.scandir(f"/proc/self/fd/{old}"):
+        place = os.path.join("/dev", entry.name)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), place)
+            continue
+        if entry.is_dir():
+            os.mkdir(place)
+        else:
+            Path(place).touch()
+        mount(os.fsencode(entry.path), os.fsencode(place), None, MS_BIND | MS_REC)
+    os.close(old)
     for name in names:
         node = Path("/dev", name)
         node.parent.mkdir(parents=True, exist_ok=True)
         node.write_text(f"{name}\n")
+
+
+def mount(
+    source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None = None
+) -> None:
+    call("mount", source, target, kind, ctypes.c_ulong(flags), data)
+
+
+def call(name: str, *arguments: object) -> None:
+    if getattr(LIBC, name)(*arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), name)
 
 
 def refuse_unshare() -> None:
@@ -73,9 +97,8 @@ def refuse_unshare() -> None:
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, REFUSE), (0x06, 0, 0, ALLOW)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = struct.pack("HP", len(steps), ctypes.addressof(code))
-    for call in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)):
-        if isolation.libc.prctl(*call, 0, 0):
-            raise OSError(ctypes.get_errno(), f"prctl {call[0]}")
+    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0)
 
 
 if __name__ == "__main__":

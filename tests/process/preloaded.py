@@ -13,6 +13,7 @@ from pathlib import Path
 from gpulaunch.core.model import Outcome
 from gpulaunch.engines.local.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
 from gpulaunch.process.client import AttemptOver, Spawner, StartedCold
+from gpulaunch.process.native import find_keepers
 from gpulaunch.process.preloading import News, Preload, PreloadReady, PreloadServer
 from tests.process.support import Slot
 
@@ -64,7 +65,9 @@ class Twice:
     @property
     def cold_slot(self) -> Slot:
         if None not in self.slots:
-            self.slots[None] = self._slot(self.stack.enter_context(Spawner(environ=self.env)))
+            self.slots[None] = self._slot(
+                self.stack.enter_context(Spawner(find_keepers(), self.env))
+            )
         return self.slots[None]
 
     def slot(self, found: Forkable, cwd: Path) -> Slot:

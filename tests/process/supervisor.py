@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Spawner
 from gpulaunch.process.command import Command
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.process.native import find_keepers
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         launch(pair)
 
     selector = selectors.DefaultSelector()
-    spawner = Spawner(program=choose_keeper().program)
+    spawner = Spawner(find_keepers())
     for number in range(int(pairs)):
         lease = socket.socket(socket.AF_UNIX)
         lease.bind(f"\0gpulaunch-test/{mark}/{number}")

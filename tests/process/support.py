@@ -16,15 +16,17 @@ from typing import Any, TypeVar
 import pytest
 
 from gpulaunch.farside.client import PROGRAM
-from gpulaunch.farside.keeper.kernel import CLOCK_REALTIME_COARSE
 from gpulaunch.process import native
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndRecord, read_end
+from gpulaunch.process.preloading import PreloadServer
 from tests.helpers import wait_until
 
 R = TypeVar("R")
 PATIENCE = 60.0
+CLOCK_REALTIME_COARSE = 5
+"""The clock by which file systems stamp files."""
 SANITIZERS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TRACED = [
     "traced",
@@ -37,16 +39,8 @@ TRACED = [
 """Modes of nasty.c in which a process that is to end waits for its tracer, a process below it."""
 
 
-AS_KEEPER = f"""
-sys.argv = [{PROGRAM!r}, "keeper", sys.argv[-1]]
-names = {{"__name__": "__main__", "__file__": sys.argv[0]}}
-exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"), names)
-"""
-"""The rest of a script that becomes keepers, in an interpreter that it has changed."""
-
-
 def copied(folder: Path) -> Path:
-    """Return a copy of the keepers' programs that every user can read."""
+    """Return a copy of the programs beside jobs that every user can read."""
     copy = folder / "farside"
     shutil.copytree(Path(PROGRAM).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (copy, *copy.rglob("*")):
@@ -98,8 +92,11 @@ def made_before(path: Path) -> None:
     """Make a file that is older than whatever begins after this call."""
     path.write_text("from before")
     made = path.stat().st_ctime_ns
-    coarse = CLOCK_REALTIME_COARSE  # by which files are stamped
-    wait_until(lambda: time.clock_gettime_ns(coarse) > made, PATIENCE, "the clock to move on")
+    wait_until(
+        lambda: time.clock_gettime_ns(CLOCK_REALTIME_COARSE) > made,
+        PATIENCE,
+        "the clock to move on",
+    )
 
 
 def children_of(pid: int) -> list[int]:
@@ -128,6 +125,7 @@ class Slot:
     ) -> None:
         self.folder = folder
         self.spawner = spawner
+        self.leases, self.name = leases, alive
         self.pair: Pair = spawner.pair(leases, alive)
         self.reports: list[Report] = []
         self.number = 0
@@ -149,7 +147,11 @@ class Slot:
         return self.folder / f"{self.number}.end"
 
     def launch(self, *argv: str, behind: bool = False, **limits: Any) -> Command:
-        """Launch the next command, `behind` the one that runs."""
+        """Launch the next command, `behind` the one that runs; a preload server's on a new pair."""
+        if self.number and isinstance(self.spawner, PreloadServer):
+            self.pair.close()
+            self.pair = self.spawner.pair(self.leases, self.name)
+            self.reports.clear()
         self.number += 1
         files: dict[str, Any] = {"log": str(self.log), "end": str(self.end_file)}
         command = Command(f"job.{self.number}", argv, **({"grace": 5.0} | files | limits))

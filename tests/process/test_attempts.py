@@ -16,8 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -33,20 +31,15 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.errors import UsageError
-from gpulaunch.farside.keeper.phases import begun
-from gpulaunch.farside.launch import LaunchOrder, launch_message
-from gpulaunch.farside.wire import MessageFields
 from gpulaunch.process.client import (
     AttemptOver,
     ProgramStarted,
     Spawner,
-    for_the_child,
-    for_the_keeper,
 )
 from gpulaunch.process.command import Command
-from gpulaunch.process.ends import end_from, read_end
+from gpulaunch.process.ends import read_end
 from tests.helpers import wait_until
-from tests.process.support import AS_KEEPER, Slot, children_of, made_before, marked, token
+from tests.process.support import Slot, children_of, made_before, marked, token
 
 PYTHON = sys.executable
 FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
@@ -129,9 +122,9 @@ def look(slot: Slot, **limits: object) -> dict[str, object]:
     return found
 
 
-def test_the_environment_is_exactly_base_and_changes(tmp_path: Path, keeper: str | None) -> None:
+def test_the_environment_is_exactly_base_and_changes(tmp_path: Path, keeper: str) -> None:
     base = {"PATH": os.environ["PATH"], "GONE": "1", "KEPT": "a=b\nc", "LANG": "C.UTF-8"}
-    with Spawner(environ=base, program=keeper) as spawner, Slot(spawner, tmp_path) as slot:
+    with Spawner(keeper, base) as spawner, Slot(spawner, tmp_path) as slot:
         slot.run("env", "-0", env_set={"NEW": "ü", "KEPT2": ""}, env_unset=("GONE", "NEVER"))
         entries = slot.log.read_bytes().rstrip(b"\0").split(b"\0")
     want = {**base, "NEW": "ü", "KEPT2": ""}
@@ -140,10 +133,10 @@ def test_the_environment_is_exactly_base_and_changes(tmp_path: Path, keeper: str
 
 
 def test_an_interpreter_in_the_c_locale_adds_nothing_to_the_environment(
-    tmp_path: Path, keeper: str | None
+    tmp_path: Path, keeper: str
 ) -> None:
     base = {"PATH": os.environ["PATH"]}
-    with Spawner(environ=base, program=keeper) as spawner, Slot(spawner, tmp_path) as slot:
+    with Spawner(keeper, base) as spawner, Slot(spawner, tmp_path) as slot:
         slot.run("env")
         assert slot.log.read_text().strip() == f"PATH={os.environ['PATH']}"
 
@@ -154,15 +147,13 @@ def test_arguments_of_any_bytes_arrive_as_they_are(slot: Slot) -> None:
     assert slot.log.read_bytes() == b"".join(os.fsencode(o) + b"|" for o in odd)
 
 
-def test_nothing_leaks_into_the_job_but_stdio_and_leases(
-    tmp_path: Path, keeper: str | None
-) -> None:
+def test_nothing_leaks_into_the_job_but_stdio_and_leases(tmp_path: Path, keeper: str) -> None:
     stray = os.open("/etc/hostname", os.O_RDONLY)
     os.set_inheritable(stray, True)
     lease, alive = os.pipe()
     try:
         with (
-            Spawner(program=keeper) as spawner,
+            Spawner(keeper) as spawner,
             Slot(spawner, tmp_path, (lease, lease), alive) as slot,
         ):
             for _ in range(2):
@@ -535,24 +526,12 @@ def test_a_check_of_outputs_that_hangs_can_be_stopped(slot: Slot) -> None:
 
 # ── Scarcity ────────────────────────────────────────────────────────────────────────────────────
 
-SCARCE = """
-import errno, os, sys
-real, calls = os.fork, []
-def fork():
-    calls.append(1)
-    if len(calls) % 3:
-        raise OSError(errno.EAGAIN, "no more processes")
-    return real()
-os.fork = fork
-"""
 
-
-def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(tmp_path: Path) -> None:
-    script, python = tmp_path / "scarce.py", tmp_path / "python"
-    script.write_text(SCARCE + AS_KEEPER)
-    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$5"\n')
-    python.chmod(0o755)
-    with Spawner(str(python)) as spawner, Slot(spawner, tmp_path) as slot:
+def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(
+    tmp_path: Path, wrapped: str
+) -> None:
+    scarce = {**os.environ, "WRAPPED_SCARCE": "1"}
+    with Spawner(wrapped, scarce) as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("true", timeout=20.0).end.outcome == Exited(0)
         assert slot.run("true", outputs=("/etc/hostname",)).end.outcome != Exited(0)
         slot.launch("true")
@@ -602,38 +581,23 @@ def test_a_disk_without_room_for_the_log_is_no_failure_of_the_job(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, "no_space"), (errno.EDQUOT, None)])
-def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str | None
-) -> None:
-    def no_room(*_: object) -> None:
-        raise OSError(code, "Kein Platz mehr")
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-    told: list[dict[str, Any]] = []
-    monitor: Any = SimpleNamespace(worker=None, channel=SimpleNamespace(send=told.append))
-    command = Command("a.1", ("true",), log="/log", end=str(tmp_path / "e"))
-    fields = MessageFields(launch_message(for_the_keeper(command), for_the_child(command)))
-    assert fields.next() == b"launch"
-    begun(monitor, LaunchOrder(fields))
-    (message,) = told
-    assert message["end"]["error"] == f"cannot lay out {tmp_path}/e: Kein Platz mehr"
-    assert message["end"]["kind"] == kind
-    record = end_from(json.loads(json.dumps(message["end"])))
-    assert record.no_space is (kind is not None)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_that_a_disk_is_full_is_told_as_a_kind(tmp_path: Path, wrapped: str, code: int) -> None:
+    full = {**os.environ, "WRAPPED_ROOM": str(code)}
+    with Spawner(wrapped, full) as spawner, Slot(spawner, tmp_path) as slot:
+        ended = slot.run("true")
+        assert error_of(ended) == f"cannot lay out {slot.end_file}: {os.strerror(code)}"
+        assert ended.no_space is (code == errno.ENOSPC)
+        slot.finish()
 
 
 # ── One pair, many attempts ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_pair_is_used_a_hundred_times_without_growth(
-    spawner: Spawner, keeper: str | None, tmp_path: Path
-) -> None:
+def test_a_pair_is_used_a_hundred_times_without_growth(spawner: Spawner, tmp_path: Path) -> None:
     def size() -> tuple[int, int]:
         (guardian,) = children_of(spawner.pid)
         (monitor,) = children_of(guardian)
-        if keeper is None:
-            wait_until(lambda: children_of(monitor))  # the child that is forked ahead
         rss = int(Path(f"/proc/{monitor}/statm").read_text().split()[1]) * 4096
         return len(os.listdir(f"/proc/{monitor}/fd")), rss
 

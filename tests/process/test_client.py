@@ -26,9 +26,9 @@ from tests.helpers import open_files, wait_until
 from tests.process.support import Slot, children_of
 
 
-def test_two_hundred_launches_leak_no_descriptor(tmp_path: Path, keeper: str | None) -> None:
+def test_two_hundred_launches_leak_no_descriptor(tmp_path: Path, keeper: str) -> None:
     before = open_files()
-    with Spawner(program=keeper) as spawner:
+    with Spawner(keeper) as spawner:
         for number in range(20):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -38,15 +38,14 @@ def test_two_hundred_launches_leak_no_descriptor(tmp_path: Path, keeper: str | N
                 slot.finish()
         wait_until(lambda: children_of(spawner.pid) == [])
         held = len(os.listdir(f"/proc/{spawner.pid}/fd"))
-    # Standard ones, the supervisor's socket, and what tells of children: a pipe's ends, or one.
-    assert held == (6 if keeper is None else 5)
+    assert held == 5  # standard ones, the supervisor's socket, and what tells of children
     assert not open_files() - before
 
 
 def test_a_dead_spawner_is_noticed_its_pairs_live_on_and_another_takes_over(
-    tmp_path: Path, keeper: str | None
+    tmp_path: Path, keeper: str
 ) -> None:
-    with Spawner(program=keeper) as spawner, Slot(spawner, tmp_path) as slot:
+    with Spawner(keeper) as spawner, Slot(spawner, tmp_path) as slot:
         slot.launch("sleep", "0.3")
         slot.expect(ProgramStarted)
         assert select.select([spawner], [], [], 0)[0] == []
@@ -56,16 +55,16 @@ def test_a_dead_spawner_is_noticed_its_pairs_live_on_and_another_takes_over(
             spawner.pair()
         assert slot.expect(AttemptOver).end.outcome == Exited(0)
         (tmp_path / "next").mkdir()
-        with Spawner(program=keeper) as other, Slot(other, tmp_path / "next") as next_slot:
+        with Spawner(keeper) as other, Slot(other, tmp_path / "next") as next_slot:
             assert next_slot.run("true").end.outcome == Exited(0)
         assert slot.run("true").end.outcome == Exited(0)
         slot.finish()
 
 
 def test_a_pair_on_its_way_when_the_spawner_dies_has_not_begun_what_was_launched(
-    tmp_path: Path, keeper: str | None
+    tmp_path: Path, keeper: str
 ) -> None:
-    with Spawner(program=keeper) as spawner:
+    with Spawner(keeper) as spawner:
         os.kill(spawner.pid, signal.SIGSTOP)
         with Slot(spawner, tmp_path) as slot:
             slot.launch("true")
@@ -76,11 +75,9 @@ def test_a_pair_on_its_way_when_the_spawner_dies_has_not_begun_what_was_launched
             assert slot.pair.on_readable() == []
 
 
-def test_a_launch_that_may_have_been_read_is_the_pairs_own(
-    tmp_path: Path, keeper: str | None
-) -> None:
+def test_a_launch_that_may_have_been_read_is_the_pairs_own(tmp_path: Path, keeper: str) -> None:
     """Only the stop after it may be what the pair left unread."""
-    with Spawner(program=keeper) as spawner:
+    with Spawner(keeper) as spawner:
         os.kill(spawner.pid, signal.SIGSTOP)
         with Slot(spawner, tmp_path) as slot:
             slot.launch("true")
@@ -89,14 +86,14 @@ def test_a_launch_that_may_have_been_read_is_the_pairs_own(
             assert slot.expect(Gone).attempt == "job.1"
 
 
-def test_a_python_that_is_not_there_is_one_clear_error() -> None:
+def test_a_program_that_is_not_there_is_one_clear_error() -> None:
     before = open_files()
-    with pytest.raises(GpulaunchError, match="found /no/python: No such file"):
-        Spawner("/no/python")
+    with pytest.raises(GpulaunchError, match="/no/keeper cannot be started: No such file"):
+        Spawner("/no/keeper")
     assert not open_files() - before
 
 
-def test_a_program_that_is_no_python_is_noticed_as_a_dead_spawner() -> None:
+def test_a_program_that_is_no_keeper_is_noticed_as_a_dead_spawner() -> None:
     with Spawner("/bin/false") as spawner:
         assert select.select([spawner], [], [], 5)[0] == [spawner]
         with pytest.raises(SpawnerGoneError):
@@ -124,8 +121,8 @@ def test_closing_the_pair_ends_its_job(spawner: Spawner, slot: Slot) -> None:
     wait_until(lambda: children_of(spawner.pid) == [])
 
 
-def test_a_closed_spawner_leaves_its_pairs_to_finish(tmp_path: Path, keeper: str | None) -> None:
-    spawner = Spawner(program=keeper)
+def test_a_closed_spawner_leaves_its_pairs_to_finish(tmp_path: Path, keeper: str) -> None:
+    spawner = Spawner(keeper)
     with Slot(spawner, tmp_path) as slot:
         slot.launch("sleep", "0.2")
         slot.expect(ProgramStarted)
@@ -137,9 +134,9 @@ def test_a_closed_spawner_leaves_its_pairs_to_finish(tmp_path: Path, keeper: str
 
 
 def test_a_spawner_that_outlived_its_closing_is_reaped_when_the_next_one_comes(
-    tmp_path: Path, keeper: str | None
+    tmp_path: Path, keeper: str
 ) -> None:
-    spawner = Spawner(program=keeper)
+    spawner = Spawner(keeper)
     with Slot(spawner, tmp_path) as slot:
         slot.launch("sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done")
         slot.expect(ProgramStarted)
@@ -150,7 +147,7 @@ def test_a_spawner_that_outlived_its_closing_is_reaped_when_the_next_one_comes(
         slot.expect(AttemptOver)
         slot.finish()
     wait_until(lambda: ") Z" in stat.read_text())
-    with Spawner(program=keeper):
+    with Spawner(keeper):
         assert not stat.exists()
 
 
@@ -176,7 +173,7 @@ import sys
 from pathlib import Path
 from gpulaunch.process.client import Spawner
 from tests.process.support import Slot
-with Spawner(program=sys.argv[2] or None) as spawner, Slot(spawner, Path(sys.argv[1])) as slot:
+with Spawner(sys.argv[2]) as spawner, Slot(spawner, Path(sys.argv[1])) as slot:
     slot.run("env")
     slot.finish()
 """
@@ -184,13 +181,13 @@ with Spawner(program=sys.argv[2] or None) as spawner, Slot(spawner, Path(sys.arg
 
 @pytest.mark.parametrize("streams", ["", "<&-", "<&- >&- 2>&-"])
 def test_a_bare_supervisor_hands_on_its_environment_and_nothing_else(
-    tmp_path: Path, keeper: str | None, streams: str
+    tmp_path: Path, keeper: str, streams: str
 ) -> None:
     """In the C locale, where Python sets a variable of its own; with standard streams closed."""
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
     script = f'exec "$0" -c "$1" "$2" "$3" {streams}'
     subprocess.run(
-        ["/bin/sh", "-c", script, sys.executable, ALONE, str(tmp_path), keeper or ""],
+        ["/bin/sh", "-c", script, sys.executable, ALONE, str(tmp_path), keeper],
         env=given,
         check=True,
     )
@@ -201,10 +198,10 @@ def test_a_bare_supervisor_hands_on_its_environment_and_nothing_else(
 
 
 def test_a_python_built_for_an_old_libc_launches_as_well(
-    tmp_path: Path, keeper: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, keeper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    with Spawner(program=keeper) as spawner, Slot(spawner, tmp_path) as slot:
+    with Spawner(keeper) as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("printf", "%s", "x" * 100_000).end.outcome == Exited(0)
         assert slot.log.stat().st_size == 100_000
         slot.finish()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 
 import pytest
 
-from gpulaunch.farside.client import command, spawn
+from gpulaunch.farside.client import spawn
 from gpulaunch.farside.launch import LaunchOrder, launch_message, stop_message
 from gpulaunch.farside.wire import (
     MAX_MESSAGE,
@@ -147,8 +146,8 @@ def test_a_message_of_any_length_comes_whole_with_its_descriptors(size: int) -> 
     os.close(read_end)
 
 
-def test_a_spawner_that_does_not_know_the_protocol_exits() -> None:
-    process, control = spawn(command(sys.executable, "keeper"), os.environ)
+def test_a_spawner_that_does_not_know_the_protocol_exits(keeper: str) -> None:
+    process, control = spawn([keeper], os.environ)
     with control:
         send_fields(control, packed("pair", "999", "0", "0", "0", "0"))
         assert process.wait(60) == UNKNOWN_PROTOCOL

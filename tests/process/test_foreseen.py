@@ -77,9 +77,7 @@ def test_its_time_is_counted_from_the_word_to_go(slot: Slot) -> None:
     assert end.started.mono >= before
 
 
-def test_it_runs_although_its_child_was_killed_meanwhile(slot: Slot, keeper: str | None) -> None:
-    if keeper is None:
-        pytest.skip("Python's keepers fork no child for a launch that is foreseen")
+def test_it_runs_although_its_child_was_killed_meanwhile(slot: Slot) -> None:
     foresee(slot, "true")
     (child,) = wait_until(lambda: waiting(slot))
     os.kill(child, signal.SIGKILL)

@@ -1,9 +1,13 @@
-"""The compiled keepers beside Python's: the same ends, the same messages, and which are chosen."""
+"""The keepers' program: the records of ends, byte for byte, what it reads, and whether it works.
+
+`python -m tests.process.test_native` writes the records anew.
+"""
 
 from __future__ import annotations
 
 import binascii
 import contextlib
+import json
 import os
 import random
 import re
@@ -32,6 +36,7 @@ from gpulaunch.farside.wire import line_of_end, packed, send_bytes
 from gpulaunch.process import native
 from gpulaunch.process.client import Gone, Spawner, Unkillable, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, Main, Task
+from gpulaunch.process.native import KeepersError
 from tests.helpers import wait_until
 from tests.process.messages import (
     differences,
@@ -51,6 +56,7 @@ REFUSAL = re.compile(r"keeper \d+: [a-z' ]+: (Protocol error|Too many open files
 """What a monitor says that is told what it cannot be, before it ends."""
 SMALL = Command("a.1", ("true",), log="/l", end="/e")
 SOURCES = native.PROGRAM.parent
+RECORDS = Path(__file__).with_name("records.json")
 ODD = os.fsdecode(b'/r\xe9sum\xc3\xa9\xe2\x82 \xf0\x9f\x98\x80\n\x7f"\\')
 
 
@@ -153,30 +159,34 @@ def link_of(folder: Path) -> Path:
     return path
 
 
-def end_of(program: str | None, folder: Path, made: Make) -> tuple[bytes, bool, str, bool]:
-    """The line in the end's file, and what the keepers report beside it."""
+def end_of(program: str, folder: Path, made: Make) -> dict[str, object]:
+    """The record in the end's file, and what the keepers report beside it."""
     shutil.rmtree(folder, ignore_errors=True)
     logs, data = folder / "logs", folder / "data"
     logs.mkdir(parents=True)
     data.mkdir()
     argv, limits = made(data)
-    with Spawner(program=program) as spawner, Slot(spawner, logs) as slot:
+    with Spawner(program) as spawner, Slot(spawner, logs) as slot:
         over = slot.run(*argv, **limits)
         line = line_of_end(slot.end_file.read_bytes())
     assert line is not None
     line = re.sub(rb'"(pid":\d+|(started|ended)":\[[^]]*\])', rb'"\2"', line)
-    return line, over.kept, over.note, over.cpu is None
+    text = line.decode("ascii").replace(str(folder), "FOLDER")
+    text = re.sub(r"\([\d,]+ bytes\)", "(N bytes)", text)  # the environment's size counts in
+    return {"end": text, "kept": over.kept, "note": over.note, "counts CPU": over.cpu is not None}
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_both_write_the_same_end_byte_for_byte(case: str, tmp_path: Path, program: str) -> None:
-    ends = [end_of(keepers, tmp_path / "x", ENDS[case]) for keepers in (program, None)]
-    assert ends[0] == ends[1]
+def test_the_record_of_an_end_is_what_it_was(case: str, tmp_path: Path, program: str) -> None:
+    """A record in which a path is cut is compared up to there."""
+    found, known = end_of(program, tmp_path / "x", ENDS[case]), json.loads(RECORDS.read_text())
+    assert found == known[case]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_both_judge_a_workers_answers_alike(seed: int, tmp_path: Path, program: str) -> None:
-    """The last one is invalid, so that each worker is killed for what it says."""
+def test_a_worker_is_killed_for_an_answer_that_is_none(
+    seed: int, tmp_path: Path, program: str
+) -> None:
     chance = random.Random(seed)
     valid = [b"0 0 0 ", b"1 0 0 ", b"1 7 0 e\xe9\xff", b"1 3 1 ", b"01 00 0  x "]
     invalid = [b"", b"\0", b"1 3 x ", b"1 0000000000 0 ", b"1 256 0 ", b"2 0 0 ", b"1 0 0 a\0b"]
@@ -186,11 +196,9 @@ def test_both_judge_a_workers_answers_alike(seed: int, tmp_path: Path, program: 
         said = b"\n".join([*some, b"none", b""])[-4096:]  # so much comes in one piece
         script = f"import os, time; os.write(3, {said!r}); time.sleep(9)"
         job = (sys.executable, "-I", "-S", "-c", script), {"task": Task("k"), "grace": 0.1}
-        ends = [
-            end_of(keepers, tmp_path / "x", lambda _, job=job: job) for keepers in (program, None)
-        ]
-        assert ends[0] == ends[1], said
-        assert "answer that is none" in ends[0][2]
+        end = end_of(program, tmp_path / "x", lambda _, job=job: job)
+        assert "answer that is none" in str(end["note"]), said
+        assert not end["kept"]
 
 
 @pytest.fixture
@@ -322,7 +330,7 @@ def test_whatever_a_monitor_is_told_it_leaves_nobody_behind(
     chance = random.Random(seed)
     mark = token()
     monkeypatch.setenv("MARK", mark)
-    with Spawner(program=str(sanitized)) as spawner:
+    with Spawner(str(sanitized)) as spawner:
         for row in range(max(FUZZ // 800, 1)):
             orders: list[bytes] = []
             busy = False
@@ -344,49 +352,38 @@ def test_whatever_a_monitor_is_told_it_leaves_nobody_behind(
             assert not wrong, f"seed {seed}, row {row}: {orders}\n{said}"
 
 
-# ── Which are chosen ────────────────────────────────────────────────────────────────────────────
-
-
-def test_python_keeps_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPULAUNCH_KEEPER", "python")
-    assert native.choose_keeper() == native.KeeperChoice(None, "asked")
-    assert keepers.finding().what.endswith("GPULAUNCH_KEEPER asks for them")
+# ── Whether they work ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("#!/bin/sh\nexit 64\n", "its test ended with status 64"),
-        ("#!/bin/sh\necho no signalfd >&2; exit 70\n", "no signalfd"),
-        ("not a program", "Exec format error"),
+        ("#!/bin/sh\nexit 64\n", "does not work here: its test ended with status 64"),
+        ("#!/bin/sh\necho no signalfd >&2; exit 70\n", "does not work here: no signalfd"),
+        ("not a program", "does not run here: [Errno 8] Exec format error"),
     ],
 )
-def test_python_keeps_where_the_program_fails_its_test(
+def test_a_program_that_fails_its_test_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
     monkeypatch.setattr(native, "PROGRAM", file_of(tmp_path, script, 0o755))
-    choice = native.choose_keeper()
-    assert (choice.program, choice.reason) == (None, "unfit")
-    assert said in choice.problem
+    with pytest.raises(KeepersError, match=re.escape(said)):
+        native.find_keepers()
+    assert keepers.finding().level == "error"
     assert said in keepers.finding().what
 
 
-def test_python_keeps_where_nothing_was_compiled(
+def test_where_no_program_was_built_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
     monkeypatch.setattr(native, "PROGRAM", tmp_path / "keeper")
-    assert native.choose_keeper() == native.KeeperChoice(None, "absent")
-    assert "no C compiler" in keepers.finding().what
+    with pytest.raises(KeepersError, match="installed without its compiled program"):
+        native.find_keepers()
 
 
-def test_the_program_that_was_built_works_and_knows_no_other_protocol(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("GPULAUNCH_KEEPER", raising=False)
-    program = chosen()
-    assert native.choose_keeper() == native.KeeperChoice(program, "works")
+def test_the_program_that_was_built_works_and_knows_no_other_protocol() -> None:
+    program = native.find_keepers()
+    assert keepers.finding().level == "ok"
     assert subprocess.run([program, "--self-test", "999"], check=False).returncode == 64
 
 
@@ -411,7 +408,7 @@ def test_keepers_pause_longer_and_longer_between_their_tries_to_kill_what_they_m
         as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
         keeper.write_text(f'#!/bin/sh\nexec {as_nobody} {folder}/compiled "$@"\n')
         keeper.chmod(0o755)
-        with Spawner(program=str(keeper)) as spawner, Slot(spawner, folder) as slot:
+        with Spawner(str(keeper)) as spawner, Slot(spawner, folder) as slot:
             script = f"{program} root {mark} & until [ -e {go} ]; do sleep 0.05; done"
             slot.launch("sh", "-c", script, grace=0.1)
             wait_until(lambda: any(os.stat(f"/proc/{pid}").st_uid == 0 for pid in marked(mark)))
@@ -444,3 +441,15 @@ def counted(pid: int, file: str, name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+)$", Path(f"/proc/{pid}/{file}").read_text(), re.M)
     assert found is not None
     return int(found[1])
+
+
+def write_records() -> None:
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        for case, made in ENDS.items():
+            found[case] = end_of(native.find_keepers(), Path(name) / "x", made)
+    RECORDS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write_records()

@@ -29,14 +29,15 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.farside.keeper.end import kills_counted
+from gpulaunch.farside.launch import launch_message
 from gpulaunch.farside.node import grant, run, status
 from gpulaunch.farside.node.attempt import NodeAttempt
 from gpulaunch.farside.node.signals import StopSignals
 from gpulaunch.farside.shared import claim
 from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.process.archive import FOLDER
-from gpulaunch.process.command import NodeSlots
+from gpulaunch.process.client import AttemptOver, for_the_child, for_the_keeper
+from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import (
     Withdrawn,
@@ -47,8 +48,8 @@ from gpulaunch.process.nodeside import (
 )
 from tests.helpers import goes_along, wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
-from tests.process.support import children_of, compiled, marked, token
-from tests.process.test_pythons import VERSIONS, python
+from tests.process.pythons import VERSIONS, python
+from tests.process.support import Slot, children_of, compiled, marked, token
 
 DEAF = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
 SHOW_MASK = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}" ${CUDA_DEVICE_ORDER-unset}')
@@ -59,7 +60,7 @@ def granted(index: int, uuid: str, name: str) -> Gpu:
 
 
 @pytest.fixture
-def node(tmp_path: Path, native_keeper: str) -> Node:
+def node(tmp_path: Path, keeper: str) -> Node:
     return Node(tmp_path / "run")
 
 
@@ -471,14 +472,23 @@ def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
         {b"SLURM_JOB_ID": b"12"}, os.fsencode(tmp_path / "own"), os.fsencode(tmp_path)
     )
     assert told == (os.fsencode(file) if found else None)
-    assert kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
 
 
-@pytest.mark.parametrize("text", ["", "oom 1\n", "oom_kill x\n", None])
-def test_a_count_that_cannot_be_read_is_none(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("oom 9\noom_kill 3\noom_group_kill 1\n", 3), ("", 0), ("oom 1\n", 0), (None, 0)],
+)
+def test_kills_for_want_of_memory_are_in_the_record(
+    slot: Slot, tmp_path: Path, text: str | None, count: int
+) -> None:
+    counter = tmp_path / "counter"
+    command = Command("a.1", ("true",), log=str(slot.log), end=str(slot.end_file))
+    told = for_the_keeper(command) | {"oom_kills": str(counter)}
     if text is not None:
-        (tmp_path / "counter").write_text(text)
-    assert kills_counted(str(tmp_path / "counter")) == 0
+        counter.write_text(text)
+    slot.pair.launch(command, launch_message(told, for_the_child(command)))
+    slot.expect(AttemptOver)
+    assert json.loads(slot.end_file.read_text().split(" ", 1)[1].strip("\0"))["oom_kills"] == count
 
 
 def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_path: Path) -> None:

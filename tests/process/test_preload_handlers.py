@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.model import Cancelled, Exited, Signaled
+from gpulaunch.core.model import Cancelled, Exited
 from gpulaunch.process.client import AttemptOver, StartedCold
 from gpulaunch.process.preloading import PreloadUnavailable
 from tests.helpers import wait_until
@@ -162,7 +162,7 @@ def test_a_job_that_a_c_librarys_handler_holds_up_can_be_stopped(
         bench.launch(slot)
         wait_until(lambda: len((bench.folder / "forks").read_text()) == PROBED + 1)
         slot.pair.stop("cancelled")
-        assert slot.expect(AttemptOver).end.outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).end.outcome == Cancelled()  # it was not the job yet
         slot.finish()
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
 

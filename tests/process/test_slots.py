@@ -74,13 +74,11 @@ def test_the_files_go_once_every_slot_was_given_back(tmp_path: Path) -> None:
     assert attempts_in(tmp_path) == ["on-a-node.1"]
 
 
-def test_keepers_write_one_end_after_the_other_into_a_slot(
-    tmp_path: Path, keeper: str | None
-) -> None:
+def test_keepers_write_one_end_after_the_other_into_a_slot(tmp_path: Path, keeper: str) -> None:
     slots = EndSlots(tmp_path)
     (tmp_path / "logs").mkdir()
     long = str(tmp_path / ("missing" * 30))
-    with Spawner(program=keeper) as spawner, Slot(spawner, tmp_path / "logs") as slot:
+    with Spawner(keeper) as spawner, Slot(spawner, tmp_path / "logs") as slot:
         for attempt, outputs in (("job.1", (long,)), ("job.2", ())):
             slot.run("true", end=slots.file, slot=slots.of(attempt), outputs=outputs)
             assert attempts_in(tmp_path) == [attempt]

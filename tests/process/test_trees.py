@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import permutations
@@ -24,11 +23,9 @@ from gpulaunch.farside.wire import end_line, line_of_end
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
 from tests.process.support import (
-    AS_KEEPER,
     TRACED,
     Slot,
     children_of,
-    copied,
     keepers_of,
     marked,
     token,
@@ -318,28 +315,14 @@ def at_end_of_file(pipe: int) -> bool:
 
 # ── Whom keepers signal ─────────────────────────────────────────────────────────────────────────
 
-SPY = """
-import os, sys
-real = os.kill
-def children():
-    return [int(n) for n in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
-def kill(pid, number):
-    if abs(pid) not in children():
-        with open(RECORD, "a") as file:
-            file.write(f"{pid} {number} {open('/proc/self/comm').read()}")
-    real(pid, number)
-os.kill = kill
-"""
-
 
 @pytest.mark.parametrize("victims", ["", "monitor", "monitor guardian"])
-def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, victims: str) -> None:
+def test_only_direct_children_are_ever_signalled(
+    tmp_path: Path, nasty: str, wrapped: str, victims: str
+) -> None:
     """Their numbers cannot be recycled while we have not reaped them; any other's can."""
-    spy, record, python = tmp_path / "spy.py", tmp_path / "record", tmp_path / "python"
-    spy.write_text(f"RECORD = {str(record)!r}\n{SPY}{AS_KEEPER}")
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$5"\n')
-    python.chmod(0o755)
-    with Spawner(str(python)) as spawner:
+    record = tmp_path / "record"
+    with Spawner(wrapped, {**os.environ, "WRAPPED_SPY": str(record)}) as spawner:
         for mode in ("daemons", "hopper", "tree", "daemons-exit", "ignore-term"):
             folder = tmp_path / mode
             folder.mkdir()
@@ -368,17 +351,19 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process that may not be killed needs two users")
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
-def test_an_unkillable_process_is_told_and_keeps_the_pair(open_folder: Path, nasty: str) -> None:
+def test_an_unkillable_process_is_told_and_keeps_the_pair(
+    open_folder: Path, nasty: str, keeper: str
+) -> None:
     """Keepers of `nobody`, and a program that is root's by its setuid bit."""
-    program, python = open_folder / "setuid", open_folder / "python"
+    program, theirs, start = (open_folder / name for name in ("setuid", "keeper", "start"))
     shutil.copy(nasty, program)
     program.chmod(0o4755)
-    keeper = copied(open_folder) / "__main__.py"
-    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3"
-    python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} keeper "$5"\n')
-    python.chmod(0o755)
+    shutil.copy(keeper, theirs)
+    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+    start.write_text(f'#!/bin/sh\nexec {as_nobody} {theirs} "$1"\n')
+    start.chmod(0o755)
     mark = token()
-    with Spawner(str(python)) as spawner, Slot(spawner, open_folder) as slot:
+    with Spawner(str(start)) as spawner, Slot(spawner, open_folder) as slot:
         go = open_folder / "go"
         slot.launch("sh", "-c", f"{program} root {mark} & {until(go)}; exit 0", grace=0.1)
         wait_until(lambda: any(os.stat(f"/proc/{pid}").st_uid == 0 for pid in marked(mark)))

@@ -431,10 +431,8 @@ def test_nothing_is_left_when_the_supervisor_goes(spawner: Spawner, tmp_path: Pa
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_nothing_is_left_when_a_keeper_is_killed(
-    tmp_path: Path, victim: int, keeper: str | None
-) -> None:
-    with Spawner(program=keeper) as spawner, Bench(spawner, tmp_path) as bench:
+def test_nothing_is_left_when_a_keeper_is_killed(tmp_path: Path, victim: int, keeper: str) -> None:
+    with Spawner(keeper) as spawner, Bench(spawner, tmp_path) as bench:
         bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
         os.kill(keepers_of(spawner)[victim], signal.SIGKILL)
         if victim == 0:

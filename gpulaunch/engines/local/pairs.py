@@ -18,7 +18,7 @@ from gpulaunch.engines.local.preloads import Preloads
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.process.native import find_keepers
 from gpulaunch.process.preloading import PreloadServer
 
 MAX_IDLE_WITHOUT_CARD = 4
@@ -77,11 +77,12 @@ class Pairs:
         """Keep a pair whose attempt is over for the next one of its kind, or close it.
 
         A card may have been given back meanwhile, of a pair whose worker ended before the attempt
-        behind it began: with the pair's copy of the lease nobody could have it.
+        behind it began: with the pair's copy of the lease nobody could have it. A pair of a preload
+        server has no child for another job.
         """
         enough = not kind.leases and len(self._idle[kind]) >= MAX_IDLE_WITHOUT_CARD
         given_back = not all(map(self._cards.holds, kind.leases))
-        if enough or given_back or not self._still_forks(kind):
+        if enough or given_back or kind.server is not None:
             self.dismiss(pair)
         else:
             self._idle[kind].append(pair)
@@ -124,7 +125,7 @@ class Pairs:
         gone, self._spawner = self._spawner, None
         if gone:
             gone.close()
-        self._spawner = Spawner(program=choose_keeper().program)
+        self._spawner = Spawner(find_keepers())
         return self._spawner.pair(leases, alive, link, gives_back)
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────

@@ -113,6 +113,8 @@ class Preloads:
     def _find(self, job: Job, command: Command) -> tuple[PreloadServer, Main]:
         env = Delta(command.env_set, frozenset(command.env_unset)).over(self._context.base)
         by_shell = not isinstance(job.run, tuple)
+        if command.hidden is not None:
+            raise Cold("strict isolation needs an exec, which takes away the rights that it gave")
         found = forkable(command.argv, command.cwd, env, by_shell)
         env = {**env, **found.main.env}
         key = _key(found, job, command, env)

@@ -15,20 +15,19 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.launch import Ticket
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.native import choose_keeper
+from gpulaunch.process.native import find_keepers
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 
 
 def lay_out(run: SlurmDir) -> None:
     """Make the directories and write the nodes' programs. May be repeated.
 
-    Raises OSError, and GpulaunchError if there are no compiled keepers.
+    Raises OSError, and KeepersError where there are none.
     """
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
@@ -41,11 +40,7 @@ def lay_out(run: SlurmDir) -> None:
 
 def _lay_out_keepers(run: SlurmDir) -> None:
     """Copy the compiled keepers, before the archive whose place shows a node that all is there."""
-    choice = choose_keeper()
-    if choice.program is None:
-        why = choice.problem or "it was installed without them"
-        raise GpulaunchError(f"this gpulaunch has no compiled keepers, which nodes need ({why})")
-    data = Path(choice.program).read_bytes()
+    data = Path(find_keepers()).read_bytes()
     if not run.compiled.exists() or read_bytes(run.compiled) != data:
         replace_file(run.compiled, data, mode=0o700)
 

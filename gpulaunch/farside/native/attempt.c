@@ -3,8 +3,8 @@
  *   FORKING --> RUNNING --main ends--> SWEEPING --nothing left--> (CHECKING outputs) --> over
  *                  `--TERM, main ends--> TERMINATING --kill_at, or nothing left--^
  *
- * A worker's answer ends the attempt as its main process's end would. As ../keeper/phases.py, which
- * says why each step is as it is. */
+ * A worker's answer ends the attempt as its main process's end would. A worker that stays is not swept;
+ * one that is to go has its input closed, and the attempt is TERMINATING until it is gone. */
 #define _GNU_SOURCE
 #include "keeper.h"
 
@@ -21,6 +21,7 @@
 #define OUTPUT_CHECK_LIMIT 60.0 /* seconds */
 #define TERM_COMES 50000000     /* ns within which a TERM sent to many processes reaches them all */
 #define MISSING_MOST 40         /* outputs that a record names at most */
+#define AT_FORK "what is called at forks (os.register_at_fork, pthread_atfork)"
 
 enum phase { FORKING, RUNNING, TERMINATING, SWEEPING, CHECKING };
 
@@ -358,9 +359,16 @@ static pid_t fork_job(int *exec_pipe) {
   return pid;
 }
 
+static void fork_later(void) { /* processes are scarce: that is not the job's failure */
+  if (!is_scarce(errno)) die("fork");
+  a.fork_at = monotonic() + a.fork_pause;
+  a.fork_pause = fmin(a.fork_pause * 2, 1.0);
+}
+
 static void start_process(void) { /* or hand its item to the worker that waits */
   int exec_pipe;
   a.fork_at = -1;
+  if (warm.link >= 0) return; /* advance_warm follows */
   if (a.l.key && worker.pid) {
     now_running(worker.pid, -1);
     worker_hand(&a.l, false);
@@ -368,10 +376,8 @@ static void start_process(void) { /* or hand its item to the worker that waits *
     return;
   }
   pid_t pid = fork_job(&exec_pipe);
-  if (pid < 0) { /* scarce: that is not the job's failure */
-    if (!is_scarce(errno)) die("fork");
-    a.fork_at = monotonic() + a.fork_pause;
-    a.fork_pause = fmin(a.fork_pause * 2, 1.0);
+  if (pid < 0) {
+    fork_later();
     return;
   }
   a.loading = a.l.key;
@@ -403,6 +409,60 @@ void attempt_begin(struct launch launch) {
   finish();
 }
 
+/* Kill the child of the preload server, and execute the job instead. */
+static void start_cold(const char *why, bool for_good) {
+  struct text t = {0};
+  putf(&t, "{\"is\":\"cold\",\"attempt\":");
+  put_string(&t, a.l.id, ESCAPE, 0);
+  putf(&t, ",\"why\":");
+  put_string(&t, why, REPLACE, 0);
+  putf(&t, ",\"for_good\":%s}", for_good ? "true" : "false");
+  say(station.channel, &t);
+  free(t.at);
+  warm_end();
+  sweep_to_the_end(station.channel); /* it is not the job yet */
+  a.helpers.count = 0;
+  a.pid = 0;
+  a.phase = FORKING;
+  start_process();
+}
+
+/* The child of the preload server becomes the job, once the hooks of imports let it. */
+static void give_to_warm(void) {
+  int pipes[2];
+  pid_t giver = -1;
+  if (!pipe2(pipes, O_CLOEXEC)) {
+    if ((giver = warm_give(&a.l, pipes[1])) < 0) close(pipes[0]);
+    close(pipes[1]);
+  }
+  if (giver < 0) {
+    fork_later();
+    return;
+  }
+  fcntl(pipes[0], F_SETFL, O_NONBLOCK);
+  add_pid(&a.helpers, giver);
+  now_running(warm.pid, pipes[0]);
+}
+
+static void advance_warm(double now) {
+  enum warmth is = warm_look();
+  char *why;
+  if (is == WARM) {
+    if (a.fork_at < 0 || now >= a.fork_at) give_to_warm();
+    return;
+  }
+  if (is == GONE && warm.pid) {
+    start_cold("its process was killed before it began", false);
+    return;
+  }
+  if (is == WARMING && now < a.asked + warm.limit) return;
+  if (asprintf(&why, is == GONE ? AT_FORK " ended the process" : AT_FORK " had not returned after %g s",
+               warm.limit) < 0)
+    die("asprintf");
+  start_cold(why, true);
+  free(why);
+}
+
 /* The exec's result: words are an error, an end of file without words is a start. A child that was
  * killed before its exec shows as a start too. */
 static void read_child(void) {
@@ -413,6 +473,15 @@ static void read_child(void) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   close(a.exec_pipe);
   a.exec_pipe = -1;
+  warm_end(); /* it has its launch, or is never to have it */
+  if (a.words.size && *a.words.at == STALE && !a.cause) {
+    char *why = copy_of(a.words.at + 1);
+    a.words.size = 0;
+    unlink(a.l.log); /* which is empty: the job opens it again */
+    start_cold(why, false);
+    free(why);
+    return;
+  }
   if (a.words.size && *a.words.at == ELSEWHERE) {
     a.note = "the CPUs near its card were not allowed any more: it ran on those that were";
     memmove(a.words.at, a.words.at + 1, a.words.size--);
@@ -592,7 +661,7 @@ static void reaped(pid_t pid, int status) {
   a.sweep.nap = 0.0005;
   if (pid == a.pid) {
     read_child();
-    main_reaped(pid, status);
+    if (pid == a.pid) main_reaped(pid, status);
   } else if (has_pid(&a.helpers, pid)) {
     drop_pid(&a.helpers, pid);
   } else if (a.has_status && !a.main_was_killed && WIFSIGNALED(status)) {
@@ -618,6 +687,7 @@ int attempt_pipes(int *fds) {
   int count = 0;
   if (a.exec_pipe >= 0) fds[count++] = a.exec_pipe;
   if (a.helper_pipe >= 0) fds[count++] = a.helper_pipe;
+  if (a.phase == FORKING && warm.link >= 0 && !warm.pid) fds[count++] = warm.link;
   if (a.l.key && worker.pid && !worker.silent) fds[count++] = worker.answers;
   return count;
 }
@@ -696,9 +766,18 @@ static void check_or_finish(void) {
 }
 
 static void advance_forking(double now) {
+  if (warm.link >= 0 && !a.cause) {
+    advance_warm(now);
+    return;
+  }
   if (a.l.timeout > 0 && now >= a.asked + a.l.timeout && !a.cause) set_text(&a.cause, "timeout");
-  if (a.cause) finish();
-  else if (a.fork_at >= 0 && now >= a.fork_at) start_process();
+  if (a.cause) {
+    if (warm.link >= 0) {
+      warm_end();
+      sweep_to_the_end(station.channel);
+    }
+    finish();
+  } else if (a.fork_at >= 0 && now >= a.fork_at) start_process();
 }
 
 /* A worker that stays is not swept; one that is to go has its input closed, and then as a stop. */
@@ -806,6 +885,7 @@ double attempt_deadline(void) {
   double most = limit() > 0 ? limit() : -1;
   if (a.phase == SWEEPING) return monotonic() + a.sweep.nap;
   if (a.phase == CHECKING) return fmin(a.check_at, a.check_limit);
+  if (a.phase == FORKING && warm.link >= 0) return earliest(a.fork_at, a.asked + warm.limit);
   if (a.phase == FORKING) return earliest(a.fork_at, most < 0 ? -1 : a.asked + most);
   if (a.kill_at >= 0) return earliest(a.term_at, a.kill_at);
   double due = earliest(warn_at(), a.stop_at);

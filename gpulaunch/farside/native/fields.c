@@ -181,6 +181,10 @@ void say_with(int fd, const char *words, const int *fds, int count) {
 }
 
 void say_fields(int fd, const char *bytes, size_t size, const int *fds, int count) {
+  if (send_with(fd, bytes, size, fds, count, MSG_DONTWAIT) < 0) return;
+}
+
+ssize_t send_with(int fd, const char *bytes, size_t size, const int *fds, int count, int how) {
   union {
     char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
     struct cmsghdr align;
@@ -196,5 +200,5 @@ void say_fields(int fd, const char *bytes, size_t size, const int *fds, int coun
     c->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
     memcpy(CMSG_DATA(c), fds, (size_t)count * sizeof(int));
   }
-  if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  return sendmsg(fd, &message, how | MSG_NOSIGNAL);
 }

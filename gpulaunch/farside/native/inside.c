@@ -154,7 +154,7 @@ static void start(void) {
     unfit_status = UNFIT_PROGRAM;
     /* Not by the engine's option, for which it needs a cgroup that a user may not have. Where it
      * fails, so it did for the carrier, whose keepers have said it. */
-    if (in.l.ncpus) run_on(in.l.cpus, in.l.ncpus);
+    if (in.l.ncpus) run_on(0, in.l.cpus, in.l.ncpus);
     for (int i = 0; i < in.nfds; i++)
       if (dup2(in.fds[i], in.numbers[i]) < 0) refuse(ends[1], "%s", strerror(errno));
     become_program(&in.l, environment_of(&in.l), ends[1]);

@@ -1,6 +1,17 @@
 /* Strict isolation: a /dev of the job's own, in which the other cards have no nodes.
  *
- * As ../keeper/isolation.py, which says what keeps a job from undoing it. */
+ * The process that is to become the job isolates itself, so that its id, its parent, its signals and
+ * its status stay what they are. What keeps a job from undoing it:
+ *
+ *   an ordinary user  The user namespace, without which that user could not do it either. The exec takes
+ *                     the capabilities away that it gave. The kernel locks these mounts in any namespace
+ *                     that the job makes for itself. /proc/PID/root, ptrace, setns and mknod find that
+ *                     outside of it the job has no rights.
+ *   root              Nothing. Root gets the mount namespace alone: in a user namespace of one id it
+ *                     would be a stranger to all files but its own. It guards against accidents.
+ *
+ * /proc is left alone: with anything mounted there, the kernel would allow no /proc to containers that
+ * the job starts, and /proc/driver/nvidia gives no access to a card, it only names them. */
 #define _GNU_SOURCE
 #include "keeper.h"
 

@@ -2,13 +2,32 @@
  *
  *   supervisor --exec once--> spawner --fork--> guardian --fork--> monitor --fork, exec--> job
  *
- * The same processes, promises, messages and files as ../keeper has, whose introduction says who
- * adopts whom. Preload servers, which are in the jobs' own interpreter, have those keepers. It
- * decides nothing, and its words for people are that one's words.
+ * It starts a job, keeps its signals and its limits of time, records its end, and proves that no process
+ * of it is left; a worker stays between the items that it takes. It decides nothing that a job file
+ * does not say, touches no card, and writes the value of no variable anywhere.
+ *
+ * Who adopts whom: all three are subreapers, so an orphan goes to the nearest one that lives.
+ *
+ *   dies                   then
+ *   supervisor             the monitor sees the end of file: TERM, grace, KILL, sweep, end written
+ *   monitor                the guardian adopts the job's processes, kills them, exits
+ *   guardian               the spawner adopts the monitor, which finishes its job and leaves
+ *   monitor and guardian   the spawner kills what it adopts; until then it holds socket and leases
+ *   spawner                pairs go on; the supervisor starts another spawner
+ *
+ * When the supervisor is stopped (Ctrl-Z, SIGSTOP), a pair without a job leaves, so that others have
+ * its cards; pairs with a job go on.
+ *
+ * INVARIANT: the supervisor sees the end of file of a pair's socket only when no process of its job is
+ * left. Spawner, guardian and monitor each hold the socket, and each closes it only after its own
+ * sweep. sweep.c says why a sweep is a proof.
  *
  *   keeper CONTROL               the spawner, with this socket
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
+ *   keeper guardian MONITOR CHANNEL ALIVE LEASE...
+ *   keeper monitor GUARDIAN SERVER GIVES_BACK LIMIT CHANNEL LINK ALIVE LEASE...
+ *                                a pair that a preload server forked: see warm.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
  *   keeper lease PID MARK FD...  what holds leases beside the command of `exec`: see lease.c
  */
@@ -24,7 +43,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void block_signals(void) { /* all but these: see keeper/kernel.py */
+/* Keepers block all signals but these. They block rather than ignore them, so that one call gives a
+ * job its defaults, and a TERM that comes between fork and exec stays pending instead of being lost. */
+static void block_signals(void) {
   static const int heard[] = {SIGCONT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
   sigset_t blocked;
   sigfillset(&blocked);
@@ -60,16 +81,45 @@ static int self_test(const char *protocol) {
   return 0;
 }
 
-static void become_spawner(int control) {
+static void become_keeper(void) {
   block_signals();
+  for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) || chdir("/")) die("a keeper");
+}
+
+static void become_spawner(int control) {
+  become_keeper();
   rename_self("keeper-spawner");
   term_sender = slurms_own();
   close_all_but(&control, 1);
   fcntl(control, F_SETFD, FD_CLOEXEC);
-  for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
-  if (prctl(PR_SET_CHILD_SUBREAPER, 1) || chdir("/")) die("the spawner");
   spawner(control);
   exit(0);
+}
+
+/* Take the descriptors that are arguments and keep only these, for no program that is executed. */
+static int take(char **argv, int *fds) {
+  int count = 0;
+  for (; argv[count] && count < MAX_FDS; count++) fds[count] = atoi(argv[count]);
+  close_all_but(fds, count);
+  for (int i = 0; i < count; i++) fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+  return count;
+}
+
+__attribute__((noreturn)) static void become_guardian(char **argv) {
+  int fds[MAX_FDS];
+  become_keeper();
+  take(argv + 1, fds);
+  guard(atoi(argv[0]), fds[0]);
+}
+
+__attribute__((noreturn)) static void become_monitor(char **argv) {
+  int fds[MAX_FDS];
+  become_keeper();
+  warm.limit = atof(argv[3]);
+  int count = take(argv + 4, fds); /* the channel, the child's link, the name, the leases */
+  warm.link = fds[1];
+  monitor(fds[0], fds + 3, count - 3, atoi(argv[0]), atoi(argv[1]), !strcmp(argv[2], "1"));
 }
 
 int main(int argc, char **argv) {
@@ -77,6 +127,8 @@ int main(int argc, char **argv) {
   if (argc == 3 && !strcmp(argv[1], "--self-test")) return self_test(argv[2]);
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
+  if (argc >= 5 && !strcmp(argv[1], "guardian")) become_guardian(argv + 2);
+  if (argc >= 9 && !strcmp(argv[1], "monitor")) become_monitor(argv + 2);
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
   if (argc >= 5 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
   if (argc != 2) return UNKNOWN_PROTOCOL;

@@ -100,17 +100,23 @@ bool receive(int fd, struct fields *f, int *fds, int *count);
 void say(int fd, const struct text *t);
 void say_with(int fd, const char *message, const int *fds, int count);
 void say_fields(int fd, const char *bytes, size_t size, const int *fds, int count);
+ssize_t send_with(int fd, const char *bytes, size_t size, const int *fds, int count, int how);
 
 /* ── program.c: a forked child becomes the job ─────────────────────────────────────────────────── */
 
 #define ELSEWHERE '\2' /* through the pipe: the job runs on other CPUs than it was to have */
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
+#define STALE '\3' /* begins why the job is to be executed: a file changed since it was imported */
 /* `go`: a pipe from which a byte is awaited before anything of the job is done; below zero: none.
  * `items`: what a worker reads and answers to; NULL: the job is none. */
 __attribute__((noreturn)) void become_job(const struct launch *l, int pipe, int go,
                                           const int *items);
-/* Keep this process and what it starts to these CPUs; false where none of them is allowed now. */
-bool run_on(const char **cpus, size_t count);
+/* Keep a process and what it starts to these CPUs; false where none of them is allowed now. */
+bool run_on(pid_t pid, const char **cpus, size_t count);
+/* Do what the job's process is to have before its program: its cgroup, its CPUs, and a log, which is
+ * this process's output then. `pid`: that process, 0 for this one. */
+void prepare_for(const struct launch *l, pid_t pid, int pipe);
+int open_directory(const char *cwd, int pipe); /* or refuse */
 /* This process's environment, with the job's changes. */
 const char **environment_of(const struct launch *l);
 /* Only what makes a program of the job: its directory, and its file, found in that PATH. */
@@ -183,6 +189,18 @@ void attempt_look(int only); /* only: the one descriptor that is ready; below ze
 void attempt_advance(void);
 double attempt_deadline(void); /* below zero: none */
 
+/* ── warm.c: a child of a preload server ───────────────────────────────────────────────────────── */
+
+extern struct warm {
+  int link;     /* below zero: there is none */
+  pid_t pid;    /* 0: not known, because hooks of imports still run */
+  double limit; /* seconds that hooks may take */
+} warm;
+enum warmth { WARMING, WARM, GONE };
+enum warmth warm_look(void);
+pid_t warm_give(const struct launch *l, int pipe); /* below zero: errno */
+void warm_end(void);
+
 /* ── worker.c, retire.c: a process that is handed item after item, and its end ─────────────────── */
 
 enum heard { NOTHING, INVALID, ANSWER };
@@ -213,6 +231,8 @@ double retire_deadline(void);
 __attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, pid_t guardian,
                                        pid_t spawner, bool gives_back);
 void spawner(int control);
+/* Wait for the monitor's end, then kill what it left; it is the last process of a pair. */
+__attribute__((noreturn)) void guard(pid_t monitor, int channel);
 
 /* ── lease.c: what holds leases beside the command of `exec` ───────────────────────────────────── */
 

@@ -147,7 +147,7 @@ __attribute__((noreturn)) static void execute(int pipe, const char **argv, const
   refuse(pipe, "%s cannot be executed: %s", worst, strerror(code));
 }
 
-bool run_on(const char **cpus, size_t count) {
+bool run_on(pid_t pid, const char **cpus, size_t count) {
   long most = 0;
   for (size_t i = 0; i < count; i++)
     if (atol(cpus[i]) > most) most = atol(cpus[i]);
@@ -156,7 +156,7 @@ bool run_on(const char **cpus, size_t count) {
   if (!set) return false;
   CPU_ZERO_S(size, set);
   for (size_t i = 0; i < count; i++) CPU_SET_S((size_t)atol(cpus[i]), size, set);
-  bool done = !sched_setaffinity(0, size, set);
+  bool done = !sched_setaffinity(pid, size, set);
   CPU_FREE(set);
   return done;
 }
@@ -172,8 +172,9 @@ static void open_log(const char *log, int pipe) {
   close(fd);
 }
 
-static void enter(const char *cwd, int pipe) {
-  if (!chdir(cwd)) return;
+int open_directory(const char *cwd, int pipe) {
+  int fd = open(cwd, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0 && !fchdir(fd)) return fd;
   if (errno == ENOENT) refuse(pipe, "the working directory %s does not exist", cwd);
   if (errno == ENOTDIR) refuse(pipe, "the working directory %s is not a directory", cwd);
   if (errno == EACCES)
@@ -181,12 +182,12 @@ static void enter(const char *cwd, int pipe) {
   refuse(pipe, "the working directory %s cannot be entered: %s", cwd, strerror(errno));
 }
 
-/* Let this process, and all that it will fork, count in the cgroup whose list of processes `procs`
- * is; empty: it stays where it is. */
-static void join_cgroup(const char *procs, int pipe) {
+/* Let a process (0: this one), and all that it will fork, count in the cgroup whose list of processes
+ * `procs` is; empty: it stays where it is. */
+static void join_cgroup(const char *procs, pid_t pid, int pipe) {
   if (!*procs) return;
   int fd = open(procs, O_WRONLY | O_CLOEXEC);
-  bool joined = fd >= 0 && write(fd, "0", 1) == 1; /* 0: whoever writes it */
+  bool joined = fd >= 0 && dprintf(fd, "%d", (int)pid) > 0;
   if (!joined) refuse(pipe, "cannot enter its cgroup by %s: %s", procs, strerror(errno));
   close(fd);
 }
@@ -199,8 +200,15 @@ static int connect_worker(const int *items, int pipe) {
   return high;
 }
 
+void prepare_for(const struct launch *l, pid_t pid, int pipe) {
+  join_cgroup(l->cgroup, pid, pipe);
+  if (l->ncpus && !run_on(pid, l->cpus, l->ncpus) && write(pipe, (char[]){ELSEWHERE}, 1) < 0)
+    _exit(0);
+  open_log(l->log, pipe);
+}
+
 void become_program(const struct launch *l, const char **environment, int pipe) {
-  enter(l->cwd, pipe);
+  close(open_directory(l->cwd, pipe));
   execute(pipe, l->argv, environment);
 }
 
@@ -210,9 +218,7 @@ void become_job(const struct launch *l, int pipe, int go, const int *items) {
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
   const char **environment = environment_of(l);
   if (go >= 0 && read(go, &byte, 1) != 1) _exit(0); /* the launch never came */
-  join_cgroup(l->cgroup, pipe);
-  if (l->ncpus && !run_on(l->cpus, l->ncpus) && write(pipe, (char[]){ELSEWHERE}, 1) < 0) _exit(0);
-  open_log(l->log, pipe);
+  prepare_for(l, 0, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);
   become_program(l, environment, pipe);

@@ -50,6 +50,13 @@ static void wait_for(pid_t monitor_pid) {
   }
 }
 
+void guard(pid_t monitor_pid, int channel) {
+  rename_self("keeper-guardian");
+  wait_for(monitor_pid);
+  sweep_to_the_end(channel);
+  _exit(0);
+}
+
 __attribute__((noreturn)) static void guardian(const struct asked *pair, int forked) {
   int kept[MAX_FDS + 1], leases[MAX_FDS], nleases = 0;
   pid_t me = getpid();
@@ -71,10 +78,7 @@ __attribute__((noreturn)) static void guardian(const struct asked *pair, int for
   }
   if (write(forked, &pid, sizeof pid) != sizeof pid) die("pipe");
   close(forked);
-  rename_self("keeper-guardian");
-  wait_for(pid);
-  sweep_to_the_end(pair->fds[0]);
-  _exit(0);
+  guard(pid, pair->fds[0]);
 }
 
 /* ── The spawner ───────────────────────────────────────────────────────────────────────────────── */

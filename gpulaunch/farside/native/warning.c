@@ -1,5 +1,9 @@
-/* Which processes of a job are sent its warning: those that take the signal. As ../keeper/warning.py,
- * which says why. */
+/* Which processes of a job are sent its warning: those that take the signal.
+ *
+ * A signal that a process neither handles nor waits for would end it. So the main process gets the
+ * warning if it takes that signal, otherwise its nearest descendants that do: a shell that waits for its
+ * command, `torchrun` and `uv run` hand nothing on. Below a process that takes it nobody gets it as well:
+ * forked helpers inherit handlers. Nothing is sent where no process takes it. */
 #define _GNU_SOURCE
 #include "keeper.h"
 

@@ -1,4 +1,4 @@
-/* A process that is handed one item after the other, and the pipes to it. As ../keeper/worker.py. */
+/* A process that is handed one item after the other, and the pipes to it. */
 #define _GNU_SOURCE
 #include "keeper.h"
 

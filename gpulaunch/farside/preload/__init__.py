@@ -1,6 +1,6 @@
 """A spawner in the jobs' own interpreter, which has imported what they import.
 
-    supervisor ─exec─▶ guard ─fork, exec─▶ server ─fork─▶ guardian ─▶ monitor ─▶ job (no exec)
+    supervisor ─exec─▶ guard ─fork, exec─▶ server ─fork─▶ pair and job: see `pairs.py`
 
 What it owns: importing, the check whether jobs may be forked afterwards, and a forked child's last
 steps from keeper to job. What it never does: run the job's script. The server is an interpreter
@@ -8,7 +8,7 @@ that was started with the jobs' own options and script, and has not opened the s
 `hook/sitecustomize.py`). Its forked jobs go on from there, so that `__main__`, tracebacks,
 `sys.path`, atexit, exit status and flushing are the interpreter's own work, as in a cold start.
 
-Its keepers are those of `../keeper`, with all that they promise. The guard runs as `preload CONTROL
+The guard runs as `preload CONTROL
 SPEC` of `../__main__.py` in gpulaunch's interpreter. It ends the server, and all processes that
 imports have started, when they take too long or the supervisor goes away; once the server serves,
 the guard only waits for its end.

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 
-from ..keeper.kernel import PR_SET_NAME, libc
+from ..kernel import PR_SET_NAME, libc
 from ..proc import stat_fields
 from ..wire import Any
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 
-from ..keeper import host
-from ..keeper.kernel import PR_SET_CHILD_SUBREAPER, Waker, become_keeper, children, prctl
-from ..keeper.program import enter, stdio
-from ..keeper.start import settle_in
-from ..keeper.sweep import Sweep
-from ..wire import KeeperChannel, raw, raw_all, raw_dict, read_spec
+from ..kernel import (
+    PR_SET_CHILD_SUBREAPER,
+    Waker,
+    become_keeper,
+    children,
+    prctl,
+    send_signal,
+)
+from ..wire import KeeperChannel, raw, raw_all, raw_dict, read_spec, shown
+from .pairs import settle_in
 
+LOG = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOCTTY
+AT_FORK = "what is called at forks (os.register_at_fork, pthread_atfork)"
 FORKING, FORKED = b"forking\n", b"forked\n"  # what the server says before and after its trial fork
 
 
@@ -37,8 +44,10 @@ class Guard:
             return pid
         try:
             settle_in(me)
-            stdio(raw(self.spec["log"]))
-            enter(raw(self.spec["cwd"]))
+            log = os.open(raw(self.spec["log"]), LOG, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.chdir(raw(self.spec["cwd"]))
             fds = [report, control, spec]
             for fd in fds:
                 os.set_inheritable(fd, True)
@@ -46,8 +55,8 @@ class Guard:
             env[b"GPULAUNCH_PRELOAD"] = b"1:%d:%d:%d" % tuple(fds)
             argv = raw_all([*self.spec["start"], "-c", "pass"])
             os.execve(raw(self.spec["python"]), argv, env)
-        except BaseException as problem:
-            refuse(report, str(problem))
+        except OSError as problem:
+            refuse(report, f"{problem.strerror}: {shown(problem.filename)}")
         os._exit(1)
 
     def watch(self) -> None:
@@ -88,7 +97,7 @@ class Guard:
 
     def what_took_long(self) -> str:
         if self.forking:
-            return f"{host.AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
+            return f"{AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
         return f"importing took longer than {float(self.spec['limit']):g} s"
 
     def reap(self) -> None:
@@ -99,7 +108,7 @@ class Guard:
 
     def how_it_ended(self) -> str:
         _, status = os.waitpid(self.server, 0)
-        what = host.AT_FORK if self.forking else "importing"
+        what = AT_FORK if self.forking else "importing"
         if os.WIFSIGNALED(status):
             return f"{what} ended with signal {os.WTERMSIG(status)}"
         if os.WEXITSTATUS(status) or self.forking:
@@ -108,10 +117,29 @@ class Guard:
 
     def give_up(self, why: str = "") -> None:
         """Kill the server and all below it, then tell the supervisor why, and exit."""
-        Sweep(self.channel).to_the_end()
+        kill_all()
         if why:
             self.channel.send({"is": "refused", "why": why})
         os._exit(0)
+
+
+def kill_all() -> None:
+    """Kill all descendants; return once none is left.
+
+    It kills direct children until waitpid says ECHILD: nobody else reaps them, so their numbers are
+    theirs, and the kernel hands over a dead child's children before it can be reaped.
+    """
+    pause = 0.0005
+    while True:
+        for pid in children():
+            send_signal(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pause = 0.0005
+        except ChildProcessError:
+            return
+        time.sleep(pause)
+        pause = min(pause * 2, 1.0)
 
 
 def refuse(report: int, why: str) -> None:

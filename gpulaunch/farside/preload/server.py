@@ -12,19 +12,19 @@ import sys
 import time
 from collections.abc import Callable
 
-from ..keeper import host, kernel, start
-from ..keeper.spawner import SpawnServer
-from ..keeper.start import Station, settle_in
+from .. import kernel
 from ..launch import LaunchOrder
 from ..wire import Any, coded, decoded, raw, raw_all, raw_dict, read_spec
 from . import after_fork, finding, safety
-from .guard import FORKED, FORKING, refuse
+from .guard import AT_FORK, FORKED, FORKING, refuse
 from .hooks import Hooks
+from .pairs import ContinueInChild, PairForker, settle_in
 from .reads import Reads
 
 ROOM = "GPULAUNCH_ROOM"
 ROOM_SIZE = 4096
 MOST_SAID = 64 << 10
+STALE = b"\3"  # through a child's pipe: why its job is to be executed instead
 
 
 class PreloadRefused(Exception):
@@ -71,7 +71,8 @@ class Server:
         self.control = control
         self.early = early
         self.own_error: BaseException | None = None
-        self.spawner: SpawnServer
+        self.pairs: PairForker
+        self.opened: set[int] = set()
         self.hooks = Hooks()
         self.handlers: dict[Any, Any] = {}
         self.changed: dict[bytes, bytes | None] = {}
@@ -175,14 +176,14 @@ class Server:
                 raise PreloadRefused(
                     f"the script itself sets {name}, which imports read: set it in env:"
                 )
-        host.opened.update(set(safety.descriptors()) - before)
+        self.opened.update(set(safety.descriptors()) - before)
         if kernel.children():
             raise PreloadRefused("an import left a process running")
         os.write(self.report, FORKING)
         self.hooks.before()
         cards = tuple(spec["cards"])
         in_child = self.in_child(os.getpid())
-        why = safety.why_not(host.opened, cards, watched, in_child, host.AT_FORK)
+        why = safety.why_not(self.opened, cards, watched, in_child, AT_FORK)
         os.write(self.report, FORKED)
         if why:
             raise PreloadRefused(why)
@@ -211,12 +212,16 @@ class Server:
         os.chdir("/")
         kernel.rename("keeper-preload")
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        start.go_on_as_job = self.go_on_as_job
-        host.fork = quiet_fork()
-        host.at_fork = self.hooks.after_in_child
-        host.at_fork_limit = float(self.spec["at_fork"])
-        self.spawner = SpawnServer(self.control)
-        self.spawner.environment = raw_dict(self.spec["base"])
+        self.pairs = PairForker(
+            self.control,
+            raw(self.spec["keepers"]),
+            raw_dict(self.spec["base"]),
+            self.opened,
+            quiet_fork(),
+            self.hooks.after_in_child,
+            float(self.spec["at_fork"]),
+            self.go_on_as_job,
+        )
         gc.collect()
         with LeftOutOfCollection(sys.modules["__main__"], sys.modules["__main__"].__dict__):
             gc.freeze()
@@ -230,30 +235,29 @@ class Server:
     def serve(self) -> None:
         """Fork pairs until the supervisor is gone, then exit; return in a job alone."""
         try:
-            host.run_keeper(self.spawner.serve)
-        except host.ContinueInChild:
+            self.pairs.serve()
+        except ContinueInChild:
             return
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        os._exit(0)
 
     # ── The job's last steps ────────────────────────────────────────────────────────────────────
 
-    def go_on_as_job(
-        self,
-        launch: LaunchOrder,
-        main: dict[str, Any],
-        station: Station,
-        environment: dict[bytes, bytes],
-    ) -> None:
+    def go_on_as_job(self, launch: LaunchOrder, pipe: int, leases: list[int]) -> None:
         """Make the forked child the job: its command line, environment, handlers, descriptors.
 
-        Its streams, directory and isolation are the job's already. Raises ContinueInChild; returns,
-        after it has said why, if the job has to start cold after all.
+        Its output and directory are the job's already. Raises ContinueInChild; if the job has to
+        start cold after all, says why through the pipe and returns.
         """
-        why = self.why_stale()
-        if why:
-            message = {"is": "cold", "attempt": launch.id, "why": why, "for_good": False}
-            station.channel.send(message)
+        why, main = self.why_stale(), launch.main
+        if why or main is None:
+            os.write(pipe, STALE + why.encode("utf-8", "replace"))
             return
-        environment.update(raw_dict(main["env"]))
+        environment = dict(self.pairs.environment)
+        for name in launch.env_unset:
+            environment.pop(name, None)
+        environment.update({**launch.env_set, **raw_dict(main["env"])})
         argv = raw_all(main["argv"])
         room = b"%s=%s" % (ROOM.encode(), b" " * ROOM_SIZE)
         after_fork.show(room, raw(main["name"]), argv, environment)
@@ -269,12 +273,13 @@ class Server:
         written = 0
         while written < len(self.said):
             written += os.write(1, self.said[written:])
-        station.channel.socket.detach()
-        if self.spawner.control:
-            self.spawner.control.socket.detach()
-        kernel.close_all_but({0, 1, 2, *station.leases} | host.opened)
+        if self.pairs.control:
+            self.pairs.control.socket.detach()
         self.hooks.give_back()
-        raise host.ContinueInChild
+        for lease in leases:
+            os.set_inheritable(lease, True)
+        kernel.close_all_but({0, 1, 2, *leases} | self.opened)
+        raise ContinueInChild
 
     def why_stale(self) -> str:
         for path, seen in self.local.items():

@@ -1,4 +1,4 @@
-"""What keepers ask of the kernel: of processes, signals and descriptors."""
+"""What is asked of the kernel: about processes, signals and descriptors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import errno
 import fcntl
 import os
 import signal
+import time
+from collections.abc import Callable
 
-from ..proc import stat_fields
+from .proc import stat_fields
 
-RUSAGE_CHILDREN = -1
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-# The clock that file systems stamp files with: a file written now is never older than it.
-CLOCK_REALTIME_COARSE = 5
 # Keepers block all signals but these. They block rather than ignore them, so that one call gives a
 # job its defaults, and a TERM that comes between fork and exec stays pending instead of being lost.
 HEARD_SIGNALS = {
@@ -72,11 +71,17 @@ def started_at(pid: int) -> int:
         return -1
 
 
-def spent_by_children() -> float:
-    """Return the CPU seconds of all that this process has reaped, and of what those had."""
-    usage = (ctypes.c_long * 64)()  # struct rusage: two times of seconds and microseconds first
-    libc.getrusage(RUSAGE_CHILDREN, usage)
-    return int(usage[0]) + int(usage[2]) + (int(usage[1]) + int(usage[3])) / 1e6
+def fork_patiently(fork: Callable[[], int]) -> int:
+    """Fork, retrying for two seconds while processes are scarce. Raises OSError after that."""
+    pause = 0.01
+    while True:
+        try:
+            return fork()
+        except OSError as problem:
+            if problem.errno not in SCARCE or pause > 1.0:
+                raise
+        time.sleep(pause)
+        pause *= 2
 
 
 def children() -> list[int]:
@@ -95,9 +100,8 @@ def _parent(name: str) -> int:
         return -1
 
 
-def has_ended(pid: int | None) -> bool:
+def has_ended(pid: int) -> bool:
     """Tell whether a direct child has ended, reaped or not."""
-    assert pid is not None
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -115,16 +119,6 @@ def send_signal(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def terminate(pid: int) -> None:
-    """Send TERM to a direct child's group, and CONT: stopped, it would not see the TERM.
-
-    A child that has not called setsid yet has no group.
-    """
-    for number in (signal.SIGTERM, signal.SIGCONT):
-        if not send_signal(-pid, number):
-            send_signal(pid, number)
 
 
 def close_all_but(kept: set[int]) -> None:
