@@ -1,14 +1,16 @@
 """Records the commit in what is built, and compiles the keepers' program for a wheel.
 
-The program (gpulaunch/farside/native) is compiled where there is a C compiler. Without one the
-wheel is pure, and Python's keepers do the work. GPULAUNCH_CC names the compiler ("" for none),
-GPULAUNCH_TAG a release's platform (manylinux_2_17_aarch64.musllinux_1_1_aarch64).
+The program (gpulaunch/farside/native) is compiled by GPULAUNCH_CC or `cc`, for this machine. Where
+there is neither, or GPULAUNCH_CC is `zig`, the build brings a compiler, PyPI's ziglang, and the
+wheel has a program for each of MACHINES. GPULAUNCH_TAG names a release's platforms
+(manylinux_2_17_aarch64.musllinux_1_1_aarch64).
 """
 
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from runpy import run_path
@@ -21,14 +23,19 @@ FLAGS = ["-O2", "-s", "-std=gnu11", "-Wall", "-Wextra"]
 FOLDER = Path("gpulaunch", "farside", "native")
 COMMIT = Path("gpulaunch", "commit.py")
 BUILT_FROM = ["gpulaunch", "hatch_build.py", "pyproject.toml"]
+MACHINES = ("x86_64", "aarch64")
+ZIG = "ziglang"
 
 
 class Build(BuildHookInterface):
+    def dependencies(self) -> list[str]:
+        return [ZIG] if self.target_name == "wheel" and not own_compiler() else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "editable":
             self.record_commit(build_data)
         if self.target_name == "wheel":
-            self.add_program(version, build_data)
+            self.add_programs(version, build_data)
 
     def record_commit(self, build_data: dict[str, Any]) -> None:
         """Have what is built hold a COMMIT that says what it was built from."""
@@ -57,34 +64,45 @@ class Build(BuildHookInterface):
         if hasattr(self, "scratch"):
             self.scratch.cleanup()
 
-    def add_program(self, version: str, build_data: dict[str, Any]) -> None:
-        folder = Path(self.root, FOLDER)
-        program = folder / "keeper"  # an editable install finds it here
-        if not self.compiled(sorted(map(str, folder.glob("*.c"))), program):
-            program.unlink(missing_ok=True)  # of a build before, from other sources
-            return
+    def add_programs(self, version: str, build_data: dict[str, Any]) -> None:
         platform = os.environ.get("GPULAUNCH_TAG") or sysconfig.get_platform()
         build_data["tag"] = "py3-none-" + platform.replace("-", "_")
         build_data["pure_python"] = False
-        if version != "editable":
-            build_data["force_include"][str(program)] = str(FOLDER / "keeper")
+        for machine, compiler in compilers().items():
+            program = Path(self.root, FOLDER, f"keeper-{machine}")  # an editable install's
+            self.compile(compiler, program)
+            if version != "editable":
+                build_data["force_include"][str(program)] = str(FOLDER / program.name)
 
-    def compiled(self, sources: list[str], program: Path) -> bool:
-        compiler = os.environ.get("GPULAUNCH_CC", shutil.which("cc") or "")
-        if not compiler:
-            return False
-        draft = program.with_name(f".keeper-{os.getpid()}")  # a keeper may run from the old one
+    def compile(self, compiler: list[str], program: Path) -> None:
+        sources = sorted(map(str, program.parent.glob("*.c")))
+        draft = program.with_name(f".{program.name}-{os.getpid()}")  # one may run from the old file
         said = ""
         for static in (["-static"], []):  # a machine may lack a static C library
-            command = [*shlex.split(compiler), *FLAGS, *static, "-o", str(draft), *sources, "-lm"]
+            command = [*compiler, *FLAGS, *static, "-o", str(draft), *sources, "-lm"]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             except OSError as error:
-                said = f"{error}\n"
+                said = str(error)
                 continue
             if done.returncode == 0:
                 draft.replace(program)
-                return True
+                return
             said = done.stderr
-        self.app.display_warning(f"{said}{compiler} did not compile {FOLDER}: Python does its work")
-        return False
+        sys.exit(f"{said}\n{shlex.join(compiler)} did not compile {FOLDER}: name a C compiler in"
+                 " GPULAUNCH_CC, or `zig` for that of PyPI")  # fmt: skip
+
+
+def own_compiler() -> str:
+    """Return the command of a C compiler of this machine; empty if the build is to bring one."""
+    asked = os.environ.get("GPULAUNCH_CC") or shutil.which("cc") or ""
+    return "" if asked == "zig" else asked
+
+
+def compilers() -> dict[str, list[str]]:
+    """Return what compiles the program for each machine that the wheel has one for."""
+    here = os.uname().machine
+    if found := own_compiler():
+        return {here: shlex.split(found)}
+    zig = [sys.executable, "-m", ZIG, "cc", "-target"]
+    return {machine: [*zig, f"{machine}-linux-musl"] for machine in {*MACHINES, here}}

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from zipfile import ZipFile
 ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ("x86_64", "aarch64")
 TOOLS = ("build", "pipx", "py-rattler-build", "twine", "uv")
-KEEPER = "gpulaunch/farside/native/keeper"
+NATIVE = "gpulaunch/farside/native"
+PLATFORMS = ".".join(f"manylinux_2_17_{each}.musllinux_1_1_{each}" for each in MACHINES)
 EX_USAGE = 64
 """With which the keepers' program refuses a protocol that it does not speak."""
 
@@ -31,12 +33,6 @@ def git(*arguments: str) -> str:
         ["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=False
     )
     return done.stdout if done.returncode == 0 else sys.exit(f"refused: git says {done.stderr}")
-
-
-def compiler(machine: str) -> str:
-    """Return what builds for that machine; empty where nothing does, or nothing could check it."""
-    name = f"{machine}-linux-gnu-gcc"
-    return name if shutil.which(name) and shutil.which("readelf") else ""
 
 
 class Work:
@@ -90,13 +86,11 @@ class Work:
 
 
 def build(work: Work) -> None:
-    """Build everything and check it; compilers that are not here are left out."""
+    """Build everything and check it."""
     work.prepare()
     _built(work, work.sources, "--sdist")
-    _built(work, work.sources, "--wheel", GPULAUNCH_CC="")
-    for machine in filter(compiler, MACHINES):
-        tag = f"manylinux_2_17_{machine}.musllinux_1_1_{machine}"
-        _built(work, work.sources, "--wheel", GPULAUNCH_CC=compiler(machine), GPULAUNCH_TAG=tag)
+    _built(work, work.sources, "--wheel", GPULAUNCH_CC="zig", GPULAUNCH_TAG=PLATFORMS)
+    for machine in MACHINES:
         print(f"{machine}: static, {_program_checked(work, machine)}", flush=True)
     for project in sorted(work.sources.glob("plugins/*/pyproject.toml")):
         _built(work, project.parent)
@@ -110,15 +104,13 @@ def _built(work: Work, sources: Path, *options: str, **environ: str) -> None:
 
 def _program_checked(work: Work, machine: str) -> str:
     """Return how the keepers' program was tried. It must need no loader, and pass its own test."""
-    found = work.files(f"gpulaunch-*_{machine}.whl")
-    if not found:
-        sys.exit(f"{machine}: {compiler(machine)} did not compile the keepers' program")
-    program = Path(ZipFile(found[0]).extract(KEEPER, work.place / machine))
+    (wheel,) = work.files("gpulaunch-*.whl")
+    program = Path(ZipFile(wheel).extract(f"{NATIVE}/keeper-{machine}", work.place / machine))
     program.chmod(0o755)
-    if "INTERP" in work.run("readelf", "-l", program):
+    if needs_loader(program.read_bytes()):
         sys.exit(f"{machine}: the keepers' program is not static")
     if machine == platform.machine():
-        protocol = first(r'^#define PROTOCOL "(\d+)"', work.sources / f"{KEEPER}.h")
+        protocol = first(r'^#define PROTOCOL "(\d+)"', work.sources / NATIVE / "keeper.h")
         work.run(program, "--self-test", protocol)
         return "and its test of itself passes"
     if not (qemu := shutil.which(f"qemu-{machine}")):
@@ -128,3 +120,10 @@ def _program_checked(work: Work, machine: str) -> str:
     if done.returncode != EX_USAGE:
         sys.exit(f"{machine}: the keepers' program takes any protocol, or does not begin")
     return "and it begins (under qemu)"
+
+
+def needs_loader(program: bytes) -> bool:
+    """Tell whether an ELF file of 64 bits asks for an interpreter, PT_INTERP (elf(5))."""
+    (start,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
+    return any(struct.unpack_from("<I", program, start + size * n)[0] == 3 for n in range(count))

@@ -12,7 +12,7 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import PROTOCOL
 from gpulaunch.own_files import here
 
-PROGRAM = Path(farside.__file__).parent / "native" / "keeper"
+PROGRAM = Path(farside.__file__).parent / "native" / f"keeper-{os.uname().machine}"
 """Where a build leaves the program (`hatch_build.py`)."""
 TEST_TIMEOUT = 10.0
 """Seconds for the program's test of itself, which takes some milliseconds."""
@@ -30,8 +30,8 @@ def find_keepers() -> str:
     program = here(str(PROGRAM))
     if not os.path.exists(program):
         raise KeepersError(
-            f"gpulaunch was installed without its compiled program ({program}): install it again,"
-            " by a wheel or where there is a C compiler (cc)"
+            f"gpulaunch was installed without its program for this machine ({program}): install it"
+            " again, here"
         )
     try:
         test = subprocess.run(

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.process import native
 from tests.containers.daemons import BOX, PATIENCE, RealEngine, plain_environ
 from tests.helpers import goes_along, wait_until
 from tests.process.support import copied, marked, token
@@ -41,7 +42,7 @@ class Bench:
     def __init__(self, engine: RealEngine, keeper: Path) -> None:
         self.engine = engine
         self.farside = copied(engine.folder)
-        self.keeper = self.farside / "native" / "keeper"
+        self.keeper = self.farside / "native" / native.PROGRAM.name
         shutil.copy(keeper, self.keeper)
         self.keeper.chmod(0o755)
         self.python = sys.executable if engine.account is None else python_for_all()

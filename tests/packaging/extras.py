@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,8 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpulaunch-extras-") as name:
         place = Path(name)
         checkout = repository(place / "sources", *sources())
-        environ = {"GPULAUNCH_CC": shutil.which("cc") or ""}
-        wheel = built(checkout, place / "wheel", "wheel", environ)
+        wheel = built(checkout, place / "wheel", "wheel")
         rows = [*_of_base(wheel, place), *_of_extras(wheel, place)]
     lines = ["| | packages | kB | ms of CPU to import |", "|---|---|---|---|", *rows, ""]
     lines += [f"Measured on: {machine.sentence([machine.describe()])}.", ""]

@@ -52,16 +52,22 @@ def sources() -> list[str]:
     return sorted(name for name in set(listed.splitlines()) if (ROOT / name).is_file())
 
 
-def built(at: Path, into: Path, target: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The sdist or wheel of the sources there, by the backend alone."""
-    done = subprocess.run(
+def build(
+    at: Path, into: Path, target: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Build the sdist or wheel of the sources there, by the backend alone."""
+    return subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)],
         cwd=at,
-        env={**os.environ, **BY, "GPULAUNCH_CC": "", **(environ or {})},
+        env={**os.environ, **BY, **(environ or {})},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def built(at: Path, into: Path, target: str, environ: Mapping[str, str] | None = None) -> Path:
+    done = build(at, into, target, environ)
     assert done.returncode == 0, done.stderr
     (made,) = into.iterdir()
     return made

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shutil
+import subprocess
+import sys
 from email import message_from_bytes
 from email.message import Message
 from importlib.metadata import distribution
@@ -13,8 +17,9 @@ from zipfile import ZipFile
 import pytest
 
 from gpulaunch import __version__
+from gpulaunch.process import native
 from tests.packaging.extras import BEGIN, DEVELOPMENT, DOCUMENT, END
-from tests.packaging.support import built, git, names_in, repository, sources, version_of
+from tests.packaging.support import build, built, git, names_in, repository, sources, version_of
 
 LEFT_LYING = (
     "dist/old.whl",
@@ -60,7 +65,7 @@ def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pure wheel, from the sdist."""
+    """The wheel for this machine, from the sdist."""
     return built(unpacked, tmp_path_factory.mktemp("wheel"), "wheel")
 
 
@@ -91,7 +96,8 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     data, man = f"gpulaunch-{__version__}.data/data/share/", "docs/man/"
     pages = {data + name.removeprefix("docs/") for name in sources() if name.startswith(man)}
     assert len(pages) > 20
-    assert names_in(wheel) - {own + name for name in about} == of_package | pages
+    program = f"gpulaunch/farside/native/{native.PROGRAM.name}"
+    assert names_in(wheel) - {own + name for name in about} == of_package | pages | {program}
     licenses = {"licenses/LICENSE", "licenses/gpulaunch/report/assets/uplot/LICENSE"}
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", *licenses}
     assert "gpulaunch/py.typed" in of_package
@@ -103,28 +109,44 @@ def test_the_same_sources_make_the_same_bytes(unpacked: Path, wheel: Path, tmp_p
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def test_without_a_compiler_the_wheel_is_for_every_machine(wheel: Path) -> None:
-    assert wheel.name == f"gpulaunch-{__version__}-py3-none-any.whl"
-
-
 @pytest.mark.parametrize("compiler", ["/no/such/cc", "false", "sh -c 'echo bad >&2; exit 1'"])
-def test_a_compiler_that_fails_leaves_python_s_keepers(
+def test_a_compiler_that_fails_is_named_and_makes_no_wheel(
     unpacked: Path, tmp_path: Path, compiler: str
 ) -> None:
-    made = built(unpacked, tmp_path / "out", "wheel", {"GPULAUNCH_CC": compiler})
-    assert made.name.endswith("-any.whl")
-    assert "gpulaunch/farside/native/keeper" not in names_in(made)
+    done = build(unpacked, tmp_path / "out", "wheel", {"GPULAUNCH_CC": compiler})
+    assert done.returncode
+    assert "did not compile gpulaunch/farside/native: name a C compiler in" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler is here")
-def test_with_a_compiler_it_has_the_keepers_program_and_names_its_platform(
-    unpacked: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_names_its_platform(unpacked: Path, tmp_path: Path) -> None:
     tag = "manylinux_2_17_x86_64.musllinux_1_1_x86_64"
-    environ = {"GPULAUNCH_CC": "cc", "GPULAUNCH_TAG": tag}
-    made = built(unpacked, tmp_path / "out", "wheel", environ)
+    made = built(unpacked, tmp_path / "out", "wheel", {"GPULAUNCH_TAG": tag})
     assert made.name == f"gpulaunch-{__version__}-py3-none-{tag}.whl"
-    assert "gpulaunch/farside/native/keeper" in names_in(made)
+
+
+@pytest.mark.parametrize(
+    ("environ", "brought"),
+    [
+        ({"GPULAUNCH_CC": "cc"}, []),
+        ({"GPULAUNCH_CC": "zig"}, ["ziglang"]),
+        ({"GPULAUNCH_CC": "", "PATH": "/no"}, ["ziglang"]),
+    ],
+)
+def test_the_build_brings_a_compiler_where_there_is_none(
+    unpacked: Path, environ: dict[str, str], brought: list[str]
+) -> None:
+    """As an installer asks the backend, and installs it (PEP 517); .ci/release builds with it."""
+    code = "import hatchling.build as b; print(b.get_requires_for_build_wheel())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=unpacked,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [one for one in ast.literal_eval(done.stdout) if one == "ziglang"] == brought
 
 
 def test_the_commit_goes_from_the_checkout_through_the_sdist_into_the_wheel(

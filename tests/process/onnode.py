@@ -36,7 +36,7 @@ class Node:
         for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
             each.mkdir(parents=True, exist_ok=True)
         run.node_program.write_bytes(archived())
-        shutil.copy(native.PROGRAM, run.compiled)
+        shutil.copy(native.PROGRAM, run.keepers())
 
     def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
         """An attempt that is to be run; the next index of the batch."""

@@ -22,7 +22,6 @@ from gpulaunch.engines.strict import why_no_isolation
 from gpulaunch.errors import UsageError
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
-from gpulaunch.process.native import PROGRAM
 from tests.helpers import wait_until
 from tests.process.ordinary import UNSHARE
 from tests.process.support import Slot, keepers_of, marked, token
@@ -439,19 +438,6 @@ def test_a_containers_filter_is_named(
     why = str(why_no_isolation(found))
     assert why.startswith("strict isolation is not possible here: ")
     assert word in why
-
-
-@pytest.mark.skipif(os.uname().machine not in UNSHARE, reason="another machine's numbers")
-@pytest.mark.parametrize("options", ["", "--filtered", "--filtered --as-root"])
-def test_both_kinds_of_keepers_name_the_same_reason(options: str, open_folder: Path) -> None:
-    if not PROGRAM.exists():
-        pytest.skip("the keepers' program was not built here (no C compiler)")
-    said = []
-    for keeper in (None, str(PROGRAM)):
-        started(open_folder, "ordinary", keeper)
-        found = started(open_folder, "ordinary", keeper, options=f"--forbidden {options}")
-        said.append(why_no_isolation(found))
-    assert said[0] == said[1]
 
 
 def test_an_answer_is_always_one_line(tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_where_no_program_was_built_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "PROGRAM", tmp_path / "keeper")
-    with pytest.raises(KeepersError, match="installed without its compiled program"):
+    with pytest.raises(KeepersError, match="installed without its program for this machine"):
         native.find_keepers()
 
 

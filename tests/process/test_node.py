@@ -148,12 +148,12 @@ def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
 
 def test_without_its_keepers_nothing_is_started(node: Node) -> None:
     ends, absent = node.ticket("true", job="ends"), node.ticket("true", job="absent")
-    node.run.compiled.write_text("#!/bin/sh\nexit 1\n")
+    node.run.keepers().write_text("#!/bin/sh\nexit 1\n")
     assert node.serve(0)[0] == 78
     assert node.outcome(ends) == NotStarted("its keepers did not start on node n1")
-    node.run.compiled.unlink()
+    node.run.keepers().unlink()
     assert node.serve(1)[0] == 78
-    where = f"No such file or directory: {node.run.compiled}, on node n1"
+    where = f"No such file or directory: {node.run.keepers()}, on node n1"
     assert node.outcome(absent) == NotStarted(where)
 
 

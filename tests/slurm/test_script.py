@@ -159,8 +159,8 @@ def laid(tmp_path: Path) -> Path:
     at = tmp_path / AWKWARD
     (at / "slurm").mkdir(parents=True)
     SlurmDir(at).node_program.write_text(NODE)
-    SlurmDir(at).compiled.write_text(KEEPERS % 0)
-    SlurmDir(at).compiled.chmod(0o700)
+    SlurmDir(at).keepers().write_text(KEEPERS % 0)
+    SlurmDir(at).keepers().chmod(0o700)
     return at
 
 
@@ -181,7 +181,7 @@ def test_the_script_becomes_the_nodes_program(laid: Path) -> None:
 def test_a_node_on_which_the_keepers_do_not_work_starts_nothing(
     laid: Path, why: str, said: str
 ) -> None:
-    keepers = SlurmDir(laid).compiled
+    keepers = SlurmDir(laid).keepers()
     if why == "another machine's":
         keepers.rename(keepers.with_name(f"{PROGRAM}-vax"))
     elif why == "no permission":
@@ -197,15 +197,15 @@ def test_the_keepers_are_laid_out_for_the_nodes(tmp_path: Path) -> None:
     laid = SlurmDir(tmp_path)
     for _ in range(2):
         launch_files.lay_out(laid)
-        assert laid.compiled.read_bytes() == native.PROGRAM.read_bytes()
-        assert laid.compiled.stat().st_mode & 0o777 == 0o700
+        assert laid.keepers().read_bytes() == native.PROGRAM.read_bytes()
+        assert laid.keepers().stat().st_mode & 0o777 == 0o700
 
 
 def test_without_keepers_nothing_is_laid_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "PROGRAM", tmp_path / "none")
-    with pytest.raises(GpulaunchError, match="no compiled keepers, which nodes need"):
+    with pytest.raises(GpulaunchError, match="installed without its program for this machine"):
         launch_files.lay_out(SlurmDir(tmp_path))
 
 

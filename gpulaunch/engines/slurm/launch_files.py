@@ -39,10 +39,11 @@ def lay_out(run: SlurmDir) -> None:
 
 
 def _lay_out_keepers(run: SlurmDir) -> None:
-    """Copy the compiled keepers, before the archive whose place shows a node that all is there."""
-    data = Path(find_keepers()).read_bytes()
-    if not run.compiled.exists() or read_bytes(run.compiled) != data:
-        replace_file(run.compiled, data, mode=0o700)
+    """Copy the keepers of each architecture, before the archive that nodes wait for."""
+    for program in Path(find_keepers()).parent.glob("keeper-*"):
+        place, data = run.keepers(program.name.partition("-")[2]), program.read_bytes()
+        if not place.exists() or read_bytes(place) != data:
+            replace_file(place, data, mode=0o700)
 
 
 def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:

@@ -32,7 +32,6 @@ class SlurmDir(RunDir, frozen=True):
 
     slurm = Below("slurm")
     node_program = Below("slurm", f"{PROGRAM}.zip")
-    compiled = Below("slurm", f"{PROGRAM}-{os.uname().machine}")
     batch_script = Below("slurm", "batch.sh")
     batch_lists = Below("slurm", "batches")
     tickets = Below("slurm", "tickets")
@@ -41,6 +40,10 @@ class SlurmDir(RunDir, frozen=True):
     said = Below("slurm", "said")
     seen = Below("slurm", "seen")
     held = Below("slurm", "held")
+
+    def keepers(self, machine: str = os.uname().machine) -> Path:
+        """Return the path of the compiled keepers for nodes of that architecture."""
+        return self.slurm / f"{PROGRAM}-{machine}"
 
     def batch_list(self, batch: str) -> Path:
         return self.batch_lists / f"{batch}.json"
