@@ -1,15 +1,15 @@
 """Where the metrics come from: the journal as it grows, and the newest samples of the cards.
 
-One thread refreshes (SQLite's connections are one thread's own), any thread collects: what it gets
-is a finished snapshot that nothing changes any more.
+What a scrape gets is a finished snapshot that nothing changes any more.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
+from threading import Lock
 
 from prometheus_client.core import Metric
 
@@ -26,10 +26,7 @@ GAP = 1.0
 
 
 class RunCollector:
-    """A collector for the client library's registry. Close it.
-
-    `open_samples` is asked for the store of samples until there is one that can be read.
-    """
+    """A collector for the client library's registry, for any number of threads."""
 
     def __init__(
         self,
@@ -41,17 +38,27 @@ class RunCollector:
         """`earlier` as for Tally. Raises UsageError where there is no journal."""
         self._follower = Follower(journal)
         self._open_samples = open_samples
-        self._samples: MetricsReader | None = None
+        self._lock = Lock()
         self._clock = clock
         self._tally = Tally(earlier)
         self._snapshot: tuple[Metric, ...] = ()
         self._error: GpulaunchError | None = None
         self._next = float("-inf")
 
-    def refresh(self) -> None:
-        """Take in what was recorded since; a no-op within `GAP` of the last time."""
-        if self._error or time.monotonic() < self._next:
-            return
+    def collect(self) -> tuple[Metric, ...]:
+        """Return what is recorded; within `GAP` of the last time, what was then.
+
+        Raises GpulaunchError where the journal could not be understood: values that stand still
+        would pass for a run that does.
+        """
+        with self._lock:
+            if not self._error and time.monotonic() >= self._next:
+                self._refresh()
+            if self._error:
+                raise self._error
+            return self._snapshot
+
+    def _refresh(self) -> None:
         try:
             for fact, at in self._follower.read():
                 self._tally.see(fact, at)
@@ -65,36 +72,18 @@ class RunCollector:
         self._snapshot = families(self._tally, samples, self._clock(), energy)
         self._next = time.monotonic() + GAP
 
-    def collect(self) -> tuple[Metric, ...]:
-        """Return the snapshot. Raises GpulaunchError where the journal could not be understood.
-
-        Values that stand still would pass for a run that does.
-        """
-        if self._error:
-            raise self._error
-        return self._snapshot
-
     def describe(self) -> tuple[Metric, ...]:
         """Return what `?name[]=` can pick from."""
         return names()
 
-    def close(self) -> None:
-        with closing(self._follower):
-            self._close_samples()
-
     def _latest(self) -> tuple[Mapping[str, CardSample], float | None]:
         """Return the newest sample of each card, and the joules of all attempts."""
         try:
-            self._samples = self._samples or self._open_samples()
-            if self._samples is None:
+            # Opened each time: a connection of SQLite is one thread's own.
+            samples = self._open_samples()
+            if samples is None:
                 return {}, None
-            return self._samples.latest(), self._samples.totals()[0]
+            with closing(samples):
+                return samples.latest(), samples.totals()[0]
         except (*UNREADABLE, OSError):
-            self._close_samples()
             return {}, None
-
-    def _close_samples(self) -> None:
-        reader, self._samples = self._samples, None
-        if reader is not None:
-            with suppress(*UNREADABLE, OSError):
-                reader.close()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -127,9 +128,25 @@ def test_a_process_that_does_not_end_is_killed(run: RunDir) -> None:
     assert children() == before
 
 
+def test_a_client_that_never_reads_does_not_keep_it(run: RunDir) -> None:
+    before = children()
+    with Exporter(0) as exporter, socket.socket() as client:
+        exporter.start(run)
+        scrape(exporter.address)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.connect(("127.0.0.1", urlsplit(exporter.address).port or 0))
+        client.sendall(b"GET / HTTP/1.1\r\nX: ")
+        begun = time.monotonic()
+        exporter.close()
+        assert time.monotonic() - begun < 10
+        assert not reachable(exporter.address)
+    assert children() == before
+
+
 def test_it_is_gone_when_its_supervisor_was_killed(run: RunDir) -> None:
     script = f"""
 import sys
+import time
 from pathlib import Path
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.prometheus.port import Exporter
@@ -148,8 +165,14 @@ sys.stdin.read()
         assert supervisor.stdout is not None
         address = supervisor.stdout.readline().strip()
         assert scrape(address).value("gpulaunch_jobs", state="running") == 1
-        supervisor.send_signal(signal.SIGKILL)
-    wait_until(lambda: not reachable(address))
+        (pid,) = (child.pid for child in psutil.Process(supervisor.pid).children())
+        port = urlsplit(address).port or 0
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nX: ")  # and never more
+            scrape(address)
+            supervisor.send_signal(signal.SIGKILL)
+            wait_until(lambda: not reachable(address))
+            wait_until(lambda: not psutil.pid_exists(pid))
 
 
 def test_signals_that_were_put_off_when_it_began_end_it(run: RunDir) -> None:
