@@ -22,14 +22,13 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from gpulaunch.torch.check import check_devices
-from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError, Odd, explain
+from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError, explain
 from gpulaunch.torch.exported import load_exported
 from gpulaunch.torch.mixed import first_mixed_device
 
 __all__ = [
     "DeviceMismatchError",
     "ExportedProgramError",
-    "Odd",
     "check_devices",
     "explain",
     "first_mixed_device",

@@ -1,8 +1,9 @@
-"""An exported program's archive: what it is, the devices it records, a copy with them moved.
+"""An exported program's archive: what it is, and the same archive with its devices moved.
 
 Layouts: torch 2.6 and 2.7 (`serialized_*` members), 2.8 (models/, data/ with pickled weights), 2.9
 and newer (data/weights/ with raw weights, and JSON that says where each belongs). Nothing is
-unpickled.
+unpickled, and weights stay where they are: an archive's directory is at its end, what replaces a
+member goes there, before a new directory, and nothing that lies before is touched or read.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 from gpulaunch.torch.errors import ExportedProgramError
-from gpulaunch.torch.overlay import Overlay, replaced
 from gpulaunch.torch.records import Moves, json_document, pickled
 
 Source = str | os.PathLike[str] | IO[bytes]
@@ -24,16 +25,13 @@ Source = str | os.PathLike[str] | IO[bytes]
 _OLD_PROGRAM = "serialized_exported_program.json"
 _PROGRAM = re.compile(r"[^/]+/models/(.+)\.json")
 _CODE = re.compile(r"[^/]+/code/.+\.py")
-_DEVICE_IN_CODE = re.compile(r"""torch\.device\(["'](?!cpu|meta)\w+(?::\d+)?["']\)""")
-_THE_FIRST = {'torch.device("cuda")', 'torch.device("cuda:0")'}
 _ZIP = b"PK\x03\x04"
 _MAX_SHOWN = 5
 
 
 def name_of(source: Source) -> str:
-    if isinstance(source, (str, os.PathLike)):
-        return os.fspath(source)
-    return str(getattr(source, "name", None) or "the given file")
+    named = isinstance(source, (str, os.PathLike))
+    return str(source if named else getattr(source, "name", "the given file"))
 
 
 @contextmanager
@@ -75,7 +73,12 @@ def _check_members(archive: zipfile.ZipFile, name: str) -> None:
             "card when it is loaded, torch._inductor.aoti_load_package(path, device_index=0)"
         )
     if any(map(_CODE.fullmatch, members)):
-        raise ExportedProgramError(_torchscript(archive, name))
+        raise ExportedProgramError(
+            f"{name} is TorchScript (torch.jit.save), no torch.export program: "
+            'torch.jit.load(path, map_location="cuda:0") moves all but the devices in its code. '
+            "If it names another card, trace or script it again with the device of an input "
+            "(x.device)"
+        )
     if any(member.endswith("/data.pkl") for member in members):
         raise ExportedProgramError(
             f"{name} is a checkpoint (torch.save), no program: "
@@ -87,91 +90,115 @@ def _check_members(archive: zipfile.ZipFile, name: str) -> None:
     )
 
 
-def _torchscript(archive: zipfile.ZipFile, name: str) -> str:
-    found = [
-        f"  {member}:{number}: {line.strip()[:160]}"
-        for member in archive.namelist()
-        if _CODE.fullmatch(member)
-        for number, line in enumerate(
-            archive.read(member).decode("utf-8", "replace").split("\n"), 1
-        )
-        if _DEVICE_IN_CODE.search(line)
-    ]
-    load = 'torch.jit.load(path, map_location="cuda:0")'
-    what = f"{name} is TorchScript (torch.jit.save), no torch.export program: "
-    if not found:
-        return f"{what}its code names no card, so {load} puts all of it on that one"
-    cards = sorted(set(_DEVICE_IN_CODE.findall("\n".join(found))))
-    if set(cards) <= _THE_FIRST:
-        return (
-            f"{what}its code has cuda:0 written into it, in {len(found)} lines. {load} loads it, "
-            "and it runs where that is the card that is meant, as in a job, which sees its own "
-            "card as cuda:0"
-        )
-    more = [f"  ... and {len(found) - _MAX_SHOWN} more lines"] if len(found) > _MAX_SHOWN else []
-    return "\n".join(
-        [
-            f"{what}its code has {', '.join(cards)} written into it, in {len(found)} lines:",
-            *found[:_MAX_SHOWN],
-            *more,
-            f"  {load} moves parameters, buffers and constants, and not those lines: they go on "
-            "making tensors on that card. Trace or script it again on cuda:0, with the device "
-            "taken from an input (x.device) in place of a literal.",
-        ]
-    )
+# ── With its devices moved ──────────────────────────────────────────────────────────────────────
+
+Change = Callable[[bytes, Moves], bytes]
 
 
-def moved(stream: IO[bytes], moves: Moves) -> Overlay:
-    """Return the same archive with its devices moved, to be read while `stream` is open."""
+def moved(
+    stream: IO[bytes],
+    moves: Moves,
+    change_of: Callable[[zipfile.ZipFile, str], Change | None] | None = None,
+) -> Overlay:
+    """Return the same archive with its devices moved, to be read while `stream` is open.
 
-    def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:
-        if not _is_record(archive, member):
-            return None
-        old = archive.read(member)
-        new = _rewritten(member, old, moves)
-        return None if new is old else new
+    `change_of` gives what changes a member; None keeps it. Raises zipfile.BadZipFile for what is no
+    archive.
+    """
+    with zipfile.ZipFile(stream) as archive:
+        overlay = Overlay(stream, archive.start_dir)
+    with zipfile.ZipFile(overlay, "a") as archive:
+        for member in list(archive.infolist()):
+            change = (change_of or _change_of)(archive, member.filename)
+            old = archive.read(member) if change else b""
+            new = change(old, moves) if change else old
+            if new is not old:
+                archive.infolist().remove(member)
+                del archive.NameToInfo[member.filename]
+                archive.writestr(zipfile.ZipInfo(member.filename), new)
+    overlay.seek(0)
+    return overlay
 
-    return replaced(stream, rewrite)
 
-
-def _is_record(archive: zipfile.ZipFile, member: str) -> bool:
-    """Tell whether a member can hold device records: no raw weights, notes or extra files."""
+def _change_of(archive: zipfile.ZipFile, member: str) -> Change | None:
+    """Return what moves the devices that a member records; None for extra files and raw weights."""
     if member.startswith("extra_files/") or "/extra/" in member:
-        return False
-    if member.endswith(".json") or "/opaque_obj_" in member:
-        return True
-    with archive.open(member) as content:
-        return content.read(4) == _ZIP
-
-
-def _rewritten(member: str, content: bytes, moves: Moves) -> bytes:
+        return None
     if member.endswith(".json"):
-        return json_document(content, moves)
-    if content[:4] == _ZIP:
-        return _inner(content, moves)
-    if "/opaque_obj_" in member:
-        return pickled(content, moves)
-    return content
+        return json_document
+    with archive.open(member) as content:
+        if content.read(4) == _ZIP:
+            return _saved
+    return pickled if "/opaque_obj_" in member else None
 
 
-def _inner(content: bytes, moves: Moves) -> bytes:
+def _saved(content: bytes, moves: Moves) -> bytes:
     """Return what torch.save wrote into a member, an archive of its own, with its devices moved.
 
     Raw weights may look like one, by chance, and are left as they are.
     """
-    changed = False
-
-    def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:
-        nonlocal changed
-        if not member.endswith(".pkl"):
-            return None
-        old = archive.read(member)
-        new = pickled(old, moves)
-        changed |= new is not old
-        return None if new is old else new
-
     try:
-        copy = replaced(io.BytesIO(content), rewrite)
+        new = moved(io.BytesIO(content), moves, _pickle_of).read()
     except zipfile.BadZipFile:
         return content
-    return copy.read() if changed else content
+    return content if new == content else new
+
+
+def _pickle_of(archive: zipfile.ZipFile, member: str) -> Change | None:
+    return pickled if member.endswith(".pkl") else None
+
+
+class Overlay(io.RawIOBase):
+    """A stream's first `kept` bytes, and behind them its other bytes in memory, to be changed.
+
+    The stream itself is only read, and not closed.
+    """
+
+    def __init__(self, stream: IO[bytes], kept: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._kept = kept
+        stream.seek(kept)
+        self._rest = io.BytesIO(stream.read())
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        end = self._kept + self._rest.seek(0, io.SEEK_END)
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: end}[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Return all that was asked for, less only at the end: callers do not ask twice."""
+        parts = [b"."]
+        left = sys.maxsize if size < 0 else size
+        while left and parts[-1]:
+            if self._at < self._kept:
+                self._stream.seek(self._at)
+                parts.append(self._stream.read(min(left, self._kept - self._at)))
+            else:
+                self._rest.seek(self._at - self._kept)
+                parts.append(self._rest.read(left))
+            self._at += len(parts[-1])
+            left -= len(parts[-1])
+        return b"".join(parts[1:])
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        self._rest.seek(self._at - self._kept)
+        count = self._rest.write(data)
+        self._at += count
+        return count
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._kept + self._rest.truncate((self._at if size is None else size) - self._kept)

@@ -7,36 +7,19 @@ gpulaunch is not installed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """A tensor on another device than the rest.
-
-    `paths` are all the names it goes by (a tied weight has several), `mend` what to call or write.
-    """
-
-    paths: tuple[str, ...]
-    kind: str
-    shape: tuple[int | str, ...] | None
-    dtype: str
-    device: str
-    mend: str
-
-    def __str__(self) -> str:
-        name = self.paths[0] + "".join(f" (also {other})" for other in self.paths[1:3])
-        shape = "shape not known yet" if self.shape is None else f"{list(self.shape)}"
-        return f"{name}: {self.kind}, {self.dtype} {shape}, on {self.device}"
+from gpulaunch.diagnose.explain.report.main import report
+from gpulaunch.diagnose.explain.report.tensors import NamedTensor
 
 
 class DeviceMismatchError(RuntimeError):
-    """Tensors that meet, or would meet, are on several devices. `odd` has each of them."""
+    """Tensors that meet, or would meet, are on several devices. `odd` has those to move."""
 
-    def __init__(self, message: str, odd: Sequence[Odd] = ()) -> None:
+    def __init__(self, message: str, odd: Iterable[NamedTensor] = ()) -> None:
         super().__init__(message)
-        self.odd = tuple(odd)
+        # Without its module: an error that is kept shall not keep a model in a card's memory.
+        self.odd = tuple(tensor._replace(owner=None) for tensor in odd)
 
 
 class ExportedProgramError(RuntimeError):
@@ -50,12 +33,6 @@ def explain(error: BaseException | None = None) -> str:
 
     `error` is the one being handled where it is left out, else the last one that an interactive
     interpreter showed. Raises ValueError where there is neither.
-
-        try:
-            model(batch)
-        except RuntimeError as error:
-            print(gpulaunch.torch.explain(error))
-            raise
     """
     if error is None:
         error = sys.exc_info()[1] or getattr(sys, "last_value", None)
@@ -63,6 +40,4 @@ def explain(error: BaseException | None = None) -> str:
         raise ValueError("explain() wants an error: call it inside `except`, or pass the error")
     if isinstance(error, (DeviceMismatchError, ExportedProgramError)):
         return str(error)
-    from gpulaunch.diagnose.explain.report.main import report
-
-    return str(report(type(error), error, error.__traceback__))
+    return report(type(error), error, error.__traceback__)

@@ -37,7 +37,7 @@ def odd(*args: Any, **kwargs: Any) -> dict[str, str]:
     try:
         check_devices(*args, **kwargs)
     except DeviceMismatchError as error:
-        return {one.paths[0]: one.device for one in error.odd}
+        return {one.path: one.device for one in error.odd}
     return {}
 
 
@@ -63,9 +63,9 @@ def test_nothing_to_look_at_is_no_device() -> None:
 def test_parameters_buffers_and_plain_attributes_are_named_by_their_paths() -> None:
     model = Net(Layer(), Layer(weight="meta"), Layer(buffer="meta"), Layer(mask="meta"))
     assert odd(model) == {
-        "model.layers.1.weight": "meta",
-        "model.layers.2.scale": "meta",
-        "model.layers.3.mask": "meta",
+        "model.layers[1].weight": "meta",
+        "model.layers[2].scale": "meta",
+        "model.layers[3].mask": "meta",
     }
 
 
@@ -75,12 +75,12 @@ def test_a_report_has_kind_shape_dtype_device_and_what_to_call(cards: None) -> N
         check_devices(model, {"ids": torch.zeros(1, 8, dtype=torch.int64)}, device="cuda:0")
     assert str(caught.value) == (
         "Expected all tensors to be on the same device, cuda:0; found 3 of 7 elsewhere:\n"
-        "  model.layers.1.scale: buffer, float32 [3], on cuda:1\n"
+        "  model.layers[1].scale  cuda:1  (3) float32  buffer\n"
         '    -> model.to("cuda:0")\n'
-        "  model.layers.0.mask: plain attribute, which .to() does not move, float32 [4], on cpu\n"
+        "  model.layers[0].mask  cpu     (4) float32  plain attribute\n"
         '    -> in its class, self.register_buffer("mask", ..., persistent=False) instead of a '
         'plain attribute; or model.layers[0].mask = model.layers[0].mask.to("cuda:0")\n'
-        "  inputs[0]['ids']: input, int64 [1, 8], on cpu\n"
+        "  inputs[0]['ids']  cpu     (1, 8) int64\n"
         "    -> inputs[0]['ids'].to(\"cuda:0\") where it is made"
     )
     assert isinstance(caught.value, RuntimeError)
@@ -91,7 +91,7 @@ def test_the_call_that_is_advised_mends_it() -> None:
     with pytest.raises(DeviceMismatchError, match=r'model\.to\("meta"\)'):
         check_devices(model, device="meta")
     model.to("meta")
-    assert odd(model, device="meta") == {"model.layers.0.mask": "cpu"}
+    assert odd(model, device="meta") == {"model.layers[0].mask": "cpu"}
     model.layers[0].mask = model.layers[0].mask.to("meta")
     assert odd(model, device="meta") == {}
 
@@ -99,10 +99,10 @@ def test_the_call_that_is_advised_mends_it() -> None:
 def test_the_expected_device_is_the_card_with_most_of_the_model(cards: None) -> None:
     on_the_card = Net(Layer("cuda:0", "cuda:0", "cpu"), Layer("cpu", "cpu", "cpu"))
     assert set(odd(on_the_card)) == {
-        "model.layers.0.mask",
-        "model.layers.1.weight",
-        "model.layers.1.scale",
-        "model.layers.1.mask",
+        "model.layers[0].mask",
+        "model.layers[1].weight",
+        "model.layers[1].scale",
+        "model.layers[1].mask",
     }
     model, batch = Net(Layer()), torch.ones(2, device="cuda:0")
     assert "inputs[0]" not in odd(model, batch)  # the model was never moved
@@ -122,14 +122,10 @@ def test_a_cpu_tensor_without_dimensions_may_stay_and_one_of_a_card_may_not(card
     assert odd(model, torch.ones(1)) == {"inputs[0]": "cpu"}
 
 
-def test_a_tied_weight_is_named_once_with_all_its_names() -> None:
+def test_a_tied_weight_is_named_once() -> None:
     first, second = Layer("meta"), Layer()
     second.weight = first.weight
-    with pytest.raises(DeviceMismatchError) as caught:
-        check_devices(Net(first, second), device="cpu")
-    (one,) = caught.value.odd
-    assert one.paths == ("model.layers.0.weight", "model.layers.1.weight")
-    assert "also model.layers.1.weight" in str(caught.value)
+    assert odd(Net(first, second), device="cpu") == {"model.layers[0].weight": "meta"}
 
 
 def test_a_list_of_parameters_is_no_plain_attribute() -> None:
@@ -139,8 +135,9 @@ def test_a_list_of_parameters_is_no_plain_attribute() -> None:
     assert odd(model, device="meta") == {}
     with pytest.raises(DeviceMismatchError) as caught:
         check_devices(model, device="cpu")
-    named = [(f"model.{name}",) for name, _ in model.named_parameters()]
-    assert [one.paths for one in caught.value.odd] == named
+    named = [f"model.{name}" for name, _ in model.named_parameters()]
+    assert [one.path for one in caught.value.odd] == named
+    assert {one.role for one in caught.value.odd} == {"parameter"}
 
 
 def test_a_module_in_a_plain_list_is_missed_by_to_and_named() -> None:
@@ -185,7 +182,7 @@ def test_meta_tensors_are_to_be_loaded_not_moved() -> None:
 
 def test_lazy_and_scripted_and_compiled_modules_are_looked_at() -> None:
     lazy = torch.nn.LazyLinear(3, device="meta")
-    with pytest.raises(DeviceMismatchError, match="shape not known yet"):
+    with pytest.raises(DeviceMismatchError, match=r"model\.weight  meta    \(\?\) float32"):
         check_devices(lazy, device="cpu")
     scripted = torch.jit.script(torch.nn.Linear(1, 2))
     assert check_devices(scripted) == torch.device("cpu")
@@ -207,11 +204,11 @@ def test_a_model_that_accelerate_spread_over_cards_is_right_unless_one_is_asked_
 ) -> None:
     model = Net(Layer("cuda:0", "cuda:0", "cuda:0"), Layer("cuda:1", "cuda:1", "cpu"))
     model.hf_device_map = {"layers.0": 0, "layers.1": "cuda:1", "head": "disk"}
-    assert odd(model) == {"model.layers.1.mask": "cpu"}
+    assert odd(model) == {"model.layers[1].mask": "cpu"}
     assert set(odd(model, device="cuda:0")) == {
-        "model.layers.1.weight",
-        "model.layers.1.scale",
-        "model.layers.1.mask",
+        "model.layers[1].weight",
+        "model.layers[1].scale",
+        "model.layers[1].mask",
     }
 
 
@@ -265,7 +262,7 @@ class Output(OrderedDict):  # type: ignore[type-arg]
         (lambda t: [1, (t,)], "inputs[0][1][0]"),
         (lambda t: {"a": {2: t}}, "inputs[0]['a'][2]"),
         (lambda t: deque(["x", t]), "inputs[0][1]"),
-        (lambda t: {t}, "inputs[0][0]"),
+        (lambda t: {t}, "inputs[0]{0}"),
         (lambda t: Pair(None, t), "inputs[0].right"),
         (lambda t: Batch(ids=t), "inputs[0].ids"),
         (lambda t: Slotted([t]), "inputs[0].hidden[0]"),
@@ -273,7 +270,7 @@ class Output(OrderedDict):  # type: ignore[type-arg]
         (lambda t: Encoding(ids=t), "inputs[0]['ids']"),
         (lambda t: Output(logits=t), "inputs[0]['logits']"),
         (lambda t: torch.distributions.Normal(t, t, validate_args=False), "inputs[0].loc"),
-        (lambda t: torch.nn.ParameterList([torch.nn.Parameter(t)]), "inputs[0].0"),
+        (lambda t: torch.nn.ParameterList([torch.nn.Parameter(t)]), "inputs[0][0]"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -292,8 +289,10 @@ def test_what_has_a_to_of_its_own_is_moved_by_it(cards: None) -> None:
     batch = {"text": Encoding(ids=torch.ones(2), mask=torch.ones(2))}
     with pytest.raises(DeviceMismatchError) as caught:
         check_devices(Layer("cuda:0", "cuda:0", "cuda:0"), batch)
-    mends = {one.mend for one in caught.value.odd}
-    assert mends == {"inputs[0]['text'] = inputs[0]['text'].to(\"cuda:0\")"}
+    assert str(caught.value).endswith(
+        "\n    -> inputs[0]['text'] = inputs[0]['text'].to(\"cuda:0\")"
+    )
+    assert str(caught.value).count("->") == 1
 
 
 def test_a_packed_sequence_keeps_its_batch_sizes_on_the_cpu(cards: None) -> None:

@@ -18,8 +18,10 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
+from gpulaunch.diagnose.explain.report.frames import short  # noqa: E402
 from gpulaunch.torch import DeviceMismatchError, first_mixed_device  # noqa: E402
-from tests.torch.nets import Attention, Linear, Net  # noqa: E402
+from gpulaunch.torch.tensors import storage_of  # noqa: E402
+from tests.torch.nets import Net  # noqa: E402
 
 
 @pytest.fixture
@@ -30,11 +32,6 @@ def cards() -> Iterator[None]:
 
 def modes() -> int:
     return int(torch._C._len_torch_dispatch_stack())
-
-
-def name(function: Any) -> str:
-    """As a place has it: with its class from Python 3.11 on."""
-    return str(getattr(function.__code__, "co_qualname", function.__name__))
 
 
 def line_of(text: str, file: str) -> int:
@@ -62,31 +59,29 @@ def test_a_plain_attribute_is_told_with_module_line_and_origin(cards: None) -> N
     at = line_of("return y + self.mask", nets)
     made = line_of("return torch.nn.functional.linear", nets)
     lines = told(model, torch.ones(2, 4, device="cuda:0"), "attribute")
-    where = f"{nets}:{at}, in {name(Attention.forward)}"
-    assert lines[:-1] == [
+    nets = short(nets)
+    assert lines[:4] == [
         "first operation that mixes devices: aten.add.Tensor",
-        "  in module model.layers.0",
-        f"  at {where}: return y + self.mask",
-        f"  self: float32 [2, 4] on cuda:0: y in {where}; made by aten.mm.default at "
-        f"{nets}:{made}, in {name(Linear.forward)} (module model.layers.0.projection)",
-        "  other: float32 [4] on cpu: plain attribute model.layers.0.mask",
-        "  -> model.layers.0.mask is a plain attribute, which .to() does not move: in its class, "
-        'self.register_buffer("mask", ..., persistent=False)',
+        "  in module model.layers[0]",
+        f"  self  cuda:0  (2, 4) float32: y; made by aten.mm.default at {nets}:{made}",
+        "  other  cpu     (4) float32: self.mask; made before this began, or where it cannot see",
     ]
-    assert lines[-1].startswith("  torch says: ")
-    assert "cuda:0" in lines[-1]
-    assert "cpu" in lines[-1]
+    assert lines[4].startswith("gpulaunch explain: ")
+    assert "cuda:0" in lines[4]
+    assert "cpu" in lines[4]
+    assert lines[5:7] == [f"  where: {nets}:{at}, in forward", "      return y + self.mask"]
+    assert "      self.mask  cpu     (4) float32  plain attribute   <-- odd" in lines
+    assert "      self.register_buffer('mask', torch.ones(4), persistent=False)" in lines
+    assert lines[-1] == "gpulaunch explain: end of the report"
 
 
 def test_a_tensor_made_without_a_device_is_told_with_the_line_that_made_it(cards: None) -> None:
     model = Net("cuda:0")
     text = told(model, torch.ones(2, 4, device="cuda:0"), "factory")
     nets = Net.__init__.__code__.co_filename
-    made = f"{nets}:{line_of('places = torch.arange(4)', nets)}, in {name(Attention.forward)}"
-    (other,) = [line for line in text if line.startswith("  other:")]
-    assert other.startswith("  other: int64 [4] on cpu: places in ")
-    assert f"made by aten.arange.default at {made} (module model.layers.0)" in other
-    assert f'  -> {made}: make it with device="cuda:0"' in "\n".join(text)
+    made = f"{short(nets)}:{line_of('places = torch.arange(4)', nets)}"
+    assert f"  other  cpu     (4) int64: places; made by aten.arange.default at {made}" in text
+    assert f"    {made}: places is made on the CPU: torch.arange(4, device='cuda:0')" in text
 
 
 def test_an_input_is_told_by_the_callers_name(cards: None) -> None:
@@ -94,29 +89,30 @@ def test_an_input_is_told_by_the_callers_name(cards: None) -> None:
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         network(batch["ids"][0])
     text = str(caught.value)
-    assert "in module network.layers.0.projection" in text
-    assert "mat2: float32 [4, 4] on cuda:0: parameter network.layers.0.projection.weight\n" in text
-    assert "batch['ids'][0] in " in text
-    assert "-> batch['ids'][0] = batch['ids'][0].to(\"cuda:0\")" in text
+    assert "in module network.layers[0].projection\n" in text
+    assert "  mat2  cuda:0  (4, 4) float32: self.weight; made before" in text
+    assert "batch['ids'][0] = batch['ids'][0].to('cuda:0') (in " in text
     (one,) = caught.value.odd
-    assert (one.device, one.dtype, one.shape) == ("cpu", "float32", (2, 4))
+    assert (one.device, one.dtype, one.shape, one.owner) == ("cpu", "float32", "(2, 4)", None)
 
 
 def test_a_weight_on_another_card_is_told_with_the_call_that_moves_it(cards: None) -> None:
     model = Net("cuda:0")
     model.layers[1].bias = model.layers[1].bias.new_ones(4, device="cuda:1")
     text = "\n".join(told(model, torch.ones(2, 4, device="cuda:0")))
-    assert "in module model.layers.1\n" in text
-    assert "float32 [4] on cuda:1: buffer model.layers.1.bias\n" in text
-    assert '-> model.to("cuda:0") before the call' in text
+    assert "in module model.layers[1]\n" in text
+    assert "  other  cuda:1  (4) float32: self.bias; made" in text
+    assert (
+        "      model.layers[1].bias               cuda:1  (4) float32  buffer   <-- odd\n" in text
+    )
+    assert "      self.to('cuda:0'), once, where it is made\n" in text
 
 
 def test_a_check_that_comes_before_any_operation_is_told_too(cards: None) -> None:
     text = "\n".join(told(Net("cuda:0"), torch.ones(2, 4, device="cuda:0"), "attention"))
     assert "same device type" in text
     assert "scaled_dot_product_attention(y.unsqueeze(1), keys, keys)" in text
-    assert "keys: float32 [2, 1, 4] on cpu" in text
-    assert "made by aten.ones.default" in text
+    assert "  keys  cpu     (2, 1, 4) float32: made by aten.ones.default at " in text
 
 
 def test_a_model_held_by_an_object_goes_by_the_objects_attribute(cards: None) -> None:
@@ -129,13 +125,14 @@ def test_a_model_held_by_an_object_goes_by_the_objects_attribute(cards: None) ->
 
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         Runner().run()
-    assert "in module self.network.layers.0.projection" in str(caught.value)
+    assert "in module self.network.layers[0].projection\n" in str(caught.value)
 
 
 def test_a_model_that_no_variable_holds_goes_by_its_class(cards: None) -> None:
+    model, x = [Net("cuda:0")], torch.ones(2, 4, device="cuda:0")
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
-        Net("cuda:0")(torch.ones(2, 4))
-    assert "in module Net.layers.0.projection\n" in str(caught.value)
+        model.pop()(x, "attention")
+    assert "in module Net.layers[0]\n" in str(caught.value)
 
 
 def test_a_class_that_fails_when_looked_at_hides_no_mismatch(cards: None) -> None:
@@ -148,22 +145,22 @@ def test_a_class_that_fails_when_looked_at_hides_no_mismatch(cards: None) -> Non
 
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         run(Hostile(), torch.ones(2, device="cuda:0"), torch.ones(2))
-    assert "other: on cpu" in str(caught.value) or "on cpu: right in" in str(caught.value)
+    assert "  other  cpu     (2) float32: right; made by " in str(caught.value)
 
 
 def test_tensors_in_a_list_are_told_one_by_one(cards: None) -> None:
     left, right = torch.ones(2, device="cuda:0"), torch.ones(2)
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         torch.cat([left, right])
-    assert "tensors[1]: float32 [2] on cpu: right in " in str(caught.value)
-    assert "made before first_mixed_device() began" in str(caught.value)
+    assert "  tensors[1]  cpu     (2) float32: right; made " in str(caught.value)
+    assert "made before this began, or where it cannot see" in str(caught.value)
 
 
 def test_weights_that_were_never_loaded_are_told_where_torch_lets_them_pass() -> None:
     model, x = Net("meta"), torch.ones(2, 4)
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         model(x)
-    assert "model.layers.0.projection.weight is a meta tensor, it has no data" in str(caught.value)
+    assert "self is on meta, without data: load its weights first" in str(caught.value)
 
 
 def test_the_backward_pass_is_watched_with_its_own_line() -> None:
@@ -299,18 +296,18 @@ def test_no_tensor_and_no_module_lives_longer() -> None:
 
 
 def test_storages_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpulaunch.torch import origins
+    from gpulaunch.torch import mixed
 
-    monkeypatch.setattr(origins, "_SWEEP", 50)
-    kept = origins.Origins()
+    monkeypatch.setattr(mixed, "_SWEEP", 50)
+    kept = mixed.Origins()
     survivor = torch.ones(1)
     kept.note("first", (), survivor)
     for n in range(500):
         kept.note(f"maker {n}", (), torch.ones(1))
-    assert len(kept._made) < 200
-    made = kept.of(survivor)
-    assert made is not None
-    assert made.operation == "first"
+    assert len(kept.made) < 200
+    key = storage_of(survivor)
+    assert key is not None
+    assert kept.made[key].operation == "first"
 
 
 def test_compiled_and_higher_order_code_gives_the_same() -> None:

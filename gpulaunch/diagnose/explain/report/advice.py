@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import sys
-from collections import deque
 from typing import TYPE_CHECKING
 
 from .errors import baked_in, seen_cards, visible
@@ -61,6 +60,9 @@ class Advice:
         whole = [g for g in by_owner(self.found.odd) if self.is_whole(g)]
         told = {t.key for g in whole for t in g}
         for owner, group in self.merged(whole):
+            if group[0].device == "meta":
+                yield f"{self.here()}: {owner} is on meta, without data: load its weights first"
+                continue
             made = self.made(owner)
             yield f"{self.here()}: {owner} is on {group[0].device} with all it has"
             if made:
@@ -110,8 +112,7 @@ class Advice:
         if owner is None or group[0].role in ("attribute", "plain", "hidden"):
             return False
         own = FrameSearch(self.found.torch, self.found.until, 2000)
-        own.open_module(owner, "", "plain", 0)
-        own.queue = deque(item for item in own.queue if item[2] in ("parameter", "buffer"))
+        own.registered(owner, "", "plain", 0)
         return {t.device for t in own.at(()).tensors} == {group[0].device}
 
     def made(self, path: str) -> tuple[str, str] | None:
@@ -129,7 +130,9 @@ class Advice:
 
     def mend(self, tensor: NamedTensor) -> Iterator[str]:
         target = self.target()
-        if tensor.role == "generator":
+        if tensor.device == "meta":
+            yield f"{self.here()}: {tensor.path} is a meta tensor, which has no data: load it first"
+        elif tensor.role == "generator":
             yield f"{self.here()}: {tensor.path} = torch.Generator(device={target})"
         elif tensor.role == "attribute":
             yield from self.mend_attribute(tensor)

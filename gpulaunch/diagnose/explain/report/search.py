@@ -43,6 +43,7 @@ NAMED = {
     "functools.partial": "partial",
     "collections.UserDict": "data",
     "collections.UserList": "data",
+    "types.SimpleNamespace": "object",
 }
 
 ITERATORS: dict[str, Callable[[Any], Any]] = {
@@ -55,7 +56,13 @@ ITERATORS: dict[str, Callable[[Any], Any]] = {
 
 
 class FrameSearch:
-    """One look at a frame's variables, breadth first, so that the shortest path names a tensor."""
+    """One look at a frame's variables, breadth first, so that the shortest path names a tensor.
+
+    `modules` has the path of each module, by its id.
+    """
+
+    depth = DEPTH
+    entries = PER_CONTAINER
 
     def __init__(self, torch: Torch, until: float, objects: int = OBJECTS) -> None:
         self.torch = torch
@@ -63,6 +70,7 @@ class FrameSearch:
         self.left = objects
         self.tensors: list[NamedTensor] = []
         self.devices: list[tuple[str, str]] = []
+        self.modules: dict[int, str] = {}
         self.cut = False
         self.met: set[int] = set()
         self.queue: deque[tuple[Any, str, str, int, Any, str]] = deque()
@@ -107,7 +115,7 @@ class FrameSearch:
             self.devices.append((path, str(obj)))
         elif sort == "module":
             self.open_module(obj, path, role, depth + 1)
-        elif depth < DEPTH:
+        elif depth < self.depth:
             for name, value in self.open(obj, path, sort):
                 self.queue.append((value, name, role, depth + 1, owner, where))
 
@@ -128,6 +136,7 @@ class FrameSearch:
 
         with self.torch.quietly() if self.torch.quietly else contextlib.nullcontext():
             shape, dtype, device = read("shape"), read("dtype"), read("device")
+            key = self.torch.key(obj)
         if role == "plain" and any(base is self.torch.parameter for base in mro(type(obj))):
             role = "parameter"
         sizes = tuple(shape) if shape is not None else None
@@ -140,7 +149,7 @@ class FrameSearch:
             "(?)" if sizes is None else "(" + ", ".join(map(str, sizes)) + ")",
             str(dtype).replace("torch.", ""),
             role,
-            id(obj),
+            key,
             sizes == (),
             size,
             owner,
@@ -151,9 +160,9 @@ class FrameSearch:
         """Yield what is in an object, by the expression that reaches it."""
         if sort == "dict":
             for n, (k, v) in self.first(dict.items(obj)):
-                yield f"{path}[{key(k, n)}]", v
+                yield f"{path}[{entry(k, n)}]", v
         elif sort in ITERATORS:
-            fields: Any = of(type(obj), "__dict__").get("_fields") if sort == "tuple" else ()
+            fields: Any = fields_of(type(obj)) if sort == "tuple" else ()
             form = "{{{}}}" if "set" in sort else "[{}]"
             for n, v in self.first(ITERATORS[sort](obj)):
                 named = isinstance(fields, tuple) and n < len(fields)
@@ -169,26 +178,44 @@ class FrameSearch:
                 if name != "param_groups":
                     yield f"{path}.{name}", value
 
-    def first(self, items: Iterable[Any], most: int = PER_CONTAINER) -> list[tuple[int, Any]]:
+    def first(self, items: Iterable[Any], most: int = 0) -> list[tuple[int, Any]]:
         """Return the first ones, in one step: another thread's change cannot come between."""
+        most = max(most, self.entries)
         found = list(enumerate(itertools.islice(items, most + 1)))
         self.cut = self.cut or len(found) > most
         return found[:most]
 
     def open_module(self, obj: Any, path: str, role: str, depth: int) -> None:
-        own = attributes(obj)
-        hidden = "hidden" if role in ("attribute", "hidden") else "parameter"
-        for group, as_role in (("_parameters", hidden), ("_buffers", "buffer")):
-            if isinstance(own.get(group), dict):
-                as_role = "hidden" if hidden == "hidden" else as_role
-                for _, (name, value) in self.first(dict.items(own[group])):
-                    self.queue.append((value, f"{path}.{name}", as_role, depth, obj, path))
-        if isinstance(own.get("_modules"), dict):
-            below = "hidden" if hidden == "hidden" else "plain"
-            for _, (name, value) in self.first(dict.items(own["_modules"]), 4096):
-                self.queue.append((value, child(path, name), below, 0, obj, path))
-        for name, value in list(own.items())[:PER_CONTAINER]:
-            if name not in ("_parameters", "_buffers", "_modules") and "_hooks" not in name:
+        self.registered(obj, path, role, depth)
+        hidden = role in ("attribute", "hidden")
+        for at, part in self.children(obj, path):
+            self.queue.append((part, at, "hidden" if hidden else "plain", 0, obj, path))
+        self.unregistered(obj, path, depth)
+
+    def registered(self, obj: Any, path: str, role: str, depth: int) -> None:
+        """Queue a module's own parameters and buffers."""
+        self.modules.setdefault(id(obj), path)
+        hidden = role in ("attribute", "hidden")
+        for group, as_role in (("_parameters", "parameter"), ("_buffers", "buffer")):
+            for name, value in self.group(obj, group):
+                held = "hidden" if hidden else as_role
+                self.queue.append((value, child(path, name, group), held, depth, obj, path))
+
+    def children(self, obj: Any, path: str) -> Iterator[tuple[str, Any]]:
+        """Yield the modules that a module registers, by their paths."""
+        for name, part in self.group(obj, "_modules"):
+            yield child(path, name), part
+
+    def group(self, obj: Any, name: str) -> list[tuple[str, Any]]:
+        """Return what a module registers in one of its dictionaries."""
+        held: Any = attributes(obj).get(name)
+        return [item for _, item in self.first(dict.items(held), 4096)] if is_dict(held) else []
+
+    def unregistered(self, obj: Any, path: str, depth: int) -> None:
+        """Queue what a module holds and does not register, which `.to()` passes by."""
+        others = ("_parameters", "_buffers", "_modules", "_hf_hook")
+        for _, (name, value) in self.first(attributes(obj).items()):
+            if name not in others and "_hooks" not in name:
                 self.queue.append((value, f"{path}.{name}", "attribute", depth, obj, path))
 
 
@@ -206,14 +233,25 @@ def sort_of(kind: type) -> str:
     return "stranger" if stranger or is_code_type(kind) else "object"
 
 
-def key(value: Any, number: int) -> str:
+def entry(value: Any, number: int) -> str:
+    """Return a dictionary's key as it is typed; its number where that is not safe to ask for."""
     if type(value) is str:
         return repr(value[:40])
     return repr(value) if type(value) in (int, bool, float) else f"#{number}"
 
 
-def child(path: str, name: Any) -> str:
+def is_dict(value: Any) -> bool:
+    return dict in mro(type(value))
+
+
+def fields_of(kind: type) -> Any:
+    """Return the names of a named tuple's fields, also of a class made from one."""
+    return next((f for base in mro(kind) if (f := of(base, "__dict__").get("_fields"))), ())
+
+
+def child(path: str, name: Any, group: str = "_modules") -> str:
+    """Return the expression that reaches what a module registers by a name."""
     name = str(name)
     if name.isdigit():
         return f"{path}[{name}]"
-    return f"{path}.{name}" if name.isidentifier() else f"{path}._modules[{name!r}]"
+    return f"{path}.{name}" if name.isidentifier() else f"{path}.{group}[{name!r}]"

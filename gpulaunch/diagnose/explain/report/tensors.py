@@ -61,6 +61,10 @@ class Torch:
         core = getattr(names.get("_C"), "__dict__", {})
         self.quietly: Callable[[], Any] | None = core.get("DisableTorchFunction")
 
+    def key(self, tensor: Any) -> int:
+        """Return what tells a tensor from others. gpulaunch.torch also knows a view's original."""
+        return id(tensor)
+
     def sort(self, kind: type) -> str:
         """Return what objects of a type are to a look; '' where torch does not say."""
         for base in mro(kind):

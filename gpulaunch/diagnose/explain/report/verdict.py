@@ -20,13 +20,13 @@ from .frames import (
 )
 from .limits import SECONDS
 from .messages import MIXED, message
-from .objects import is_code
+from .objects import is_code, of
 from .search import NUMBERED, FrameSearch
 from .syntax import NOTHING, SourceFile, chains, resolve
 from .tensors import NamedTensor, Torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 DEVICE = re.compile(r"\b(?:cuda|hip|xpu|npu|mps|hpu|meta|cpu)(?::\d+)?\b")
 
@@ -44,6 +44,7 @@ class DeviceErrorEvidence:
     `where` is the user's innermost frame, `inner` the innermost that is not torch's: where it
     differs, a library's called by the user's. `looks` has what each frame's variables lead to.
     `home` is the device where things should be, `odd` are the tensors that are elsewhere.
+    `given` has the keys of the tensors that met, if they are known.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class DeviceErrorEvidence:
         way: list[TracebackStep],
         program: str | None = None,
         whole: str = "",
+        torch: Torch | None = None,
+        given: Collection[int] = (),
     ) -> None:
         self.kind = kind
         self.error = error
@@ -60,7 +63,8 @@ class DeviceErrorEvidence:
         self.whole = whole
         self.elsewhere = told_elsewhere(error, whole)
         self.way = way
-        self.torch = Torch()
+        self.torch = torch or Torch()
+        self.given = given
         self.source = SourceFile()
         self.until = time.monotonic() + SECONDS
         self.cut = False
@@ -83,6 +87,17 @@ class DeviceErrorEvidence:
     def held(self, step: TracebackStep | None) -> list[NamedTensor]:
         """Return the tensors that a frame's variables lead to."""
         return self.looks[id(step.frame)].tensors if step is not None else []
+
+    def module_path(self, module: Any) -> str:
+        """Return what the outermost frame that holds a module calls it; else the module's class."""
+        for step in self.way:
+            path = self.looks[id(step.frame)].modules.get(id(module))
+            if path is not None:
+                root, dot, rest = path.partition(".")
+                owner = type(step.frame.f_locals.get(root))
+                own = root == "self" and self.torch.sort(owner) == "module"
+                return f"{of(owner, '__name__')}{dot}{rest}" if own else path
+        return str(of(type(module), "__name__"))
 
     def read(self, step: TracebackStep | None) -> FailingLine:
         """Return the tensors and device names that a frame's failing expression mentions."""
@@ -114,16 +129,26 @@ class DeviceErrorEvidence:
         if self.kind != MIXED:
             return "", []
         candidates = [
+            self.of_operation(),
             self.line.tensors,
             self.inner_line.tensors,
-            *map(self.held, reversed(self.way)),
+            *([] if self.given else map(self.held, reversed(self.way))),
         ]
         for tensors in candidates:
             placed = [t for t in tensors if not t.zero_dim or t.device != "cpu"]
             if len({t.device for t in placed}) > 1:
                 home = self.home_of(placed)
                 return home, [t for t in placed if t.device != home]
-        return self.single(candidates[0])
+        return self.single(self.line.tensors)
+
+    def of_operation(self) -> list[NamedTensor]:
+        """Return the tensors that met, by their names in the innermost frame that has them."""
+        found: dict[int, NamedTensor] = {}
+        for step in reversed(self.way):
+            for tensor in self.held(step):
+                if tensor.key in self.given:
+                    found.setdefault(tensor.key, tensor)
+        return list(found.values())
 
     def single(self, tensors: list[NamedTensor]) -> tuple[str, list[NamedTensor]]:
         """All of them on one device, and the message wants another one."""
@@ -145,7 +170,8 @@ class DeviceErrorEvidence:
         if cards and cards[0].endswith(":0") and visible() == 1:
             return cards[0]
         weight = {d: sum(t.size + 1 for t in tensors if t.device == d) for d in set(devices)}
-        return max(cards or sorted(weight), key=lambda d: weight[d])
+        real = [d for d in sorted(weight) if d != "meta"]  # a meta tensor has no data to move
+        return max(cards or real or ["meta"], key=lambda d: weight[d])
 
 
 class FailingPlace(NamedTuple):
