@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpulaunch import __version__
+from gpulaunch.cli.completion import ASKED, answer
 from gpulaunch.cli.failing import asks_for_json, complain
 from gpulaunch.cli.options import AskedForJson, instead_of_option
 from gpulaunch.commit import commit, with_commit
@@ -53,7 +54,7 @@ COMMANDS = {
     "init": ("init:command", "Write a starter job file, or translate a shell script."),
     "mcp": ("mcp:command", "Serve programs that speak the Model Context Protocol."),
     "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
-    "completion": ("completion.command:command", "Print a shell's completion script."),
+    "completion": ("completion:command", "Print a shell's completion script."),
 }
 
 
@@ -127,10 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
     if trouble := _open_streams():
         return complain(trouble, USAGE)
-    if "_GPULAUNCH_COMPLETE" in os.environ:
-        from gpulaunch.cli.completion.answer import answer
-
-        return answer(cli, os.environ)
+    if asked_of_shell := os.environ.get(ASKED):
+        return answer(cli, asked_of_shell)
     argv = sys.argv[1:] if argv is None else argv
     asked = AskedForJson()
     try:

@@ -9,11 +9,15 @@ from typing import Any
 import click
 
 from gpulaunch.app import changing
+from gpulaunch.cli import completion
 from gpulaunch.cli.given import STDIN, is_stdin, read_stdin
 from gpulaunch.cli.options import (
     as_json,
     as_options,
+    command_words,
+    job_option,
     kind_options,
+    only_alive,
     refuse_option_as_command,
     run_argument,
 )
@@ -24,8 +28,6 @@ from gpulaunch.control.protocol import CHANGED, Changed
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.finding import typed, working_directory
 from gpulaunch.text import listing, several
-
-_only_alive = click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
 
 
 @click.command("reload")
@@ -56,7 +58,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @click.command(
     "add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@_only_alive
+@only_alive
 @click.option("--name", metavar="NAME", help="The job's name; else its program's, and a number.")
 @click.option("-g", "gpus", type=click.IntRange(0), metavar="N", help="Cards (1).")
 @click.option("--gpu-memory", metavar="SIZE", help="Only a card with so much memory free: 16GB.")
@@ -65,18 +67,20 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
 @kind_options
 @click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs (1).")
 @click.option("--uses", multiple=True, metavar="TOKEN", help="Named tokens of the run.")
-@click.option("--needs", multiple=True, metavar="JOB", help="Starts once these have succeeded.")
-@click.option("--after", multiple=True, metavar="JOB", help="Starts once these have ended.")
+@job_option("--needs", "Starts once these have succeeded.", multiple=True)
+@job_option("--after", "Starts once these have ended.", multiple=True)
 @click.option("--priority", metavar="N", help="Higher is earlier (0).")
 @click.option("--timeout", metavar="TIME", help="Longest run: 2h.")
 @click.option("--retries", metavar="N", help="How often it is tried again.")
 @click.option("--not-before", metavar="TIME", help="Not started before: 19:00.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable; kept with the job.")
-@click.option("--cwd", metavar="DIR", help="Its directory; this one.")
+@click.option(
+    "--cwd", metavar="DIR", shell_complete=completion.directories, help="Its directory; this one."
+)
 @click.option("--wait", is_flag=True, help="Wait for its end, and exit as it does.")
 @click.option("--follow", is_flag=True, help="Show its log meanwhile, and exit as it does.")
 @as_json
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD... | FILE")
+@command_words("words", "CMD... | FILE")
 def add(
     run: str | None,
     words: tuple[str, ...],
@@ -122,8 +126,14 @@ def add(
 
 
 @click.command("set", context_settings={"ignore_unknown_options": True})
-@_only_alive
-@click.argument("words", nargs=-1, required=True, metavar="JOB... FIELD=VALUE...")
+@only_alive
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="JOB... FIELD=VALUE...",
+    shell_complete=completion.settings,
+)
 def set_(run: str | None, words: tuple[str, ...]) -> None:
     """Set priority, timeout, retries, gpus, memory, needs of waiting jobs. JOB may be a pattern.
 

@@ -8,6 +8,7 @@ import click
 
 from gpulaunch.app import checking
 from gpulaunch.app.options import RunOptions
+from gpulaunch.cli import completion
 from gpulaunch.cli.given import STDIN, is_stdin, read_stdin
 from gpulaunch.cli.options import (
     as_json,
@@ -62,7 +63,7 @@ def check(
 
 
 @click.command("schema")
-@click.argument("field", required=False)
+@click.argument("field", required=False, shell_complete=completion.fields)
 @click.option("--config", "of_config", is_flag=True, help="Of the configuration, not the job file.")
 def schema(field: str | None, of_config: bool) -> None:
     """Print the job file's JSON Schema, so that editors complete and check it.

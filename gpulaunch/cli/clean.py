@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpulaunch.cli import completion
 from gpulaunch.cli.options import DURATION, as_json
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.contracts import SCHEMA
@@ -24,7 +25,7 @@ _SIZE_WIDTH = 10
 
 
 @click.command("clean")
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completion.runs)
 @click.option("--runs", "whole", is_flag=True, help="Whole runs that are over, with all they hold.")
 @click.option(
     "--older", type=DURATION, metavar="TIME", help="Only runs that ended so long ago: 30d."

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from gpulaunch.cli import completion
 from gpulaunch.cli.made_list import container_entry, run_made
 from gpulaunch.cli.options import (
+    command_words,
     container_options,
     default,
     kind_options,
     pool_options,
     refuse_option_as_command,
+    run_dir,
     run_options,
 )
 
@@ -24,20 +26,24 @@ from gpulaunch.cli.options import (
 @click.option("--name", default="each", help="The run's name (each).")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Restarts of a copy (0).")
 @click.option(
-    "--on", multiple=True, metavar="CLASS", help="Restart after these alone: --on exit,gpu_lost."
+    "--on",
+    multiple=True,
+    metavar="CLASS",
+    shell_complete=completion.failure_classes,
+    help="Restart after these alone: --on exit,gpu_lost.",
 )
 @click.option("--delay", metavar="TIME", help="How long to wait before a restart.")
 @click.option("--timeout", metavar="TIME", help="The longest that a copy may run.")
 @click.option("--gpu-memory", metavar="SIZE", help="Only once its card has so much free: 16GB.")
 @click.option("--memory", metavar="SIZE", help="Host memory of a copy: 64GB.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
+@run_dir
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
 @kind_options
 @container_options
 @default
 @run_options
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+@command_words("words", "CMD...")
 def command(
     name: str,
     retries: int | None,

@@ -12,11 +12,14 @@ import click
 from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
 from gpulaunch.cli.options import (
     DURATION,
+    command_words,
     container_options,
+    job_option,
     kind_options,
     pool_options,
     refuse_mounts_alone,
     refuse_option_as_command,
+    run_option,
     run_options_of,
     tells_exit_statuses,
 )
@@ -43,11 +46,11 @@ _say = as_command("exec")
 @kind_options
 @pool_options
 @container_options
-@click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
-@click.option("-r", "--run", metavar="RUN", help="The run or job file of JOB; the newest run here.")
+@job_option("--job", "Become this job's command, its cards, its environment.")
+@run_option("The run or job file of JOB; the newest run here.")
 @click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
 @click.option("--turn", hidden=True, help="Goes on with a place in the line: app/in_line.py.")
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
+@command_words("argv", "CMD...", required=False)
 @click.pass_context
 @tells_exit_statuses(OF_EXEC)
 def command(

@@ -20,6 +20,7 @@ from gpulaunch.cli.becoming import (
 )
 from gpulaunch.cli.options import (
     DURATION,
+    command_words,
     pool_options,
     refuse_option_as_command,
     tells_exit_statuses,
@@ -58,7 +59,7 @@ _say = as_command("hold")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @pool_options
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[CMD...]")
+@command_words("argv", "[CMD...]", required=False)
 @tells_exit_statuses(OF_HOLD)
 def command(
     argv: tuple[str, ...],

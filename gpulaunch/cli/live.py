@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from gpulaunch.app import asking
-from gpulaunch.cli.options import GPUS_HELP, run_argument
+from gpulaunch.cli import completion
+from gpulaunch.cli.options import GPUS_HELP, only_alive, run_argument
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.ledger import Ledger
@@ -14,13 +15,11 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import shell_word
 from gpulaunch.wording import run_reason
 
-_only_alive = click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
-
 
 @click.command("cancel")
-@_only_alive
+@only_alive
 @click.option("--all", "everything", is_flag=True, help="Every job of the run.")
-@click.argument("jobs", nargs=-1)
+@click.argument("jobs", nargs=-1, shell_complete=completion.jobs("waiting", "running"))
 def cancel(run: str | None, everything: bool, jobs: tuple[str, ...]) -> None:
     """Stop single jobs, or a whole run with --all. JOB may be a pattern.
 
@@ -34,8 +33,10 @@ def cancel(run: str | None, everything: bool, jobs: tuple[str, ...]) -> None:
 
 
 @click.command("drain")
-@_only_alive
-@click.option("--gpus", metavar="SPEC", default="all", help=GPUS_HELP)
+@only_alive
+@click.option(
+    "--gpus", metavar="SPEC", default="all", shell_complete=completion.gpus, help=GPUS_HELP
+)
 @click.option("--now", is_flag=True, help="Interrupt what runs there; it goes back to waiting.")
 @click.option("--off", is_flag=True, help="Use the cards again.")
 def drain(run: str | None, gpus: str, now: bool, off: bool) -> None:

@@ -17,6 +17,8 @@ import click
 
 from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
 from gpulaunch.app.lookup import pulse, status
+from gpulaunch.cli import completion
+from gpulaunch.cli.options import run_option
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
@@ -34,13 +36,15 @@ LAST_LINES = 10
 
 
 @click.command("logs")
-@click.option("-r", "--run", metavar="RUN", help="The run; the newest one here.")
+@run_option("The run; the newest one here.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as the logs grow, until the jobs end.")
 @click.option("-n", "--lines", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="That attempt; the newest.")
 @click.option("--failed", is_flag=True, help="Of these, the jobs that failed.")
 @click.option("--raw", is_flag=True, help="Byte for byte: progress bars and colours as written.")
-@click.argument("jobs", nargs=-1)
+@click.argument(
+    "jobs", nargs=-1, shell_complete=completion.jobs("running", "succeeded", *completion.SETTLED)
+)
 def command(
     run: str | None,
     follow: bool,

@@ -14,12 +14,14 @@ import click
 
 from gpulaunch.cli.made_list import container_entry, run_made
 from gpulaunch.cli.options import (
+    command_words,
     container_options,
     default,
     engine_options,
     kind_options,
     pool_options,
     refuse_option_as_command,
+    run_dir,
     run_options,
 )
 from gpulaunch.errors import UsageError
@@ -54,7 +56,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @click.option("--timeout", metavar="TIME")
 @click.option("--gpu-idle", metavar="TIME", help="End a job that holds a card unused for so long.")
 @click.option("--literal", is_flag=True, help="Items are as they stand: * ? [ mean nothing.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
+@run_dir
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
 @engine_options
@@ -62,7 +64,7 @@ _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/
 @container_options
 @default
 @run_options
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
+@command_words("words", "CMD ::: ITEM...")
 def command(
     name: str,
     cards: int,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import Struct
 
+from gpulaunch.cli import completion
 from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.choices import Choices
 from gpulaunch.text import parse_span
@@ -92,11 +93,46 @@ _CHOICES = frozenset(Choices.__struct_fields__)
 DURATION = Duration()
 
 
+def run_option(text: str, *names: str, multiple: bool = False) -> Callable[[F], F]:
+    """Return the option `-r RUN`."""
+    complete = completion.runs
+    return click.option(
+        "-r", "--run", *names, metavar="RUN", multiple=multiple, shell_complete=complete, help=text
+    )
+
+
+only_alive = run_option("The run; the only one alive here.")
+run_dir = click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the run is kept.",
+)
+
+
+def job_option(name: str, text: str, multiple: bool = False) -> Callable[[F], F]:
+    """Return an option that takes the name of a job."""
+    complete = completion.jobs()
+    return click.option(name, metavar="JOB", multiple=multiple, shell_complete=complete, help=text)
+
+
+def command_words(name: str, metavar: str, required: bool = True) -> Callable[[F], F]:
+    """Return the argument that takes a command, its options included."""
+    return click.argument(
+        name,
+        nargs=-1,
+        required=required,
+        type=click.UNPROCESSED,
+        metavar=metavar,
+        shell_complete=completion.program,
+    )
+
+
 def run_argument(command: F) -> F:
     """Give a command its RUN as an argument, or as `-r` as in commands that take jobs."""
 
-    @click.argument("run", required=False)
-    @click.option("-r", "--run", "named", metavar="RUN", help="The run, as its place says too.")
+    @click.argument("run", required=False, shell_complete=completion.runs)
+    @run_option("The run, as its place says too.", "named")
     @wraps(command)
     def with_run(run: str | None, named: str | None, **options: Any) -> Any:
         if run is not None and named is not None:
@@ -106,7 +142,11 @@ def run_argument(command: F) -> F:
     return with_run  # type: ignore[return-value]
 
 
-job_file = click.argument("jobs", type=click.Path(path_type=Path, allow_dash=True))
+job_file = click.argument(
+    "jobs",
+    type=click.Path(path_type=Path, allow_dash=True),
+    shell_complete=completion.job_files,
+)
 
 
 class AskedForJson(Struct):
@@ -210,7 +250,7 @@ def _simulate(least: int, text: str) -> Callable[[F], F]:
 
 
 GPUS_HELP = "all; how many; which: 0,2 (one: 2,), UUIDs."
-gpus_option = click.option("--gpus", metavar="SPEC", help=GPUS_HELP)
+gpus_option = click.option("--gpus", metavar="SPEC", shell_complete=completion.gpus, help=GPUS_HELP)
 simulate_option = _simulate(1, "Pretend N cards.")
 _SHARE_BUSY = click.option(
     "--share-busy/--no-share-busy",
@@ -232,18 +272,27 @@ pool_options_again = _options(
 """Which cards, for commands that go on with a run."""
 container_options = _options(
     click.option(
-        "--container", metavar="IMAGE", help="Inside this image: image.sif, docker://name:tag."
+        "--container",
+        metavar="IMAGE",
+        shell_complete=completion.files,
+        help="Inside this image: image.sif, docker://name:tag.",
     ),
     click.option(
         "--mount",
         multiple=True,
         metavar="PATH[:INSIDE[:ro]]",
+        shell_complete=completion.files,
         help="With --container: this file or directory appears inside as well.",
     ),
 )
 """The container, for `exec` and `map`."""
 kind_options = _options(
-    click.option("--card", metavar="GLOB", help="Only cards of such a name: '*A100*'."),
+    click.option(
+        "--card",
+        metavar="GLOB",
+        shell_complete=completion.models,
+        help="Only cards of such a name: '*A100*'.",
+    ),
     click.option("--compute", metavar="N.N", help="Only of this compute capability, or more: 8.0."),
     click.option(
         "--affinity",
@@ -267,7 +316,11 @@ engine_options = _options(
 )
 """The engine, for `run`, `map`, `resume`, `retry` and `check`."""
 only = click.option(
-    "--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need ('*': all)."
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=completion.jobs_of_file,
+    help="These jobs, and what they need ('*': all).",
 )
 per_gpu = click.option(
     "--per-gpu",
@@ -280,6 +333,7 @@ default = click.option(
     "--default",
     multiple=True,
     metavar="FIELD=VALUE",
+    shell_complete=completion.defaults,
     help="A field of jobs that do not say: timeout=2h, gpus=2, 'env={A: 1}'.",
 )
 

@@ -8,6 +8,7 @@ import click
 
 from gpulaunch.app import user_queue
 from gpulaunch.app.logout import lingers
+from gpulaunch.cli import completion
 from gpulaunch.cli.options import (
     as_json,
     engine_options,
@@ -90,7 +91,7 @@ def stop() -> None:
 
 
 @queue.command("status")
-@click.argument("job", required=False, metavar="[JOB]")
+@click.argument("job", required=False, metavar="[JOB]", shell_complete=completion.jobs_of_queue)
 @click.option("--all", "everything", is_flag=True, help="List every job.")
 @as_json
 @click.pass_context

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import json_option
+from gpulaunch.cli import completion
+from gpulaunch.cli.options import json_option, run_option
 from gpulaunch.cli.output import print_json, say, stdout_console
 from gpulaunch.digest.status import STATES
 from gpulaunch.digest.words import visible_lines
@@ -18,8 +19,8 @@ from gpulaunch.text import listing, several
 
 
 @click.command("results")
-@click.argument("runs", nargs=-1, metavar="[RUN ...]")
-@click.option("-r", "--run", "named", multiple=True, metavar="RUN", help="A run, as RUN.")
+@click.argument("runs", nargs=-1, metavar="[RUN ...]", shell_complete=completion.runs)
+@run_option("A run, as RUN.", "named", multiple=True)
 @click.option(
     "--file",
     "files",

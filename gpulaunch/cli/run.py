@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpulaunch.cli import completion
 from gpulaunch.cli.options import (
     default,
     engine_options,
@@ -21,6 +22,8 @@ from gpulaunch.cli.options import (
     pool_options,
     pool_options_again,
     run_argument,
+    run_dir,
+    run_option,
     run_options,
     run_options_of,
     tells_exit_statuses,
@@ -36,7 +39,7 @@ Found = TypeVar("Found")
 
 @click.command("run")
 @job_file
-@click.argument("more", nargs=-1, metavar="")
+@click.argument("more", nargs=-1, metavar="", shell_complete=completion.files)
 @pool_options
 @per_gpu
 @default
@@ -44,7 +47,7 @@ Found = TypeVar("Found")
 @following
 @engine_options
 @run_options
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
+@run_dir
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
@@ -140,8 +143,13 @@ def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **op
 
 
 @click.command("retry")
-@click.option("-r", "--run", metavar="RUN", help="The run; every word is a job then.")
-@click.argument("words", nargs=-1, metavar="[RUN] [JOB]...")
+@run_option("The run; every word is a job then.")
+@click.argument(
+    "words",
+    nargs=-1,
+    metavar="[RUN] [JOB]...",
+    shell_complete=completion.jobs_or_runs(*completion.SETTLED),
+)
 @pool_options_again
 @per_gpu
 @default

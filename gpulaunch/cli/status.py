@@ -13,7 +13,8 @@ from gpulaunch.app.archived import older_ledgers
 from gpulaunch.app.damage import tell, tell_of_metrics
 from gpulaunch.app.lookup import FoundRun, directory
 from gpulaunch.app.standing import command_in, standing_of
-from gpulaunch.cli.options import as_json, run_argument
+from gpulaunch.cli import completion
+from gpulaunch.cli.options import as_json, run_argument, run_option
 from gpulaunch.cli.output import print_json, stdout_console
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.digest.status import status_json
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 
 @click.command("status")
-@click.argument("what", required=False, metavar="[RUN | JOB]")
-@click.option("-r", "--run", metavar="RUN", help="The run; the newest one here.")
+@click.argument(
+    "what", required=False, metavar="[RUN | JOB]", shell_complete=completion.jobs_or_runs()
+)
+@run_option("The run; the newest one here.")
 @click.option("--all", "everything", is_flag=True, help="List every job, archived ones too.")
 @as_json
 def status(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:

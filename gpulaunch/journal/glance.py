@@ -11,7 +11,6 @@ import re
 from contextlib import suppress
 
 from gpulaunch.files import regular
-from gpulaunch.journal.history import names_in
 from gpulaunch.journal.rundir import RunDir
 
 MAX_BYTES = 1 << 28
@@ -37,9 +36,3 @@ def states_of(run: RunDir) -> dict[str, str]:
         with suppress(ValueError):  # it is no name, and its line is damaged
             states[json.loads(name)] = state
     return states
-
-
-def archived_names(run: RunDir) -> list[str]:
-    """Return the names of jobs that are over and no longer in the journal. Raises UsageError."""
-    stems = sorted({path.name.partition(".")[0] for path in run.history.glob("*.jobs")})
-    return [name for stem in stems for name in names_in(run, stem)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,10 @@ from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gpulaunch.cli import COMMANDS, cli
-from gpulaunch.cli.completion import values
-from gpulaunch.cli.completion.typed import read_line, spelt
-from gpulaunch.journal.glance import archived_names, states_of
+from gpulaunch.cli import COMMANDS, cli, completion
+from gpulaunch.journal import glance
+from gpulaunch.journal.glance import states_of
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import COMMAND, Launcher
 from tests.cli.terminal import Terminal, terminal
@@ -29,7 +27,6 @@ from tests.helpers import wait_until
 from tests.test_house import HEAVY
 
 PATIENT = {"PYTHONPATH": f"{Path(__file__).parent / 'patient'}:{os.getcwd()}"}
-BREAKS = " \t\n\"'><=;|&(:"
 ODD = "odd:'na!me\" [1] $x *~ü"
 JOBS = f"""
     defaults: {{gpus: 0}}
@@ -50,25 +47,46 @@ def listed(launcher: Launcher) -> Launcher:
     return launcher
 
 
-def asked(launcher: Launcher, shell: str, *words: str, line: str = "") -> list[list[str]]:
-    """The lines of an answer, their cells; whatever happens, no word of an error and status 0."""
-    told = {"_GPULAUNCH_COMPLETE": shell, "_GPULAUNCH_LINE": line, "_GPULAUNCH_BREAKS": BREAKS}
-    told |= PATIENT
+def asked(
+    launcher: Launcher, shell: str, words: list[str], current: str
+) -> subprocess.CompletedProcess[bytes]:
+    """What a shell is answered; whatever happens, no word of an error and status 0."""
+    told = {"_GPULAUNCH_COMPLETE": f"{shell}_complete", "COMP_CWORD": str(len(words))}
+    told["COMP_WORDS"] = ("\n" if shell == "bash" else " ").join([*words, current])
+    if shell == "fish":
+        told["COMP_CWORD"] = current
     done = subprocess.run(
-        [*COMMAND, *words],
+        COMMAND,
         cwd=launcher.path,
-        env=launcher.environ | told,
+        env=launcher.environ | told | PATIENT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
         check=False,
     )
     assert (done.stderr, done.returncode) == (b"", 0)
-    return [line.split("\t") for line in done.stdout.decode().splitlines()]
+    return done
+
+
+def zsh(line: str) -> dict[str, str]:
+    """What zsh's function asks with, once this was typed behind `gpulaunch `."""
+    before = f"gpulaunch {line}".split(" ")
+    told = {"_GPULAUNCH_COMPLETE": "zsh_complete", "COMP_CWORD": str(len(before) - 1)}
+    return told | {"COMP_WORDS": f"gpulaunch {line}"}
+
+
+def items(launcher: Launcher, *words: str) -> list[tuple[str, str, str]]:
+    """Kind, value and text of each item that zsh is answered."""
+    *before, current = map(shlex.quote, words)
+    told = asked(launcher, "zsh", ["gpulaunch", *before], current if words[-1] else "")
+    lines = iter(told.stdout.decode().strip().splitlines())
+    triples = zip(lines, lines, lines, strict=True)
+    return [(kind, value.replace("\\:", ":"), text) for kind, value, text in triples]
 
 
 def found(launcher: Launcher, *words: str) -> list[str]:
-    return [cells[1] if len(cells) > 1 else cells[0] for cells in asked(launcher, "zsh", *words)]
+    """The values that are completed; the kind of what the shell is to look for itself."""
+    return [v if kind == "plain" else kind for kind, v, _ in items(launcher, *words)]
 
 
 def test_commands_options_and_choices_are_completed(launcher: Launcher) -> None:
@@ -78,7 +96,24 @@ def test_commands_options_and_choices_are_completed(launcher: Launcher) -> None:
     assert "--fail-fast" in found(launcher, "run", "jobs.yaml", "--f")
     assert found(launcher, "run", "jobs.yaml", "--engine", "") == ["local", "slurm"]
     assert found(launcher, "completion", "") == ["bash", "zsh", "fish"]
-    assert ["p", "wait", COMMANDS["wait"][1]] in asked(launcher, "fish", "wa")
+    assert ("plain", "wait", COMMANDS["wait"][1]) in items(launcher, "wa")
+    assert found(launcher, "run", "jobs.yaml", "--engine=s") == ["--engine=slurm"]
+    assert asked(launcher, "fish", ["gpulaunch"], "wa").stdout.startswith(b"plain,wait\t")
+
+
+def test_bash_is_answered_as_it_breaks_and_quotes_words(listed: Launcher) -> None:
+    def told(*words: str) -> list[str]:
+        *before, current = words
+        lines = asked(listed, "bash", ["gpulaunch", *before], current).stdout.decode().splitlines()
+        return [line.replace("\\\\", "\\") for line in lines]
+
+    assert told("run", "--engine", "=", "sl") == ["plain,slurm"]
+    assert told("run", "--engine", "=") == ["plain,local", "plain,slurm"]
+    assert told("run", "--engine", "=", "slurm", "jo") == ["plain,jobs.yaml"]
+    assert told("logs", "fold\\ 2") == ["plain,fold\\ 2"]
+    assert told("logs", "'fold 2") == ["plain,fold 2"]
+    assert told("logs", "od") == ["plain,odd:\\'na\\!me\\\"\\ \\[1\\]\\ \\$x\\ \\*\\~ü"]
+    assert told("logs", '"od') == ["plain,odd:'na\"'!'\"me\\\" [1] \\$x *~ü"]
 
 
 def test_runs_are_completed_newest_first_and_jobs_with_their_states(listed: Launcher) -> None:
@@ -94,22 +129,17 @@ def test_runs_are_completed_newest_first_and_jobs_with_their_states(listed: Laun
     assert found(listed, "exec", "--job", "odd") == [ODD]
     assert found(listed, "add", "--needs", "fold 2") == ["fold 2"]
     assert found(listed, "run", "jobs.yaml", "--only", "fold 2") == ["fold 2"]
-    assert ["p", "fold 1", "failed"] in asked(listed, "fish", "status", "fold")
+    assert ("plain", "fold 1", "failed") in items(listed, "status", "fold")
 
 
-def test_job_files_and_directories_stand_before_other_files(listed: Launcher) -> None:
-    assert asked(listed, "zsh", "run", "") == [
-        ["n", "folder/"],
-        ["n", "gpulaunch-runs/"],
-        ["p", "jobs.yaml"],
-        ["p", "other.txt"],
-    ]
-    assert asked(listed, "zsh", "check", "folder/") == [["p", "folder/inner.yml"]]
-    assert asked(listed, "zsh", "run", "no") == [["f"]], "the shell's own files, where none fits"
-    assert asked(listed, "zsh", "run", "jobs.yaml", "--run-dir", "x") == [["d"]]
-    assert asked(listed, "zsh", "exec", "--", "py") == [["c"]]
-    assert asked(listed, "zsh", "exec", "--", "python", "x") == [["f"]]
-    assert asked(listed, "zsh", "status", "./") == [["f"]]
+def test_job_files_stand_before_other_files(listed: Launcher) -> None:
+    assert found(listed, "run", "") == ["jobs.yaml", "other.txt"]
+    assert found(listed, "check", "folder/") == ["folder/inner.yml"]
+    assert items(listed, "run", "fol") == [("file", "fol", "_")], "the shell's own files"
+    assert found(listed, "run", "jobs.yaml", "--run-dir", "x") == ["dir"]
+    assert "python3" in found(listed, "exec", "--", "pyth")
+    assert found(listed, "exec", "--", "python", "x") == ["file"]
+    assert found(listed, "status", "./") == ["file"]
 
 
 def test_fields_and_classes_are_completed_where_an_option_takes_them(listed: Launcher) -> None:
@@ -125,8 +155,7 @@ def test_fields_are_completed_for_schema_and_set(listed: Launcher) -> None:
     begun = [line for line in events if '"run_opened"' in line or '"job_added"' in line]
     listed.file("gpulaunch-runs/waits/events.jsonl", "".join(f"{line}\n" for line in begun))
     assert found(listed, "set", "-r", "waits", "fold") == ["fold 1", "fold 2", "fold 3"]
-    settings = asked(listed, "zsh", "set", "-r", "waits", "fold 1", "p")
-    assert settings == [["n", "priority="]]
+    assert found(listed, "set", "-r", "waits", "fold 1", "p") == ["priority="]
 
 
 def test_cards_are_those_of_the_driver_s_own_files(
@@ -138,16 +167,18 @@ def test_cards_are_those_of_the_driver_s_own_files(
         file.write_text(
             f"Model: \t\t NVIDIA A100\nGPU UUID: \t {uuid}\nDevice Minor: \t {number}\n"
         )
-    monkeypatch.setattr(values, "CARDS", tmp_path)
+    monkeypatch.setattr(completion, "CARDS", tmp_path)
 
-    def told(parameter: str, typed: str) -> list[str]:
-        context = click.Context(click.Command("run"))
-        return [one.value for one in values.values_for("run", parameter, context, typed) or ()]
+    def told(name: str, typed: str) -> list[str]:
+        command = cli.get_command(click.Context(cli), "exec")
+        assert command is not None
+        (parameter,) = (one for one in command.params if one.name == name)
+        return [one.value for one in parameter.shell_complete(click.Context(command), typed)]
 
     assert told("gpus", "") == ["all", "1", "2", "GPU-aa", "GPU-bb"]
     assert told("gpus", "GPU-bb,") == ["GPU-bb,GPU-aa"]
     assert told("card", "NV") == ["NVIDIA A100"]
-    monkeypatch.setattr(values, "CARDS", tmp_path / "none")
+    monkeypatch.setattr(completion, "CARDS", tmp_path / "none")
     assert told("gpus", "") == ["all"]
 
 
@@ -179,12 +210,8 @@ def test_every_parameter_is_completed_or_takes_what_nobody_can_know() -> None:
         name = parameter.name or ""
         known = isinstance(parameter.type, click.Choice | click.Path)
         flag = isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
-        placed = (path, name) in values.PLACES or ("", name) in values.PLACES
+        placed = parameter._custom_shell_complete is not None
         assert known or flag or placed or name in FREE, f"{path} {name}"
-    known_places = {(path, one.name) for path, one in parameters(cli, "")}
-    names = {name for _, name in known_places}
-    for path, name in values.PLACES:
-        assert (path, name) in known_places or (not path and name in names), (path, name)
 
 
 # ── Nothing goes wrong ──────────────────────────────────────────────────────────────────────────
@@ -201,8 +228,8 @@ def test_what_cannot_be_read_or_found_is_no_answer(listed: Launcher, tmp_path: P
     assert found(listed, "logs", "") == []
     gone = Launcher(tmp_path / "gone", listed.environ)
     gone.path.mkdir()
-    script = f'rmdir "$PWD"; exec {sys.executable} -m gpulaunch status ""'
-    environ = listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT
+    script = f'rmdir "$PWD"; exec {sys.executable} -m gpulaunch'
+    environ = listed.environ | zsh("status ") | PATIENT
     done = subprocess.run(
         ["bash", "-c", script], cwd=gone.path, env=environ, capture_output=True, check=False
     )
@@ -216,9 +243,9 @@ def test_a_run_that_may_not_be_read_is_named_all_the_same(
         raise PermissionError(run.events)
 
     monkeypatch.chdir(listed.path)
-    monkeypatch.setattr(values, "states_of", refused)
+    monkeypatch.setattr(glance, "states_of", refused)
     context = click.Context(click.Command("status"))
-    told = values.values_for("status", "what", context, "jobs-") or ()
+    told = completion.jobs_or_runs()(context, click.Argument(["what"]), "jobs-")
     assert listed.run.name in [one.value for one in told]
 
 
@@ -245,16 +272,14 @@ def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> Non
     subprocess.run(build, input=HANGING, text=True, check=True)
     script = f"""if True:
         import ctypes, sys
-        from gpulaunch.cli import main
-        from gpulaunch.cli.completion import values
+        from gpulaunch.cli import completion, main
         hang = ctypes.CDLL({str(library)!r}).hang
-        values.PLACES = {{("wait", "run"): lambda *_: hang()}}
-        sys.argv[1:] = ["wait", ""]
+        completion._runs_here = lambda: hang()
         sys.exit(main())
     """
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=os.environ | {"_GPULAUNCH_COMPLETE": "zsh"},
+        env=os.environ | zsh("status -r "),
         capture_output=True,
         timeout=60,
         check=False,
@@ -262,11 +287,10 @@ def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGALRM, b"", b"")
 
 
-@pytest.mark.parametrize("words", [("",), ("status", ""), ("run", "a.yaml", "--gpus", "")])
-def test_nothing_heavy_is_imported_for_an_answer(listed: Launcher, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("line", ["", "status ", "run a.yaml --gpus "])
+def test_nothing_heavy_is_imported_for_an_answer(listed: Launcher, line: str) -> None:
     script = f"""if True:
         import sys
-        sys.argv[1:] = {words!r}
         from gpulaunch.cli import main
         main()
         print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
@@ -274,7 +298,7 @@ def test_nothing_heavy_is_imported_for_an_answer(listed: Launcher, words: tuple[
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=listed.path,
-        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT,
+        env=listed.environ | zsh(line) | PATIENT,
         capture_output=True,
         check=False,
     )
@@ -289,19 +313,18 @@ def test_an_older_click_answers_too(listed: Launcher) -> None:
         from click.shell_completion import CompletionItem
         for one in (click.ParamType, CompletionItem):
             one.__class_getitem__ = None
-        sys.argv[1:] = ["status", "fold"]
         from gpulaunch.cli import main
         sys.exit(main())
     """
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=listed.path,
-        env=listed.environ | {"_GPULAUNCH_COMPLETE": "zsh"} | PATIENT,
+        env=listed.environ | zsh("status fold") | PATIENT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.stderr, done.stdout.count("\tfold ")) == ("", 3)
+    assert (done.stderr, done.stdout.count("\nfold ")) == ("", 3)
 
 
 def test_it_writes_nothing_and_leaves_nothing(listed: Launcher) -> None:
@@ -309,8 +332,8 @@ def test_it_writes_nothing_and_leaves_nothing(listed: Launcher) -> None:
         return {str(path): path.stat().st_mtime for path in listed.path.rglob("*")}
 
     before = seen()
-    for words in (("status", ""), ("run", "jobs.yaml", "--gpus", ""), ("exec", "--", "")):
-        asked(listed, "fish", *words)
+    for words in (["status"], ["run", "jobs.yaml", "--gpus"], ["exec", "--"]):
+        asked(listed, "fish", ["gpulaunch", *words], "")
     assert seen() == before
 
 
@@ -325,68 +348,8 @@ def test_ten_thousand_jobs_are_read_off_the_journal_as_the_run_knows_them(
         file.writelines(added.replace("fold 1", f"n{i}") + "\n" for i in range(10_000))
     assert len(states_of(run)) == 10_004
     assert found(listed, "status", "n9999") == ["n9999"]
-    assert asked(listed, "zsh", "status", "n") == [["n", f"n{i}"] for i in range(10)]
+    assert found(listed, "status", "n") == [f"n{i}" for i in range(10)]
     assert len(found(listed, "status", "n9")) == 1111
-    run.history.mkdir()
-    (run.history / "0001-abc.jobs").write_text('["n-old","succeeded"]\n')
-    assert archived_names(run) == ["n-old"]
-    assert found(listed, "status", "n-") == ["n-old"]
-
-
-# ── How bash has it typed ───────────────────────────────────────────────────────────────────────
-
-TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
-HARD = st.text("ab :='\"\\$`*[]~#&|;(){}!ü-", min_size=1, max_size=8)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(TEXTS | HARD, st.sampled_from(["", "'", '"'])), min_size=1, max_size=30))
-def test_bash_reads_what_is_put_in_as_the_value(cases: list[tuple[str, str]]) -> None:
-    script = ["set +H"]
-    for value, quote in cases:
-        line = read_line(f"gpulaunch x {quote}", BREAKS)
-        assert (line.words, line.current, line.quote) == (["x"], "", quote)
-        script.append(f"printf '%s\\0' {quote}{spelt(value, line)}{quote}")
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)], capture_output=True, check=False, timeout=60
-    )
-    assert done.stderr == b""
-    assert done.stdout.decode().split("\0")[:-1] == [value for value, _ in cases]
-
-
-@pytest.mark.parametrize(
-    ("line", "words", "current", "kept"),
-    [
-        ("gpulaunch ", [], "", ""),
-        ("gpulaunch run", [], "run", ""),
-        ("gpulaunch run ", ["run"], "", ""),
-        ("A=1 B='x y' gpulaunch logs a", ["logs"], "a", ""),
-        ("gpulaunch logs 'a b' c\\ d", ["logs", "a b"], "c d", ""),
-        ('gpulaunch logs "a\\"b', ["logs"], 'a"b', '"'),
-        ("gpulaunch logs 'it", ["logs"], "it", "'"),
-        ("gpulaunch logs a:b", ["logs"], "a:b", "a:"),
-        ("gpulaunch run --gpus=al", ["run"], "--gpus=al", "--gpus="),
-        ("gpulaunch logs '' x", ["logs", ""], "x", ""),
-        ("gpulaunch logs a\\:b", ["logs"], "a:b", ""),
-    ],
-)
-def test_a_line_is_read_as_bash_reads_it(
-    line: str, words: list[str], current: str, kept: str
-) -> None:
-    read = read_line(line, BREAKS)
-    assert (read.words, read.current, read.raw[: read.kept]) == (words, current, kept)
-
-
-def test_bash_gets_what_it_replaces_and_no_more() -> None:
-    for typed, value, expected in [
-        ("a:", "a:b c", "b\\ c"),
-        ("--gpus=", "--gpus=all", "all"),
-        ("'a:", "a:b c", "a:b c"),
-        ('"$', "$x", "\\$x"),
-        ("'a b':", "a b:c", None),
-        ("x'a", "xab", None),
-    ]:
-        assert spelt(value, read_line(f"gpulaunch run {typed}", BREAKS)) == expected, typed
 
 
 # ── At a TAB ────────────────────────────────────────────────────────────────────────────────────
@@ -452,7 +415,7 @@ TYPED = {
     "check folder/in\t": "<check><folder/inner.yml>",
     "check fol\tinn\t": "<check><folder/inner.yml>",
     "logs fold\\ 2\t-f": "<logs><fold 2><-f>",
-    "set x pri\t5": "<set><x><priority=5>",
+    "schema retri\t": "<schema><retries>",
     "exec -- setsi\t-c": "<exec><--><setsid><-c>",
     "init oth\t": "<init><other.txt>",
     "logs od\t": f"<logs><{ODD}>",
