@@ -20,8 +20,8 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
+from gpulaunch.report.cards import groups_of
 from gpulaunch.report.fold import Period, begin, cut_off, finish
-from gpulaunch.report.groups import groups_of
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import ReportData
 from gpulaunch.report.results import drawn

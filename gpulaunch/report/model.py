@@ -11,11 +11,9 @@ from msgspec import Struct, field
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.report.curves import Curve
+from gpulaunch.report.cards import Curve, Fit, Sharing
 from gpulaunch.report.fold import Period, RunHistory
-from gpulaunch.report.groups import Fit
 from gpulaunch.report.idle import Cause, Span
-from gpulaunch.report.sharing import Sharing
 from gpulaunch.results.table import ResultTable
 
 

@@ -1,8 +1,9 @@
-"""A run's directory becomes its report.
+"""A run's directory becomes its report: one file, without a network.
 
 Replaces the file in one step, so that a reader has the old one or the new one, whole. The ends of
 logs that it carries are bounded in lines, in number and in all, failures first: what is left out is
-a link away.
+a link away. The plotting library, the script and the style stand in it, and a content security
+policy lets nothing else run, whatever a log or a job's name may hold.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from __future__ import annotations
 import math
 import os
 import select
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta, timezone
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
+from gpulaunch import __version__
 from gpulaunch.commit import with_commit
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.core.records import AttemptRecord
+from gpulaunch.digest import words
 from gpulaunch.digest.summary import next_command
 from gpulaunch.digest.tail import read_tail
 from gpulaunch.digest.usage import untouched
@@ -34,16 +41,19 @@ from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.metrics.read import open_metrics
-from gpulaunch.report.curves import curves
+from gpulaunch.report.cards import curves
 from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import Period, RunHistory, begin, finish, period, read_history, spans
-from gpulaunch.report.model import ReportData, ResultsOfRun
+from gpulaunch.report.model import Page, ReportData, ResultsOfRun
 from gpulaunch.report.page import page
-from gpulaunch.report.render import prepare, render
 from gpulaunch.report.results import MAX_COLUMNS, MAX_ROWS, results_of
-from gpulaunch.report.wording import card_name
+from gpulaunch.report.wording import card_name, percent
 from gpulaunch.results.gathering import DEFAULT_FILE, Gathered, gather
-from gpulaunch.text import shell_words
+from gpulaunch.text import clock, shell_words, size
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 
 LINES = 12
 FAILED_WINDOW = 64 * 1024
@@ -294,3 +304,72 @@ def write_at_the_end(ahead: HistoryAhead) -> str:
     except Exception as error:  # the run is over, and in good order: no traceback ends it
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+# ── The page as HTML ──────────────────────────────────────────────────────────────────────────────
+
+ASSETS = Path(__file__).with_name("assets")
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+    from jinja2.bccache import Bucket, FileSystemBytecodeCache
+
+    class Compiled(FileSystemBytecodeCache):
+        """The compiled template, beside this module's own bytecode, where that can be written."""
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if not sys.dont_write_bytecode:
+                with suppress(OSError):
+                    super().dump_bytecode(bucket)
+
+    around = Environment(
+        bytecode_cache=Compiled(str(Path(__file__).with_name("__pycache__"))),
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    around.filters.update(
+        duration=clock,
+        size=size,
+        count=words.count,
+        percent=percent,
+        moment=pass_context(lambda page, utc: words.local_time(utc, page["clock"])),
+    )
+    around.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return around.get_template("report.html.j2")
+
+
+def prepare() -> None:
+    """Load what `render` needs, before there is a page."""
+    _template()
+
+
+def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
+    """Return the report's HTML. `zone` is that of the times of day."""
+    library = _text("uplot/uPlot.iife.min.js")
+    script = _text("results.js") + _text("report.js")
+    return _template().render(
+        page=page,
+        clock=zone,
+        drawing=drawing,
+        zone=zone.tzname(None),
+        version=__version__,
+        library=library,
+        licence=_text("uplot/LICENSE"),
+        script=script,
+        style=_text("uplot/uPlot.min.css") + _text("report.css"),
+        sources=" ".join(_source(text) for text in (library, script)),
+    )
+
+
+def _text(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """Return what a content security policy calls an inline script by."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,20 +1,33 @@
-"""The run's side of its report: a process of its own, waited for a while and no longer.
+"""The run's report is written by a process of its own, waited for a while and no longer.
+
+    a niced thread: imports, reads the journal ─▶ told that the run is over ─▶ reads on, writes
 
 What it reads may hang (logs on a dead file server) and what it is given may break it; the run is
-over by then, and neither its end nor its exit status hangs on this. Never imports what writes.
+over by then, and neither its end nor its exit status hangs on this. It gets ready beside the last
+jobs, and starts of jobs come first: so a thread is niced, since a process could not take that back,
+and the end of the run waits for the report. The run's side never imports what writes.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpulaunch.helper_process import command, start
 from gpulaunch.journal.rundir import RunDir
+
+if TYPE_CHECKING:
+    from gpulaunch.report.write import HistoryAhead
+
 
 REPORT_TIMEOUT = 60.0
 """Seconds; 100,000 attempts take half of it on two cores."""
@@ -62,7 +75,7 @@ class Writing:
                 told.write(b"\n")
 
     def _line_now(self) -> list[str]:
-        return command("gpulaunch.report.process", os.fspath(self._run.path), title="report")
+        return command("gpulaunch.report.writing", os.fspath(self._run.path), title="report")
 
     def _close(self) -> None:
         process, self._process = self._process, None
@@ -117,3 +130,41 @@ def _wait(
         return ""
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ── The process ───────────────────────────────────────────────────────────────────────────────────
+
+NICER_BY = 5
+"""Where others want the core as well, that leaves a quarter of it."""
+
+
+def main() -> None:
+    """Write the report of the run whose directory is the last argument but one.
+
+    A byte on standard input says that the run is over, its end that there is to be no report. Says
+    in a line on standard output what went wrong, if so.
+    """
+    # What a journal adds up to is no garbage: to look through it again and again takes a third of
+    # the time.
+    gc.set_threshold(100_000, 50, 100)
+    ready: list[HistoryAhead] = []
+    thread = threading.Thread(target=lambda: ready.append(_get_ready(sys.argv[-2])))
+    thread.start()
+    thread.join()
+    if not os.read(0, 1):
+        return  # the run came to another end, or its supervisor to its own
+    from gpulaunch.report.write import write_at_the_end
+
+    said = write_at_the_end(ready[0])
+    sys.stdout.write(said)
+    sys.stdout.flush()
+    os._exit(1 if said else 0)  # the interpreter would take down piece by piece what it built
+
+
+def _get_ready(directory: str) -> HistoryAhead:
+    os.nice(NICER_BY)  # of this thread alone: nice(2), "C library/kernel differences"
+    from gpulaunch.report.write import HistoryAhead
+
+    ahead = HistoryAhead(RunDir(Path(directory)))
+    ahead.follow(told=0)
+    return ahead

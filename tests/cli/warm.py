@@ -32,7 +32,7 @@ APART = (
     "explain.inject",
     "views.top",
     "notify.sender",
-    "report.render",
+    "report.write",
     "mcp.server",
 )
 """What the command does not import, or only where it has to."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import sys
 from base64 import b64decode
 from datetime import timezone
 from hashlib import sha256
@@ -11,15 +13,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from jinja2.bccache import FileSystemBytecodeCache
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
+from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.lines import Fault
-from gpulaunch.report.render import ASSETS
-from gpulaunch.report.write import report, write
+from gpulaunch.report import write as module
+from gpulaunch.report.write import ASSETS, report, write
 from tests.report import night
+from tests.report.support import folded
 from tests.views.history import History
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -182,3 +187,38 @@ def test_the_library_is_the_version_that_its_note_says_with_its_licence() -> Non
     head = (ASSETS / "uplot/uPlot.iife.min.js").read_text()[:200]
     assert f"(v{version[1]})" in head
     assert "MIT" in (ASSETS / "uplot/LICENSE").read_text()
+
+
+def test_ends_of_logs_are_bounded_failures_first_then_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = History(1).open().jobs("short", "long", "bad", "empty")
+    for name, seconds in (("short", 1), ("long", 50), ("bad", 2), ("empty", 99)):
+        run.start(name, 0).pass_(seconds)
+        (run.fail if name == "bad" else run.succeed)(name)
+    history, when = folded(run)
+    asked: list[tuple[str, int]] = []
+
+    def read(who: AttemptId, lines: int, window: int) -> list[str]:
+        asked.append((who.job, window))
+        return [] if who.job == "empty" else [who.job, "x" * 30]
+
+    found = module.tails(history.attempts(), when, read)
+    assert [name for name, _ in asked] == ["bad", "empty", "long", "short"]
+    assert asked[0][1] == module.FAILED_WINDOW > asked[1][1]
+    assert {who.job for who in found} == {"bad", "long", "short"}
+    monkeypatch.setattr(module, "CHARACTERS", 70)
+    assert {who.job for who in module.tails(history.attempts(), when, read)} == {"bad", "long"}
+    monkeypatch.setattr(module, "LOGS", 1)
+    assert {who.job for who in module.tails(history.attempts(), when, read)} == {"bad"}
+
+
+def test_the_template_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, bucket: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(FileSystemBytecodeCache, "load_bytecode", lambda self, bucket: None)
+    monkeypatch.setattr(FileSystemBytecodeCache, "dump_bytecode", full)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    module._template.cache_clear()
+    assert module._template().name == "report.html.j2"
