@@ -25,7 +25,7 @@ from gpulaunch.metrics.read import open_metrics
 from gpulaunch.metrics.store import Store
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import last_beat, read_start
-from gpulaunch.views.top.log import LogTail
+from gpulaunch.views.top.screens import LogTail
 
 
 def a_socket(path: Path) -> None:

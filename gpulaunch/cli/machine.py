@@ -16,7 +16,7 @@ from gpulaunch.cli.options import as_json
 from gpulaunch.cli.output import print_json, stdout_console
 from gpulaunch.contracts import SCHEMA
 from gpulaunch.core.model import JobState
-from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.digest.machine import RunRow, runs_json
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:

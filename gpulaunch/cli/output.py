@@ -79,8 +79,8 @@ def echo_plan(preview: Preview, as_json: bool) -> None:
     from gpulaunch.app.checking import plan_document
     from gpulaunch.app.telling import targets_of
     from gpulaunch.notify.preflight import describe
-    from gpulaunch.views.plain import LinePrinter
     from gpulaunch.views.plan import print_plan
+    from gpulaunch.views.terminal import LinePrinter
 
     if as_json:
         print_json(plan_document(preview))

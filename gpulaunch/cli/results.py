@@ -85,8 +85,8 @@ def results(
 
         sys.stdout.buffer.write(results_parquet(table))
     else:
-        from gpulaunch.views.plain import LinePrinter
         from gpulaunch.views.results import print_results
+        from gpulaunch.views.terminal import LinePrinter
 
         printer = LinePrinter(sys.stdout, os.environ)
         hidden = print_results(printer, table, stdout_console().width)

@@ -37,7 +37,7 @@ from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.views.terminal import can_redraw, is_terminal
-from gpulaunch.views.top.link import Dated, SampleStore, Why
+from gpulaunch.views.top.board import Dated, SampleStore, Why
 
 
 @click.command("top")

@@ -28,9 +28,9 @@ from gpulaunch.core.reasons import OutsideHours, RunReason, WaitReason
 from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.digest import words
-from gpulaunch.digest.definition import definition_json
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
+from gpulaunch.digest.plan import definition_json
 from gpulaunch.digest.summary import RunPaths, next_command
 from gpulaunch.digest.usage import energy_of, touched
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.core.model import Instant
-from gpulaunch.digest import topology, words
-from gpulaunch.digest.runs import RunRow
+from gpulaunch.digest import machine, words
+from gpulaunch.digest.machine import RunRow
 from gpulaunch.text import clock, size
 from gpulaunch.views.terminal import fits
 from gpulaunch.wording import lets_go_on
@@ -66,10 +66,10 @@ def _place(card: MachineCard) -> Iterator[str]:
         yield f"unified memory: it uses the host's{free}"
     if card["compute"]:
         yield f"compute capability {card['compute']}"
-    if place := topology.near(card["numa"], card["cpus"]):
+    if place := machine.near(card["numa"], card["cpus"]):
         yield f"near {place}"
     if card["linked"]:
-        yield f"NVLink to {topology.named(card['linked'])}"
+        yield f"NVLink to {machine.named(card['linked'])}"
 
 
 def _memory(card: MachineCard) -> str:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from gpulaunch.core.card_kind import is_kind
 from gpulaunch.core.model import CardKind, Gpu, Job, Ladder, Service
 from gpulaunch.core.placement import sharers, with_learned
-from gpulaunch.digest import topology, words
-from gpulaunch.digest.definition import command
+from gpulaunch.digest import machine, words
+from gpulaunch.digest.plan import command
 from gpulaunch.localtime import time_of
 from gpulaunch.text import clip, clock, listing, several, size, span
-from gpulaunch.views.plain import Line, LinePrinter
+from gpulaunch.views.terminal import Line, LinePrinter
 from gpulaunch.wording import card_kind, signal_name
 
 Number = TypeVar("Number", int, float)
@@ -45,7 +45,7 @@ def print_plan(
     head: list[Line] = [
         ((words.visible(name), "bold"), f"  {several(len(jobs), 'job')} on {cards}")
     ]
-    head += [((line, "dim"),) for line in topology.lines(gpus)]
+    head += [((line, "dim"),) for line in machine.lines(gpus)]
     if limits:
         tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
         head.append(((f"at most at once: {tokens}", "dim"),))

@@ -8,8 +8,7 @@ from gpulaunch.digest import words
 from gpulaunch.results.cells import Cell
 from gpulaunch.results.table import ResultColumn, ResultTable
 from gpulaunch.text import clip, clock, energy, several, size
-from gpulaunch.views.plain import Line, LinePrinter
-from gpulaunch.views.terminal import UNBOUNDED
+from gpulaunch.views.terminal import UNBOUNDED, Line, LinePrinter
 
 MAX_WIDTH = 32
 """Columns of the terminal that a column takes there at most; a job's name half as much again."""

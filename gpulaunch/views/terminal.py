@@ -9,8 +9,8 @@ may stop a run that works: what cannot be encoded is escaped, and a stream that 
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO, TypeAlias, cast
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
@@ -19,6 +19,7 @@ from gpulaunch.core.model import Instant
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
 
 UNBOUNDED = 1000
 """The width of what is not a terminal: nothing is cut or wrapped there."""
@@ -178,3 +179,44 @@ def fits(console: Console, table: Table, last: int | None = None) -> bool:
     wanted = Measurement.get(console, options, table).maximum
     end.max_width = before
     return wanted <= console.width
+
+
+# ── Lines in a few styles, thousands a second ─────────────────────────────────────────────────────
+
+Style: TypeAlias = Literal["bold", "dim", "green"]
+Line: TypeAlias = tuple["str | tuple[str, Style]", ...]
+"""The pieces of a line: texts, plain or each with its style."""
+
+_CODES: Mapping[Style, str] = {"bold": "\x1b[1m", "dim": "\x1b[2m", "green": "\x1b[32m"}
+_END = "\x1b[0m"
+
+
+class LinePrinter:
+    """Writes lines to a stream, with colours where it has them.
+
+    Cuts and folds nothing: a terminal does that. Raises OSError where a disk is full.
+    """
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
+        self._stream = SafeStream(stream, raises=True)
+        self._color = wants_color(stream, environ)
+
+    def print(self, lines: Iterable[Line]) -> None:
+        """Write the lines at once."""
+        self._stream.write("".join(f"{self._shown(line)}\n" for line in lines))
+
+    def _shown(self, line: Line) -> str:
+        if not self._color:
+            return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
+        return "".join(
+            piece if isinstance(piece, str) else f"{_CODES[piece[1]]}{piece[0]}{_END}"
+            for piece in line
+        )
+
+    @property
+    def broken(self) -> bool:
+        """Tell whether nobody reads any more (`| head`)."""
+        return self._stream.broken
+
+    def flush(self) -> None:
+        self._stream.flush()

@@ -16,7 +16,7 @@ from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.events import event_schema
 from gpulaunch.contracts.schema import json_schema
 from gpulaunch.core.model import Gpu
-from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.digest.machine import RunRow, runs_json
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process

@@ -28,11 +28,9 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal
-from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.board import Board, Intake, Playback, RunLink, Why, words_of
 from gpulaunch.views.top.draw import laid_out
 from gpulaunch.views.top.head import cut, first_lines, hints, moment
-from gpulaunch.views.top.history import Intake, Playback, words_of
-from gpulaunch.views.top.link import RunLink, Why
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows
 from gpulaunch.views.top.screens import AddScreen, Help, LogScreen, Question

@@ -6,10 +6,15 @@ changed and what is seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import tzinfo
+from typing import Protocol, TypeAlias
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.events import Request
+from gpulaunch.core.facts import Fact, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Failure, Instant, RunState
 from gpulaunch.core.reasons import NothingStarts, RunOver, WaitReason
@@ -17,8 +22,78 @@ from gpulaunch.core.records import AttemptRecord, JobRecord
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.status import reason_of
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.metrics.model import AttemptUse, CardSample
 from gpulaunch.text import clock
-from gpulaunch.views.top.link import SampleStore, Why
+
+# ── The link to the outside; the command line implements it, tests do so in memory ────────────────
+
+Dated: TypeAlias = tuple[Fact, Instant]
+Why: TypeAlias = Callable[[str], WaitReason | None]
+"""Why the job of that name waits; None where the run did not say."""
+
+
+class SampleStore(Protocol):
+    """What cards and attempts used, where it is measured; times in seconds since 1970 (UTC)."""
+
+    def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
+        """Return the card's samples in time order."""
+
+    def use(self, attempt: AttemptId) -> AttemptUse | None: ...
+
+    def last_seen(self) -> float | None:
+        """Return when the run was last seen alive; None if never."""
+
+    def close(self) -> None: ...
+
+
+class RunLink(Protocol):
+    """One run. All but `ask`, `add` and `reasons` answer at once; those may take seconds."""
+
+    @property
+    def root(self) -> str:
+        """The run's directory, as people are to type it."""
+
+    def read(self) -> list[Dated]:
+        """Return the next facts, a bounded piece; empty at the end so far.
+
+        Raises GpulaunchError where the journal is damaged.
+        """
+
+    def share(self) -> float:
+        """Return how much of the journal was read: 0 to 1."""
+
+    def past(self) -> Iterator[Dated]:
+        """Yield every fact from the first on, read again. Raises as `read` does."""
+
+    def state(self, ledger: Ledger) -> RunState:
+        """Return the run's state now; the journal does not tell if its supervisor lives."""
+
+    def gone(self) -> bool:
+        """Tell whether the run's directory no longer exists."""
+
+    def now(self, ledger: Ledger) -> Instant:
+        """Return the time, as the run's own clocks have it."""
+
+    def samples(self) -> SampleStore | None:
+        """Return the samples; None if nothing is measured, as on pretend cards."""
+
+    def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
+
+    def earlier(self) -> Mapping[str, float]:
+        """Return how long jobs took in an earlier run of the file, in seconds by name."""
+
+    def reasons(self) -> Why:
+        """Ask the live run why jobs wait. Raises GpulaunchError if it does not answer."""
+
+    def ask(self, request: Request) -> None:
+        """Send a request to the live run. Raises GpulaunchError if the run refuses it."""
+
+    def add(self, command: str) -> str:
+        """Add a shell command to the list; return its job's name. Raises as `ask` does."""
+
+
+# ── The board ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Board:
@@ -178,3 +253,124 @@ class Board:
 def _renew(names: dict[str, None], name: str) -> None:
     names.pop(name, None)
     names[name] = None
+
+
+# ── The run's facts, as they come and played back ─────────────────────────────────────────────────
+
+LONG_JOURNAL = 1000
+"""Facts in one piece that show that a long journal is being read."""
+
+
+class Intake:
+    """Reads facts into a board, up to the first damage.
+
+    `trouble`: why it stopped, in words; `complete`: it has read all facts so far.
+    """
+
+    def __init__(self, link: RunLink, board: Board) -> None:
+        self._link = link
+        self._board = board
+        self.trouble = ""
+        self.complete = False
+
+    @property
+    def refused(self) -> str:
+        """Why nothing can be shown at all; else empty."""
+        return self.trouble if self._board.ledger.last is None else ""
+
+    def take(self) -> bool:
+        """Read a piece; return True if anything came, and there may be more at once."""
+        if self.trouble and self.complete:
+            return False
+        try:
+            facts = self._link.read()
+            if len(facts) >= LONG_JOURNAL:  # while a long journal is read, fewer redraws
+                facts += self._link.read()
+            for fact, at in facts:
+                self._board.see(fact, at)
+        except (GpulaunchError, OSError, KeyError, IndexError) as error:
+            # Facts before the damage are shown; those after it are not reliable.
+            self.trouble, facts = words_of(error), []
+        self.complete = len(facts) < LONG_JOURNAL
+        return bool(facts)
+
+
+def words_of(error: Exception) -> str:
+    """Return an error in words; a KeyError or IndexError is of a fact that fits nothing before."""
+    if isinstance(error, GpulaunchError | OSError):
+        return str(error)
+    return f"the journal is damaged: it speaks of {error}, which nothing before it knows"
+
+
+PART = 20
+"""A leap goes over 1/PART of the run's time."""
+
+
+class Playback:
+    """A run's past at moment `step` of `steps` (from 1), at first the last one."""
+
+    def __init__(
+        self,
+        facts: Iterable[Dated],
+        samples: SampleStore | None = None,
+        zone: tzinfo | None = None,
+        earlier: Mapping[str, float] | None = None,
+    ) -> None:
+        self._facts = list(facts)
+        self._samples, self._zone, self._earlier = samples, zone, earlier
+        self._ends = _moments(self._facts)
+        self._times = [self._facts[end - 1][1].utc for end in self._ends]
+        self._seen = 0
+        self.step = len(self._ends)
+        self.board = self._fresh()
+        self._fold()
+
+    @property
+    def steps(self) -> int:
+        return len(self._ends)
+
+    def go(self, by: int) -> Board:
+        """Step so many moments on, or back (negative), to either end at most; return the board."""
+        return self._to(self.step + by)
+
+    def leap(self, parts: int) -> Board:
+        """Step so many twentieths of the run's time, at least one moment; return the board."""
+        if not self._times:
+            return self.board
+        length = (self._times[-1] - self._times[0]) / PART
+        wanted = bisect_right(self._times, self._times[self.step - 1] + parts * length)
+        far = max(wanted, self.step + 1) if parts > 0 else min(wanted, self.step - 1)
+        return self._to(far)
+
+    def _to(self, step: int) -> Board:
+        self.step = min(max(step, min(1, self.steps)), self.steps)
+        if self._ends and self._ends[self.step - 1] < self._seen:
+            self.board, self._seen = self._fresh(), 0
+        self._fold()
+        return self.board
+
+    def _fold(self) -> None:
+        end = self._ends[self.step - 1] if self._ends else 0
+        for fact, at in self._facts[self._seen : end]:
+            self.board.see(fact, at)
+        self._seen = end
+        ledger = self.board.ledger
+        self.board.state = ledger.state if ledger.closed else "running"
+
+    def _fresh(self) -> Board:
+        board = Board(self._zone, self._earlier)
+        board.past, board.samples = True, self._samples
+        return board
+
+
+def _moments(facts: list[Dated]) -> list[int]:
+    """Return where each moment ends. Reading the job file is one moment, however long."""
+    ends: list[int] = []
+    before: Instant | None = None
+    planning = False
+    for number, (fact, at) in enumerate(facts):
+        adding = isinstance(fact, JobAdded)
+        if before is not None and at != before and not (adding and planning):
+            ends.append(number)
+        before, planning = at, adding
+    return [*ends, len(facts)] if facts else []

@@ -19,7 +19,7 @@ from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from gpulaunch.views.top.app import Top
-from gpulaunch.views.top.link import Dated, Why
+from gpulaunch.views.top.board import Dated, Why
 from tests.views.history import History
 
 
