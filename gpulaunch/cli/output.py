@@ -66,7 +66,7 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
     """Print the end of a run for people, on standard error."""
     from gpulaunch.digest.summary import summarise
     from gpulaunch.metrics.read import measured
-    from gpulaunch.views.ending import print_summary
+    from gpulaunch.views.overview import print_summary
 
     told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
     if not run.holds_run:

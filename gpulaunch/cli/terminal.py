@@ -101,6 +101,6 @@ class Terminal(Observer):
             self.note(f"the report could not be written: {why}; once more: {again}")
         elif not self.quiet and not self._json:
             with suppress(ModuleNotFoundError):  # `ended` has told
-                from gpulaunch.views.ending import print_report
+                from gpulaunch.views.overview import print_report
 
                 print_report(stderr_console(), typed(run.report))

@@ -13,7 +13,7 @@ from gpulaunch.digest.summary import Summary, next_command, summarise
 from gpulaunch.digest.usage import covered
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.ending import print_summary
+from gpulaunch.views.overview import print_summary
 from gpulaunch.views.terminal import console_for
 from tests.views.history import History
 from tests.views.screen import Paths, Tty, rendered

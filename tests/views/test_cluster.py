@@ -10,7 +10,7 @@ from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.digest.summary import summarise
 from gpulaunch.prometheus.families import Tally
-from gpulaunch.views.ending import print_summary
+from gpulaunch.views.overview import print_summary
 from gpulaunch.views.standing import print_status
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts

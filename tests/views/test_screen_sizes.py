@@ -24,7 +24,7 @@ from gpulaunch.core.retry import over
 from gpulaunch.digest.groups import failures, reasons
 from gpulaunch.digest.status import Standing
 from gpulaunch.digest.summary import summarise
-from gpulaunch.views.ending import print_summary
+from gpulaunch.views.overview import print_summary
 from gpulaunch.views.standing import print_status
 from gpulaunch.views.terminal import console_for
 from tests.views.history import History
