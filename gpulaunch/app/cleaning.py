@@ -37,7 +37,6 @@ from gpulaunch.journal.manifest import boot_id
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.removal import leftovers, weigh
 from gpulaunch.journal.rundir import RUNS, RunDir, home_of_runs
-from gpulaunch.journal.users import unused
 from gpulaunch.text import listing
 
 LeftFor: TypeAlias = Literal["", "resumable", "young"]
@@ -201,8 +200,7 @@ def _not_to_be_touched(run: RunDir) -> str:
     refuse_elsewhere(run)
     if state_of(run) == "running":
         return "it is alive"
-    with unused(run):
-        return ""
+    return ""
 
 
 def judged(run: RunDir, options: CleanOptions, named: bool) -> RunLook:

@@ -1,4 +1,4 @@
-"""A command in a container, outside of any run: `gpulaunch exec --container`, `exec --job`.
+"""A command in a container, outside of any run: `gpulaunch exec --container`.
 
     image ─▶ pulled, where it has to be, before a card is taken ─▶ the engine's command line
 

@@ -26,7 +26,6 @@ from gpulaunch.journal.finding import typed
 from gpulaunch.journal.liveness import own_id, refuse_elsewhere
 from gpulaunch.journal.removal import delete, vanish, weigh
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.journal.users import unused
 
 Step: TypeAlias = Callable[[str], object]
 
@@ -97,11 +96,9 @@ def _kept(target: Removable, why: str) -> Removed:
 
 @contextmanager
 def _held(run: RunDir) -> Iterator[None]:
-    """Hold a run, so that nobody takes it up, nor a command of it. Raises GpulaunchError where
-    somebody has it.
-    """
+    """Lock a run against `resume`. Raises GpulaunchError where another process has it."""
     refuse_elsewhere(run)
-    with ControlServer(own_id(run)), claimed(run), unused(run):
+    with ControlServer(own_id(run)), claimed(run):
         yield
 
 

@@ -44,8 +44,8 @@ def command(
     """Remove the out/ of attempts that failed or were cut short and were tried again since.
 
     It says what goes and what that takes, then removes it. Without RUN it looks at all runs that
-    were begun in this directory. Never touched: a live run, one that exec --job works in, keep/,
-    and what links in results/, in keep/ or in the out/ that stays lead to.
+    were begun in this directory. Never touched: a live run, keep/, and what links in results/, in
+    keep/ or in the out/ that stays lead to.
 
     With --runs, whole runs that succeeded, or in which nothing was started; one that can be gone
     on with goes only where RUN names it.

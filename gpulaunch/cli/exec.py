@@ -14,17 +14,13 @@ from gpulaunch.cli.options import (
     DURATION,
     command_words,
     container_options,
-    job_option,
     kind_options,
     pool_options,
     refuse_mounts_alone,
     refuse_option_as_command,
-    run_option,
-    run_options_of,
     tells_exit_statuses,
 )
 from gpulaunch.errors import OF_EXEC, UsageError
-from gpulaunch.text import shell_words
 
 if TYPE_CHECKING:
     from gpulaunch.app.in_line import Turn
@@ -46,18 +42,11 @@ _say = as_command("exec")
 @kind_options
 @pool_options
 @container_options
-@job_option("--job", "Become this job's command, its cards, its environment.")
-@run_option("The run or job file of JOB; the newest run here.")
-@click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
 @click.option("--turn", hidden=True, help="Goes on with a place in the line: app/in_line.py.")
-@command_words("argv", "CMD...", required=False)
-@click.pass_context
+@command_words("argv", "CMD...")
 @tells_exit_statuses(OF_EXEC)
 def command(
-    context: click.Context,
-    /,
     argv: tuple[str, ...],
-    job: str | None,
     wait: float | None,
     no_wait: bool,
     memory: str | None,
@@ -66,7 +55,7 @@ def command(
     turn: str | None,
     **given: Any,
 ) -> int:
-    """Become CMD, or with --job a job's own command, on the next free card(s).
+    """Become CMD on the next free card(s).
 
     Stands where CUDA_VISIBLE_DEVICES=1 CMD stood: terminal, job control, signals and exit status
     are CMD's own. The lease ends with its processes. Exit statuses of gpulaunch:
@@ -78,19 +67,10 @@ def command(
     gpulaunch exec -g 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
     gpulaunch exec --container boltz.sif -- boltz predict a.yaml
-    gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
-    if not argv and job is None:
-        raise click.MissingParameter(ctx=context, param=context.command.params[-1])
     wait = 0.0 if no_wait else wait
 
     def run() -> NoReturn:
-        if job is not None:
-            if container is not None or mount:
-                raise UsageError("--job has the container that the job says: leave out --container")
-            if memory is not None:
-                raise UsageError("--job has the memory that the job says: leave out --memory")
-            _the_job(job, argv, wait, **given)
         most = 0 if memory is None else _bytes_of(memory)
         if container is None:
             refuse_mounts_alone(mount)
@@ -135,16 +115,13 @@ def _the_line(
     simulate: int | None,
     share_busy: bool | None,
     free_below: str | None,
-    run: str | None,
-    recorded: bool,
     card: str | None,
     compute: str | None,
     affinity: Literal["card", "none"] | None,
 ) -> NoReturn:
     """Take the cards and become CMD, in an environment in which it finds exactly them.
 
-    In a container, that is where its image is there. Prints which cards --gpus gave. Raises
-    UsageError for an option of --job alone.
+    In a container, that is where its image is there. Prints which cards --gpus gave.
     """
     from msgspec.structs import replace
 
@@ -155,8 +132,6 @@ def _the_line(
 
     turn = None if told is None else Turn.come(told)
     refuse_option_as_command(argv)
-    if run is not None or recorded:
-        raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
     config = None if turn is None else turn.config
     pool, count = pool_asked_for("exec", count, gpus, simulate, share_busy, free_below, config)
     if gpus is not None and pool.here and turn is None:
@@ -202,45 +177,3 @@ def _take_turn(
         sys.stderr.flush()
         turn.become_small(sys.argv[sys.argv.index("exec", 1) + 1 :], os.environ)
     return turn
-
-
-def _the_job(
-    job: str,
-    argv: tuple[str, ...],
-    wait: float | None,
-    count: int | None,
-    run: str | None,
-    recorded: bool,
-    card: str | None,
-    compute: str | None,
-    affinity: str | None,
-    **options: Any,
-) -> NoReturn:
-    """Take the cards, print what the job's command is, and become it. Raises UsageError."""
-    from gpulaunch.app.byhand import chosen, prepared, understood
-    from gpulaunch.app.in_container import pulled
-    from gpulaunch.app.single import run_near, take_for_good
-    from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.containers.command_lines import CARRIED
-    from gpulaunch.engines.environment import as_given
-
-    if argv:
-        raise UsageError(f"--job runs the job's own command: leave out {shell_words(argv)}")
-    if count is not None:
-        raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
-    for option, given in (("card", card), ("compute", compute), ("affinity", affinity)):
-        if given is not None:
-            raise UsageError(f"--{option} does not go with --job: {job} says what it needs")
-    asked = chosen(job, run, run_options_of(options), recorded, Terminal())
-    for note in asked.notes:
-        _say(note)
-    container = asked.job.container
-    here = None if container is None else pulled(container.source, os.environ, _say)
-    gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _say)
-    near = run_near(asked.pool, asked.alone, gpus, _say)
-    made = prepared(asked, gpus, as_given(os.environ), here, near)
-    _say(understood(asked, made, gpus))
-    os.chdir(made.cwd)
-    if here is None or here.engine not in CARRIED:
-        _limit(asked.job.demand.memory)
-    become(made.argv, made.environment, _say)

@@ -10,7 +10,6 @@
         inputs/records/JOB.fasta  inputs/batches/JOB/
         containers/  of attempts that run in one, while they run
         mps/gpu-0.1/  what a card's Multi-Process Service says of itself
-        byhand/JOB.1/{out,logs,inputs}
         slurm/  on a cluster: see `engines/slurm/rundir.py`
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
@@ -44,7 +43,7 @@ OWN_ENTRIES = frozenset(
     {
         *("manifest.json", "events.jsonl", "joblog.tsv", "report.html", "supervisor.log"),
         *("metrics.db", "metrics.db-wal", "metrics.db-shm", "metrics.db-journal"),
-        *("logs", "out", "results", "keep", "ends", "inputs", "history", "byhand", "slurm"),
+        *("logs", "out", "results", "keep", "ends", "inputs", "history", "slurm"),
         *("containers", "cache", "mps", "shims", "preload"),
     }
 )
@@ -204,10 +203,6 @@ class RunDir(Struct, frozen=True):
     def container(self, attempt: AttemptId) -> Path:
         """Return the directory of what stands for the attempt's container, while there is one."""
         return self.containers / f"{_checked(attempt.job)}.{attempt.number}"
-
-    def by_hand(self, job: str, number: int) -> RunDir:
-        """Return the directory of the job's `number`-th start by hand, laid out as a run's."""
-        return RunDir(self.path / "byhand" / f"{_checked(job)}.{number}")
 
     # ── What is done to them ────────────────────────────────────────────────────────────────────
 

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.app import Choices, Observer, RunOptions
-from gpulaunch.app.byhand import chosen
 from gpulaunch.app.checks import pool_for
 from gpulaunch.engines import strict
 from gpulaunch.errors import JobFileError
 from gpulaunch.jobfile import Surroundings, load_text
-from gpulaunch.process import native
-from tests.containers.bench import install
 
 CARDS = RunOptions(Choices(simulate=1))
 CONTAINED = "{name: a, run: 'true', isolation: strict, container: {image: x, engine: podman}}"
@@ -47,16 +44,3 @@ def test_what_gpulaunch_cannot_hide_is_no_matter_to_it(
     )
     with pytest.raises(JobFileError, match=r"jobs\[1\]\.isolation: strict isolation is not"):
         pool_for(plan, plan.jobs, CARDS, "r", heard)
-
-
-def test_by_hand_it_holds_as_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not native.PROGRAM.exists():
-        pytest.skip("the keepers' program was not built here (no C compiler)")
-    monkeypatch.setenv("PATH", str(install(tmp_path / "bin", "podman")), prepend=os.pathsep)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.yaml").write_text(f"jobs: [{CONTAINED}]")
-    assert chosen("a", "jobs.yaml", CARDS, False, Hearing()).notes == ()
-    monkeypatch.setattr(strict, "refusal", lambda gpus: None)
-    (tmp_path / "jobs.yaml").write_text(f"jobs: [{BARE}]")
-    (note,) = chosen("b", "jobs.yaml", CARDS, False, Hearing()).notes
-    assert note.startswith("isolation: strict does not hold by hand")

@@ -126,10 +126,7 @@ def test_exec_becomes_a_command_near_its_card(near: Launcher) -> None:
     assert free.out.split() == [str(cpu) for cpu in CPUS]
 
 
-def test_a_job_by_hand_and_a_held_card_s_command_run_near_the_card(near: Launcher) -> None:
-    near.file("jobs.yaml", f"gpus: [1]\nper_gpu: 2\njobs: [{{name: a, run: '{ASK}'}}]")
-    by_hand = near("exec", "--job", "a", "-r", "jobs.yaml")
-    assert by_hand.out.split() == [str(CPUS[1])], by_hand.err
+def test_a_held_card_s_command_runs_near_the_card(near: Launcher) -> None:
     for more in ((), ("--for", "1m")):
         held = near("hold", "--gpus", "1,", *more, "--", sys.executable, "-c", SHOW)
         assert held.out.split() == [str(CPUS[1])], held.err

@@ -8,22 +8,18 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpulaunch.app import cleaning, removing
-from gpulaunch.app.byhand import chosen
 from gpulaunch.app.observer import NOBODY
-from gpulaunch.app.options import RunOptions
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.journal.users import unused
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.test_contracts import check
 from tests.helpers import wait_until
@@ -414,55 +410,6 @@ def test_a_directory_that_is_no_run_is_refused_and_left(launcher: Launcher) -> N
     assert (launcher.path / "other").exists()
     assert launcher("clean", "--runs", place).status == 1
     assert (place / "events.jsonl").exists()
-
-
-def test_a_command_by_hand_keeps_the_runs_directory(launcher: Launcher) -> None:
-    run = ran(
-        launcher, f"jobs: [{{name: a, run: '[ -e once ] || {{ touch once; exit; }}; {UNTIL_GO}'}}]"
-    )
-    with launcher.begun("exec", "--simulate", "1", "--job", "a"):
-        wait_until((run / "byhand" / "a.1" / "out").exists)
-        result = launcher("clean", "--runs", run)
-        assert result.status == 1
-        assert "a command of it runs, by exec --job" in result.err
-    assert run.exists()
-
-
-def test_a_command_by_hand_keeps_the_run_from_its_first_look_at_it(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = ran(launcher)
-    monkeypatch.chdir(launcher.path)
-    asked = chosen("a", str(run), RunOptions(), False, NOBODY)  # waits for its card from here on
-    again = chosen("a", str(run), RunOptions(), False, NOBODY)  # nor do they hinder one another
-    plan = cleaning.look([str(run)], cleaning.CleanOptions(whole=True), NOBODY)
-    assert "by exec --job" in plan.runs[0].left
-    for one in (asked, again):
-        assert one.source.held is not None
-        os.close(one.source.held)
-    plan = cleaning.look([str(run)], cleaning.CleanOptions(whole=True), NOBODY)
-    asked = chosen("a", str(run), RunOptions(), False, NOBODY)
-    (done,) = removing.carry_out(plan)
-    assert "by exec --job" in done.left
-    assert run.exists()
-    assert launcher("resume", run, "-q").status == 0, "it hinders no supervisor"
-    assert asked.source.held is not None
-    os.close(asked.source.held)
-
-
-def test_a_command_by_hand_waits_for_a_clean_and_makes_no_run_anew(launcher: Launcher) -> None:
-    run = ran(launcher)
-    with ExitStack() as cleaning_it:
-        cleaning_it.enter_context(unused(RunDir(run)))
-        with launcher.begun("exec", "--simulate", "1", "--job", "a", "-r", run) as process:
-            assert process.stderr is not None
-            assert "waits until gpulaunch clean is done with" in process.stderr.readline()
-            run.rename(launcher.path / "gone")
-            cleaning_it.close()
-            said = process.stderr.read()
-            assert process.wait() == 125
-    assert f"{run} was removed or moved meanwhile" in said
-    assert not run.exists()
 
 
 def test_a_run_with_an_unfinished_job_goes_only_by_its_name(launcher: Launcher) -> None:

@@ -126,7 +126,6 @@ def test_runs_are_completed_newest_first_and_jobs_with_their_states(listed: Laun
     assert found(listed, "retry", "fold") == ["fold 1", "fold 3"]
     assert found(listed, "logs", "-r", names[1], "fold 1", "fold") == ["fold 2", "fold 3"]
     assert found(listed, "cancel", "") == []
-    assert found(listed, "exec", "--job", "odd") == [ODD]
     assert found(listed, "add", "--needs", "fold 2") == ["fold 2"]
     assert found(listed, "run", "jobs.yaml", "--only", "fold 2") == ["fold 2"]
     assert ("plain", "fold 1", "failed") in items(listed, "status", "fold")

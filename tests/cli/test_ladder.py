@@ -67,8 +67,6 @@ def test_a_retry_by_hand_and_a_new_input_begin_where_the_last_success_was(
     attempts = {name: job["attempts"] for name, job in launcher.jobs().items()}
     assert [one["step"] for one in attempts["embed-1"]] == [1, 2, 2, 3]
     assert [one["step"] for one in attempts["embed-2"]] == [1, 2, 3]
-    by_hand = launcher("exec", "--job", "embed-3", "--simulate", "1")
-    assert by_hand.out.splitlines() == ["3 8 c128"]
 
 
 def test_without_a_ladder_the_advice_names_it(launcher: Launcher) -> None:

@@ -240,8 +240,6 @@ def test_what_a_logout_ends_is_known(
     assert bool(ended_at_logout(tmp_path / "cgroup", tmp_path, lambda: kills)) == ends
 
 
-def test_an_added_job_runs_by_hand_and_its_command_is_told(queue: Queue) -> None:
+def test_an_added_jobs_command_is_told(queue: Queue) -> None:
     queue("add", "--wait", "-g", "0", "--name", "said", "--", "echo", "some words")
     assert "echo 'some words'" in queue("status", "-r", "queue", "said").out
-    by_hand = queue("exec", "--job", "said", "-r", "queue")
-    assert (by_hand.status, by_hand.out) == (0, "some words\n"), by_hand.err

@@ -374,13 +374,6 @@ def test_an_image_is_looked_for_before_the_line_and_not_again_in_it(path: Path) 
     assert not any("in the container" in end for end in ends)
 
 
-def test_exec_job_runs_in_the_jobs_container(kit: Kit) -> None:
-    kit.jobs("name: a, gpus: 0, run: 'echo in $GPULAUNCH_JOB > {{out}}/o; cat {{out}}/o'")
-    done = kit.launcher("exec", "--job", "a", "-r", "jobs.yaml")
-    assert (done.status, done.out) == (0, "in a\n"), done.err
-    assert "echo in $GPULAUNCH_JOB" in done.err
-
-
 def test_device_errors_are_explained_inside(path: Path) -> None:
     kit = pretend("apptainer", ".sif", path)
     kit.launcher.file(

@@ -109,7 +109,6 @@ def test_there_is_no_other_door() -> None:
         if "require_own(" in path.read_text() or "own_directory(" in path.read_text()
     }
     assert users >= {
-        "app/byhand.py",
         "app/changing.py",
         "app/lookup.py",
         "app/resuming.py",

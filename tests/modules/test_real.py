@@ -172,12 +172,6 @@ def test_a_module_that_is_gone_when_the_job_starts_fails_it_as_not_started(
     assert not (launcher.path / "ran").exists()
 
 
-def test_a_job_by_hand_finds_its_modules_too(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, modules: tool/1.0, run: [tool, x]}]")
-    result = launcher("exec", "--job", "a", "-r", "jobs.yaml", "--simulate", "1")
-    assert (result.status, result.out) == (0, "of the module: one x\n")
-
-
 LOAD = "source $MODULESHOME/init/{shell}; eval module load tool/2.0; {command}"
 OTHER_SHELLS = {
     "zsh": ["zsh", "-f", "-c", LOAD.format(shell="zsh", command='"$@"'), "-"],
