@@ -50,11 +50,10 @@ OF_EXEC: Mapping[int, str] = MappingProxyType(
 )
 """What the exit statuses of `exec` mean that are not its command's own."""
 
-HOLD_TIME_OVER = 143
 OF_HOLD: Mapping[int, str] = MappingProxyType(
     {
         **OF_EXEC,
-        HOLD_TIME_OVER: "the time was over, and CMD was ended (also one that TERM ended before)",
+        143: "the time was over: SIGTERM ended CMD (a shell: 129; after --grace: 137)",
         130: "without CMD: ended by Ctrl-C",
     }
 )

@@ -5,6 +5,7 @@ It uses the core and the leases as a run of one job does; that job's Launch name
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from gpulaunch.gpus.lease import SCOPE_VARIABLE, lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.own_files import KEPT_AFTER, OWN
-from gpulaunch.process.native import holder_line
+from gpulaunch.process.native import program_line
 from gpulaunch.wording import job_reason
 
 JOB = "exec"
@@ -128,11 +129,6 @@ class Single(LeaseUser):
         """Raise WaitRanOut."""
         why = job_reason(self._run.why_waiting(JOB))
         raise WaitRanOut(f"no card came free in time: {why}")
-
-    def forget(self) -> None:
-        """Close this process's copies of the leases, which another process keeps."""
-        self._cards.close_in_child()
-        self._loop.close()
 
     def close(self) -> None:
         self._leave()
@@ -273,17 +269,19 @@ def hold_through_exec(descriptors: Sequence[int]) -> list[int]:
     return copies
 
 
-def keep_beside_command() -> None:
-    """Have a small process hold what the command inherits, until the command has ended.
+def keep_beside_command(seconds: float = math.inf, grace: float = 0.0) -> None:
+    """Start a small process that holds what the command inherits, until the command has ended.
 
-    The command may close all descriptors that it inherited (closefrom(3)). Raises OSError.
+    The command may close all descriptors that it inherited (closefrom(3)). After `seconds`, the
+    process ends the command and all that the command started: SIGTERM, SIGKILL after `grace`
+    seconds. Raises OSError.
     """
     if not _INHERITED:
         return
-    told = [str(os.getpid()), f"{SCOPE_VARIABLE}={own_scope()}", *map(str, _INHERITED)]
+    mark, numbers = f"{SCOPE_VARIABLE}={own_scope()}", map(str, _INHERITED)
+    line = program_line("lease", str(os.getpid()), mark, str(seconds), str(grace), *numbers)
     nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-    program = holder_line()
-    pid = os.posix_spawn(program[0], [*program, *told], {}, file_actions=nowhere)
     with suppress(ChildProcessError):  # SIGCHLD is ignored here
+        pid = os.posix_spawn(line[0], line, {}, file_actions=nowhere)
         if os.waitpid(pid, 0)[1]:
             raise OSError("the process that keeps the card for the command could not be started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import sys
@@ -81,15 +82,20 @@ def pool_asked_for(
 
 
 def become(
-    argv: tuple[str, ...], environment: Mapping[str, str], say: Callable[[str, int], int]
+    argv: tuple[str, ...],
+    environment: Mapping[str, str],
+    say: Callable[[str, int], int],
+    seconds: float = math.inf,
+    grace: float = 0.0,
 ) -> NoReturn:
     """Become the command; where that fails, exit with the status that `say` returns.
 
-    Raises OSError where nothing can be started that keeps the cards beside the command.
+    `seconds`, `grace`: as `keep_beside_command` has them. Raises OSError where nothing can be
+    started that keeps the cards beside the command.
     """
     from gpulaunch.app.single import keep_beside_command
 
-    keep_beside_command()
+    keep_beside_command(seconds, grace)
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -101,10 +107,10 @@ def become(
             own_files.OWN.close(used=(*argv, *environment.values()))
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        raise SystemExit(say(*not_executed(argv[0], error.errno or errno.EIO))) from None
+        raise SystemExit(say(*_not_executed(argv[0], error.errno or errno.EIO))) from None
 
 
-def not_executed(program: str, error: int) -> tuple[str, int]:
+def _not_executed(program: str, error: int) -> tuple[str, int]:
     """Return why the program was not executed, and a shell's status for that."""
     if error == errno.ENOENT:
         return f"{program or repr(program)}: not found", EXEC_NOT_FOUND

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gpulaunch.cli.becoming import (
-    as_command,
-    become,
-    not_executed,
-    pool_asked_for,
-    with_status,
-)
+from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
 from gpulaunch.cli.options import (
     DURATION,
     command_words,
@@ -25,17 +18,10 @@ from gpulaunch.cli.options import (
     refuse_option_as_command,
     tells_exit_statuses,
 )
-from gpulaunch.errors import (
-    EXEC_OWN_FAILURE,
-    HOLD_TIME_OVER,
-    OF_HOLD,
-    OK,
-    UsageError,
-)
-from gpulaunch.text import shell_word, shell_words
+from gpulaunch.errors import OF_HOLD, UsageError
+from gpulaunch.text import shell_word
 
 if TYPE_CHECKING:
-    from gpulaunch.app.guard import Held, HoldEnd
     from gpulaunch.core.model import Gpu
     from gpulaunch.gpus.names import NamedHold
 
@@ -53,7 +39,9 @@ _say = as_command("hold")
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("-g", "count", type=click.IntRange(1), metavar="N", help="Cards (1).")
-@click.option("--for", "seconds", type=DURATION, help="How long, once the cards are there.")
+@click.option(
+    "--for", "seconds", type=DURATION, default=math.inf, help="How long, once the cards are there."
+)
 @click.option("--name", default="", metavar="NAME", help="What for: others see it.")
 @click.option("--grace", type=DURATION, default=10.0, help="CMD's time from TERM to KILL (10s).")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
@@ -63,7 +51,7 @@ _say = as_command("hold")
 @tells_exit_statuses(OF_HOLD)
 def command(
     argv: tuple[str, ...],
-    seconds: float | None,
+    seconds: float,
     wait: float | None,
     no_wait: bool,
     **given: Any,
@@ -72,12 +60,10 @@ def command(
 
     `gpulaunch gpus` and every launcher that waits say whose they are, what for, and until when.
 
-    With CMD as `exec`: it sees exactly these cards, at its terminal. When the time of --for is
-    over, CMD and all that it started get TERM, after --grace KILL; so does what CMD leaves behind
-    when it ends earlier. Without --for the lease ends with its processes.
-
-    Without CMD the cards are kept until the time is over or Ctrl-C, and a line on standard output
-    says how another terminal uses them. Exit statuses of gpulaunch:
+    As `exec`, it becomes CMD, which sees exactly these cards, and the lease ends with CMD's
+    processes. When the time of --for is over, CMD and all that it started get SIGTERM, and SIGKILL
+    after --grace. Without CMD it becomes a program that waits until the time is over or Ctrl-C, and
+    a line on standard output says how another terminal uses the cards. Exit statuses of gpulaunch:
 
     {statuses}
 
@@ -92,7 +78,7 @@ def command(
 
 def _hold(
     argv: tuple[str, ...],
-    seconds: float | None,
+    seconds: float,
     wait: float | None,
     count: int | None,
     name: str,
@@ -101,70 +87,33 @@ def _hold(
     simulate: int | None,
     share_busy: bool | None,
     free_below: str | None,
-) -> int:
-    """Take the cards and keep them; return the exit status."""
-    from gpulaunch.app.guard import Held
-    from gpulaunch.app.single import Single, environment_on, hold_through_exec, run_near
+) -> NoReturn:
+    """Take the cards, say how long they are held, and become CMD, or a program that waits."""
+    from gpulaunch.app.single import environment_on, hold_through_exec, run_near, take_for_good
     from gpulaunch.core.model import Demand, Job
     from gpulaunch.gpus.names import NamedHold, announce_hold, printable
 
     refuse_option_as_command(argv)
-    if seconds == 0:
+    if not seconds:
         raise UsageError("--for takes a time like 90m or 4h, and found none at all")
     if not printable(name):
         raise UsageError("--name: expected at most 60 bytes that can be printed")
     pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy, free_below)
-    single = Single(pool, Demand(gpus=count), wait, os.environ, _say)
-    cards, descriptors = single.take()
-    hold = NamedHold(name, None if seconds is None else time.time() + seconds)
-    job = Job("hold", (), demand=Demand(gpus=count))
-    near = run_near(pool, job, cards, _say) if argv else None
+    demand = Demand(gpus=count)
+    cards = take_for_good(pool, demand, wait, os.environ, _say)
+    near = run_near(pool, Job("hold", (), demand=demand), cards, _say) if argv else None
     environment = environment_on(cards, pool, os.environ, near)
-    with announce_hold(hold) as announced:
-        kept = hold_through_exec([*descriptors, announced.fileno()])
-        _say(_held(cards, hold, seconds))
-        if argv and seconds is None:
-            become(argv, environment, lambda text, status: _say(text + _no_job(argv), status))
-        if not argv:
-            _say(f"{'Ctrl-C gives them back' if count > 1 else 'Ctrl-C gives it back'}; elsewhere:")
-            click.echo(f"export {_exported(environment)}")
-        heard: list[int] = []
-        held = Held(argv, environment, kept, seconds, grace)
-        over = _guarded(held, single.forget, heard)
-    return _status(argv, over, seconds, heard)
-
-
-def _guarded(held: Held, forget: Callable[[], None], heard: list[int]) -> HoldEnd:
-    """Leave the leases to a guard, and wait for its end; signals that caused it go to `heard`."""
-    from gpulaunch.app.guard import Guarded, on_signals, terminal_as_before
-
-    _flush()
-    with terminal_as_before():
-        guarded = Guarded(held)
-        on_signals(guarded, heard.append, interrupt=not held.argv)
-        for fd in held.descriptors:
-            os.close(fd)
-        forget()
-        return guarded.wait()
-
-
-def _status(argv: Sequence[str], over: HoldEnd, seconds: float | None, heard: Sequence[int]) -> int:
-    """Return the exit status, and say why where it is not the command's own end."""
-    from gpulaunch.text import span
-
-    if over.error is not None:
-        why, status = not_executed(argv[0], over.error)
-        return _say(why + _no_job(argv), status)
-    if over.by == "guard":
-        return _say("what kept the cards was killed, and they are given back", EXEC_OWN_FAILURE)
-    if over.by == "time" and argv:
-        took = f"the time is over ({span(seconds or 0.0)})"
-        return _say(f"{took}: {shell_words(argv)} was ended", HOLD_TIME_OVER)
-    if over.status is not None:
-        return over.status
-    if over.by == "time":
-        return _say("the time is over: given back", OK)
-    return _say("given back", 128 + (heard[0] if heard else signal.SIGTERM))
+    hold = NamedHold(name, None if math.isinf(seconds) else time.time() + seconds)
+    announced = announce_hold(hold)
+    hold_through_exec([announced.fileno()])
+    _say(_held(cards, hold, seconds))
+    if not argv:
+        _say(f"{'Ctrl-C gives them back' if count > 1 else 'Ctrl-C gives it back'}; elsewhere:")
+        click.echo(f"export {_exported(environment)}")
+        argv = ("sleep", "infinity" if math.isinf(seconds) else str(seconds))
+        seconds += 1.0  # it ends by itself, unless it was stopped
+    hint = _no_job(argv)
+    become(argv, environment, lambda text, status: _say(text + hint, status), seconds, grace)
 
 
 def _no_job(argv: Sequence[str]) -> str:
@@ -174,12 +123,12 @@ def _no_job(argv: Sequence[str]) -> str:
     return "; hold keeps cards: a job is kept from starting by not_before: in the job file"
 
 
-def _held(cards: Sequence[Gpu], hold: NamedHold, seconds: float | None) -> str:
+def _held(cards: Sequence[Gpu], hold: NamedHold, seconds: float) -> str:
     """`GPU 0 is held for 'lunch demo' until 17:30 (in 4 h)`."""
     from gpulaunch.digest.words import cards as named
     from gpulaunch.localtime import about
 
-    left = f" (in {about(seconds)})" if seconds is not None else ""
+    left = "" if math.isinf(seconds) else f" (in {about(seconds)})"
     return f"{named(cards)} {'is' if len(cards) == 1 else 'are'} held{hold}{left}"
 
 
@@ -188,9 +137,3 @@ def _exported(environment: Mapping[str, str]) -> str:
     return " ".join(
         f"{name}={shell_word(environment[name])}" for name in SHOWN if name in environment
     )
-
-
-def _flush() -> None:
-    """Write out what is said: a fork would say it twice."""
-    sys.stdout.flush()
-    sys.stderr.flush()

@@ -50,12 +50,9 @@ def find_keepers() -> str:
     return program
 
 
-def holder_line() -> list[str]:
-    """Return the command line of what holds leases beside a command, less its arguments.
-
-    Nothing tests the program before: it would cost each `exec` as much as the start itself.
-    """
-    return [here(str(PROGRAM)), "lease"]
+def program_line(*words: str) -> list[str]:
+    """Return a command line of the program, for `exec` and `hold`: nothing tests it before."""
+    return [here(str(PROGRAM)), *words]
 
 
 def program_inside() -> str | None:

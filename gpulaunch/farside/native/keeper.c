@@ -29,7 +29,7 @@
  *   keeper monitor GUARDIAN SERVER GIVES_BACK LIMIT CHANNEL LINK ALIVE LEASE...
  *                                a pair that a preload server forked: see warm.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
- *   keeper lease PID MARK FD...  what holds leases beside the command of `exec`: see lease.c
+ *   keeper lease PID MARK SECONDS GRACE FD...  what holds leases beside a command: see lease.c
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
   if (argc >= 5 && !strcmp(argv[1], "guardian")) become_guardian(argv + 2);
   if (argc >= 9 && !strcmp(argv[1], "monitor")) become_monitor(argv + 2);
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
-  if (argc >= 5 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
+  if (argc >= 7 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
   if (argc != 2) return UNKNOWN_PROTOCOL;
   become_spawner(atoi(argv[1]));
 }

@@ -44,6 +44,8 @@ pid_t slurms_own(void);
 void children(struct pids *found);
 bool has_ended(pid_t pid);
 void terminate(pid_t pid);
+int pidfd_of(pid_t pid);
+bool send_to(pid_t pid, int pidfd, int number);
 pid_t fork_patiently(void);
 void settle_in(pid_t parent);
 void close_all_but(const int *kept, int count);
@@ -234,7 +236,7 @@ void spawner(int control);
 /* Wait for the monitor's end, then kill what it left; it is the last process of a pair. */
 __attribute__((noreturn)) void guard(pid_t monitor, int channel);
 
-/* ── lease.c: what holds leases beside the command of `exec` ───────────────────────────────────── */
+/* ── lease.c: what holds leases beside the command of `exec` and of `hold` ──────────────────────── */
 
 #define LEASE_TITLE "keeper-lease"
 int lease(int argc, char **argv);

@@ -12,8 +12,16 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
 
 #define LEASES_FROM 100 /* descriptor numbers from here on: programs do not use them themselves */
 
@@ -181,6 +189,16 @@ bool has_ended(pid_t pid) { /* of a direct child, reaped or not */
 void terminate(pid_t pid) {
   if (kill(-pid, SIGTERM)) kill(pid, SIGTERM);
   if (kill(-pid, SIGCONT)) kill(pid, SIGCONT);
+}
+
+/* A descriptor of a process, whose number cannot become another's while it is open. Below zero: an
+ * old kernel, or it is gone. */
+int pidfd_of(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
+
+/* Signal a process, by its descriptor where there is one; whether it was sent. */
+bool send_to(pid_t pid, int pidfd, int number) {
+  if (pidfd < 0) return !kill(pid, number);
+  return !syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
 }
 
 pid_t fork_patiently(void) {

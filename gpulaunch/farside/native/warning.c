@@ -11,15 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 static bool has(unsigned long long set, int number) { return set >> (number - 1) & 1; }
 
@@ -57,14 +49,9 @@ static void children_of(pid_t pid, struct pids *found) {
   if (tasks) closedir(tasks);
 }
 
-static int send_to(pid_t pid, int held, int number) { /* held: below zero for an old kernel */
-  if (held < 0) return !kill(pid, number);
-  return !syscall(SYS_pidfd_send_signal, held, number, NULL, 0);
-}
-
 static int warn_below(pid_t pid, int number, pid_t parent) {
   /* Its number cannot become another's while this descriptor is open. */
-  int held = parent ? (int)syscall(SYS_pidfd_open, pid, 0) : -1, count = 0;
+  int held = parent ? pidfd_of(pid) : -1, count = 0;
   unsigned long long caught, blocked;
   taken_by(pid, parent, &caught, &blocked);
   bool takes = has(caught | blocked, number);
