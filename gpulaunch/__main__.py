@@ -36,9 +36,7 @@ def _set_inherited() -> None:
     for number in signal.valid_signals() - _KEPT:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    # An `exec` whose turn has come has interrupts blocked until it can end well (`farside.line`).
-    kept = {signal.SIGINT} if "--turn" in sys.argv else set()
-    signal.pthread_sigmask(signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, ()) & kept)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(os.umask(0o077) & 0o077)
 
 

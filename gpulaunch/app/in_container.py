@@ -93,15 +93,14 @@ def made_contained(
     machine: MachineLimits,
     environ: Mapping[str, str],
     argv: tuple[str, ...],
-    own: Mapping[str, str | None],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command line that runs `argv` in the job's container, and its environment.
 
-    `own`: the variables that the job sets; None removes one. Raises OSError, NotContainedError.
+    Raises OSError, NotContainedError.
     """
     folder = os.path.join(_records(environ), f"{os.getpid()}-{os.urandom(4).hex()}")
     environments = EnvironmentMaker(machine, environ)
-    line, changes = contained(job, here, place, environments, folder, argv, own)
+    line, changes = contained(job, here, place, environments, folder, argv, {})
     return line, changes.over(environ)
 
 

@@ -1,15 +1,17 @@
-"""`gpulaunch exec`: become one command on the next free card(s)."""
+"""`gpulaunch exec`: become one command on the next free card(s); what `hold` shares of that."""
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import signal
 import sys
-import time
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import click
 
-from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
 from gpulaunch.cli.options import (
     DURATION,
     command_words,
@@ -20,15 +22,120 @@ from gpulaunch.cli.options import (
     refuse_option_as_command,
     tells_exit_statuses,
 )
-from gpulaunch.errors import OF_EXEC, UsageError
+from gpulaunch.errors import (
+    EXEC_CANNOT_EXECUTE,
+    EXEC_NOT_FOUND,
+    EXEC_OWN_FAILURE,
+    EXEC_WAIT_RAN_OUT,
+    OF_EXEC,
+    GpulaunchError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from gpulaunch.app.in_line import Turn
-    from gpulaunch.core.model import Container, Demand
+    from gpulaunch.app.exec import CardRequest
+    from gpulaunch.app.wait_queue import Turn
+    from gpulaunch.config.model import CardSettings
+    from gpulaunch.core.model import Container
     from gpulaunch.engines.context import ImageHere
     from gpulaunch.engines.pool import CardPool
 
+turn_option = click.option("--turn", hidden=True, help="Own: goes on with a place in the line.")
+
+
+class Say(Protocol):
+    """Write a line to standard error, and return the status given."""
+
+    def __call__(self, text: str, status: int = 0, /) -> int: ...
+
+
+def as_command(name: str) -> Say:
+    """Return a Say whose lines begin with the command's name."""
+
+    def say(text: str, status: int = 0, /) -> int:
+        click.echo(f"gpulaunch {name}: {text}", err=True)
+        return status
+
+    return say
+
+
 _say = as_command("exec")
+
+
+def with_status(run: Callable[[], int], say: Say) -> int:
+    """Return the status of `run`; where it fails, say why and return the status for that."""
+    from gpulaunch.app.exec import WaitRanOut
+
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return 130
+    except WaitRanOut as error:
+        return say(str(error), EXEC_WAIT_RAN_OUT)
+    except (GpulaunchError, OSError) as error:
+        return say(str(error), EXEC_OWN_FAILURE)
+
+
+def pool_asked_for(
+    name: str,
+    count: int | None,
+    gpus: str | None,
+    simulate: int | None,
+    share_busy: bool | None,
+    free_below: str | None,
+    config: CardSettings | None = None,
+) -> tuple[CardPool, int]:
+    """Return the cards to choose from, and how many are wanted: as many as --gpus names, else one.
+
+    `name`: of the command. `config`: as `open_pool` has it. Raises UsageError where there are not
+    so many.
+    """
+    from gpulaunch.engines.pool import open_pool, require
+    from gpulaunch.free_below import parse_free_below
+
+    line = parse_free_below(free_below) if free_below else None
+    run = f"{name}-{os.getpid()}"
+    pool = open_pool(gpus, simulate, os.environ, run, bool(share_busy), line, config)
+    if count is None:
+        count = 1 if pool.selection.count is None else pool.selection.count
+    require(pool, count)
+    return pool, count
+
+
+def become(
+    argv: tuple[str, ...],
+    environment: Mapping[str, str],
+    say: Callable[[str, int], int],
+    seconds: float = math.inf,
+    grace: float = 0.0,
+) -> NoReturn:
+    """Become the command; where that fails, exit with the status that `say` returns.
+
+    `seconds`, `grace`: as `keep_beside_command` has them. Raises OSError where nothing can be
+    started that keeps the cards beside the command.
+    """
+    from gpulaunch.app.exec import keep_beside_command
+
+    keep_beside_command(seconds, grace)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
+    try:
+        if not argv[0]:
+            raise FileNotFoundError(errno.ENOENT, "")
+        if own_files := sys.modules.get("gpulaunch.own_files"):
+            own_files.OWN.close(used=(*argv, *environment.values()))
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        raise SystemExit(say(*_not_executed(argv[0], error.errno or errno.EIO))) from None
+
+
+def _not_executed(program: str, error: int) -> tuple[str, int]:
+    """Return why the program was not executed, and a shell's status for that."""
+    if error == errno.ENOENT:
+        return f"{program or repr(program)}: not found", EXEC_NOT_FOUND
+    return f"{program}: cannot be executed: {os.strerror(error)}", EXEC_CANNOT_EXECUTE
 
 
 @click.command(
@@ -42,7 +149,7 @@ _say = as_command("exec")
 @kind_options
 @pool_options
 @container_options
-@click.option("--turn", hidden=True, help="Goes on with a place in the line: app/in_line.py.")
+@turn_option
 @command_words("argv", "CMD...")
 @tells_exit_statuses(OF_EXEC)
 def command(
@@ -125,8 +232,15 @@ def _the_line(
     """
     from msgspec.structs import replace
 
-    from gpulaunch.app.in_line import Turn
-    from gpulaunch.app.single import demand_of, exec_environment, exec_in_container
+    from gpulaunch.app.exec import (
+        CardRequest,
+        demand_of,
+        environment_on,
+        in_container,
+        run_near,
+        take_cards,
+    )
+    from gpulaunch.app.wait_queue import Turn
     from gpulaunch.containers.command_lines import CARRIED
     from gpulaunch.core.selection import describe_taken
 
@@ -142,38 +256,37 @@ def _the_line(
         from gpulaunch.app.in_container import pulled
 
         here = pulled(container.source, os.environ, _say)
-    # A place is kept until this process becomes the command.
-    if turn := turn or _take_turn(pool, demand, wait, here):
-        turn.wait()
-        wait = turn.left
-    taken = pool, demand, wait, os.environ, _say, affinity, turn.place if turn else None
+    asked = CardRequest(pool, demand, wait, os.environ, _say, affinity)
+    asked = in_line("exec", asked, turn, here)
+    taken = take_cards(asked)
+    near = run_near(asked, taken)
+    environment: Mapping[str, str]
     if container is None or here is None:
-        environment = exec_environment(*taken)
+        environment = environment_on(taken, asked, near)
+    else:
+        argv, environment = in_container(argv, container, here, taken, asked, near)
+    if here is None or here.engine not in CARRIED:
         _limit(memory)
-        become(argv, environment, _say)
-    made = exec_in_container(argv, container, here, *taken)
-    if here.engine not in CARRIED:
-        _limit(memory)
-    become(*made, _say)
+    become(argv, environment, _say)
 
 
-def _take_turn(
-    pool: CardPool, demand: Demand, wait: float | None, image: ImageHere | None
-) -> Turn | None:
-    """Return this launcher's turn to ask for cards, which is to be waited for; None: it needs none.
+def in_line(
+    command: str, asked: CardRequest, turn: Turn | None, image: ImageHere | None = None
+) -> CardRequest:
+    """Wait for this launcher's turn to ask for cards; return the request with its turn.
 
-    Where several are ahead, becomes a small process that waits, and goes on with `--turn`.
+    Where somebody is ahead, becomes a small process that waits, and goes on with `--turn`.
     """
-    from gpulaunch.app.in_line import Turn
+    from msgspec.structs import replace
+
+    from gpulaunch.app.wait_queue import Turn
     from gpulaunch.text import several
 
-    if wait == 0 or not demand.gpus:
-        return None
-    until = None if wait is None else time.monotonic() + wait
-    turn = Turn.take(pool, demand, until, image, os.environ)
-    if ahead := turn.ahead:
-        _say(f"waits its turn: {several(ahead, 'launcher')} of yours asked for the same before")
-    if turn.is_far:
-        sys.stderr.flush()
-        turn.become_small(sys.argv[sys.argv.index("exec", 1) + 1 :], os.environ)
-    return turn
+    if turn is None and asked.wait != 0 and asked.demand.gpus:
+        turn = Turn.take(asked.pool, asked.demand, asked.wait, image, asked.environ)
+        if ahead := turn.ahead:
+            others = several(ahead, "launcher")
+            asked.tell(f"waits its turn: {others} of yours asked for the same before")
+            sys.stderr.flush()
+            turn.wait(command, sys.argv[sys.argv.index(command, 1) + 1 :], asked.environ)
+    return replace(asked, turn=turn, wait=turn.left) if turn else asked

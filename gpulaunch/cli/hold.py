@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gpulaunch.cli.becoming import as_command, become, pool_asked_for, with_status
+from gpulaunch.cli.exec import (
+    as_command,
+    become,
+    in_line,
+    pool_asked_for,
+    turn_option,
+    with_status,
+)
 from gpulaunch.cli.options import (
     DURATION,
     command_words,
@@ -47,6 +54,7 @@ _say = as_command("hold")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @pool_options
+@turn_option
 @command_words("argv", "[CMD...]", required=False)
 @tells_exit_statuses(OF_HOLD)
 def command(
@@ -54,6 +62,7 @@ def command(
     seconds: float,
     wait: float | None,
     no_wait: bool,
+    turn: str | None,
     **given: Any,
 ) -> int:
     """Keep the next free card(s): for a time, or as long as CMD lives.
@@ -73,13 +82,14 @@ def command(
     gpulaunch hold -g 2 --wait 1h -- jupyter lab
     """
     wait = 0.0 if no_wait else wait
-    return with_status(lambda: _hold(argv, seconds, wait, **given), _say)
+    return with_status(lambda: _hold(argv, seconds, wait, turn, **given), _say)
 
 
 def _hold(
     argv: tuple[str, ...],
     seconds: float,
     wait: float | None,
+    told: str | None,
     count: int | None,
     name: str,
     grace: float,
@@ -89,20 +99,29 @@ def _hold(
     free_below: str | None,
 ) -> NoReturn:
     """Take the cards, say how long they are held, and become CMD, or a program that waits."""
-    from gpulaunch.app.single import environment_on, hold_through_exec, run_near, take_for_good
-    from gpulaunch.core.model import Demand, Job
+    from gpulaunch.app.exec import (
+        CardRequest,
+        environment_on,
+        hold_through_exec,
+        run_near,
+        take_cards,
+    )
+    from gpulaunch.app.wait_queue import Turn
+    from gpulaunch.core.model import Demand
     from gpulaunch.gpus.names import NamedHold, announce_hold, printable
 
+    turn = None if told is None else Turn.come(told)
     refuse_option_as_command(argv)
     if not seconds:
         raise UsageError("--for takes a time like 90m or 4h, and found none at all")
     if not printable(name):
         raise UsageError("--name: expected at most 60 bytes that can be printed")
-    pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy, free_below)
-    demand = Demand(gpus=count)
-    cards = take_for_good(pool, demand, wait, os.environ, _say)
-    near = run_near(pool, Job("hold", (), demand=demand), cards, _say) if argv else None
-    environment = environment_on(cards, pool, os.environ, near)
+    config = None if turn is None else turn.config
+    pool, count = pool_asked_for("hold", count, gpus, simulate, share_busy, free_below, config)
+    asked = CardRequest(pool, Demand(gpus=count), wait, os.environ, _say)
+    asked = in_line("hold", asked, turn)
+    cards = take_cards(asked)
+    environment = environment_on(cards, asked, run_near(asked, cards) if argv else None)
     hold = NamedHold(name, None if math.isinf(seconds) else time.time() + seconds)
     announced = announce_hold(hold)
     hold_through_exec([announced.fileno()])

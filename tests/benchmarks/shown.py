@@ -211,8 +211,7 @@ def _waiting(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield (
         f"CPU of {count} that wait, all together",
         f"{many['cpu_ms_a_minute']:,.0f} ms a minute",
-        f"{many['wakeups_a_minute']} wake-ups; as many Pythons that wake as often and read a file: "
-        f"{figures['bare_cpu_ms_a_minute']:,.0f} ms",
+        f"{many['wakeups_a_minute']} wake-ups",
     )
 
 

@@ -6,6 +6,7 @@ On the tests' pretend driver, so that the driver is asked as on a machine with c
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -16,13 +17,11 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import psutil
 
-from gpulaunch.farside.line import LOOK
+from gpulaunch.process.native import program_line
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import held_by, wait_until
 
 EXEC = [sys.executable, "-m", "gpulaunch", "exec", "--"]
-BARE = f"import time\nwhile True:\n    time.sleep({LOOK})\n    open('/proc/self/stat').read()"
-"""A program that wakes as often as one in the line, and reads one small file."""
 MB = 1e6
 
 
@@ -32,24 +31,7 @@ def measure(quick: bool) -> dict[str, object]:
         "launchers": many,
         "one": _waiting(1, seconds),
         "many": _waiting(many, seconds),
-        "bare_cpu_ms_a_minute": _bare(many, seconds),
     }
-
-
-def _bare(many: int, seconds: float) -> float:
-    """CPU a minute of so many Pythons that do next to nothing: what the machine itself takes."""
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(Popen([sys.executable, "-I", "-S", "-c", BARE]))
-            for _ in range(many)
-        ]
-        for one in started:
-            stack.callback(one.kill)
-        processes = [psutil.Process(one.pid) for one in started]
-        time.sleep(2 * LOOK)
-        used = _used(processes)
-        time.sleep(seconds)
-        return _a_minute(_used(processes) - used, seconds)
 
 
 def _a_minute(used: int, seconds: float) -> float:
@@ -101,7 +83,7 @@ def _begun(many: int) -> Iterator[tuple[psutil.Process, Sequence[psutil.Process]
 
         holder = begin("sleep", "3600")
         waiting = [begin("true") for _ in range(many)]
-        for process in waiting[2:]:
+        for process in waiting[1:]:
             wait_until(lambda process=process: _is_connected(process))
         yield holder, waiting
 
@@ -109,7 +91,7 @@ def _begun(many: int) -> Iterator[tuple[psutil.Process, Sequence[psutil.Process]
 def _is_connected(process: psutil.Process) -> bool:
     """Whether the small program has its place, and a connection to one ahead."""
     sockets = [held for held in held_by(process.pid) if held.startswith("socket:")]
-    return "line" in process.cmdline()[:5] and len(sockets) == 2
+    return os.readlink(f"/proc/{process.pid}/exe") == program_line()[0] and len(sockets) == 2
 
 
 def _used(processes: Sequence[psutil.Process]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,13 +18,21 @@ import psutil
 import pytest
 
 from gpulaunch import __version__
-from gpulaunch.app.in_line import _GOES_ON
-from gpulaunch.farside import line
+from gpulaunch.app.wait_queue import (
+    _GOES_ON,
+    DIGITS,
+    OtherLines,
+    Turn,
+    name_of,
+    take_place,
+)
+from gpulaunch.config.model import CardSettings
+from gpulaunch.process.native import program_line
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.gpus.fake import FakeDriver
-from tests.helpers import freezer, goes_along, wait_until
+from tests.helpers import freezer, held_by, wait_until
 
-ROOT = Path(line.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 NOTES = "echo {name} >> order; exec sleep 0.05"
 """A command that says when it had its card."""
 
@@ -84,7 +93,29 @@ def started(script: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def is_small(pid: int) -> bool:
-    return "line" in psutil.Process(pid).cmdline()[:5]
+    return os.readlink(f"/proc/{pid}/exe") == program_line()[0]
+
+
+@contextmanager
+def behind(place: socket.socket, until: float | str = "inf") -> Iterator[subprocess.Popen[str]]:
+    """The small program with that place, which says when its turn has come."""
+    words = ["wait", str(place.fileno()), str(until), "waits", "/bin/echo", "now"]
+    with subprocess.Popen(
+        program_line(*words), pass_fds=[place.fileno()], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def is_first(place: socket.socket) -> bool:
+    """Whether the small program finds nobody ahead of that place, in a second."""
+    with behind(place) as process:
+        try:
+            return process.communicate(timeout=1)[0] == "now\n"
+        except subprocess.TimeoutExpired:
+            return False
 
 
 def test_they_go_in_the_order_in_which_they_came(begun: Callable[[int], Line]) -> None:
@@ -95,23 +126,33 @@ def test_they_go_in_the_order_in_which_they_came(begun: Callable[[int], Line]) -
     assert there.order == "abcdefg"
 
 
-def test_from_the_third_on_each_is_one_small_process(begun: Callable[[int], Line]) -> None:
+def test_from_the_second_on_each_is_one_small_process(begun: Callable[[int], Line]) -> None:
     there = begun(1)
-    first, second, *others = [there.waits(name) for name in "abcdef"]
+    first, *others = [there.waits(name) for name in "abcdef"]
     for process in others:
         wait_until(lambda pid=process.pid: is_small(pid), 60)
-    for process in (first, second, *others):
+    for process in (first, *others):
         assert psutil.Process(process.pid).children() == []
     for process in others:
-        mapped = {Path(each.path) for each in psutil.Process(process.pid).memory_maps()}
-        assert not [path for path in mapped if "site-packages" in path.parts]
-        shown = psutil.Process(process.pid).cmdline()
-        assert shown[shown.index("gpulaunch") :][:2] == ["gpulaunch", "exec"]
-        assert shown[-3:-1] == ["sh", "-c"]
-    whole, small = (psutil.Process(p.pid).memory_full_info().uss for p in (first, others[0]))
-    assert small < whole / 2
+        shown = Path(f"/proc/{process.pid}/cmdline").read_text().rstrip("\0")
+        assert shown.startswith("gpulaunch exec --simulate 1 -- sh -c 'echo ")
+        assert psutil.Process(process.pid).memory_info().rss < 6e6
     there.go()
-    assert [process.wait(60) for process in (first, second, *others)] == [0] * 6
+    assert [process.wait(60) for process in (first, *others)] == [0] * 6
+
+
+def test_those_who_hold_a_card_stand_in_the_line_too(begun: Callable[[int], Line]) -> None:
+    there = begun(1)
+    first = there.waits("a")
+    hold = ("hold", *there.cards, "--name", "demo", "--", "sh", "-c", NOTES.format(name="b"))
+    with there.launcher.begun(*hold) as second:
+        wait_until(lambda: is_small(second.pid), 60)
+        third = there.waits("c")
+        there.go()
+        assert [process.wait(60) for process in (first, second, third)] == [0] * 3
+        assert second.stderr is not None
+        assert "is held for 'demo'" in second.stderr.read()
+    assert there.order == "abc"
 
 
 def test_one_that_is_killed_holds_nobody_up(begun: Callable[[int], Line]) -> None:
@@ -145,10 +186,9 @@ FREEZES = "open('{}', 'w').write(str(os.getpid())); open('{}', 'w').write('{}')"
 
 
 @pytest.mark.parametrize("freezers_version", [None, 1, 2])
-def test_one_ahead_that_is_stopped_or_frozen_later_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, freezers_version: int | None
+def test_one_ahead_that_is_stopped_or_frozen_is_passed_and_noticed_when_it_is_so_later(
+    freezers_version: int | None,
 ) -> None:
-    monkeypatch.setattr(line, "LOOK", 0.01)
     name = uuid.uuid4().hex
     with ExitStack() as stack:
         suspends = STOPS
@@ -157,22 +197,31 @@ def test_one_ahead_that_is_stopped_or_frozen_later_is_noticed(
             suspends = FREEZES.format(group.procs, group.file, group.frozen)
         script = (
             f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-            f"from gpulaunch.farside import line; place = line.take_place({name!r})\n"
-            "print(flush=True); seen = [place.accept() for _ in range(3)]\n"
-            f"{suspends}; sys.stdin.read()"
+            f"from gpulaunch.app.wait_queue import take_place; place = take_place({name!r})\n"
+            f"print(flush=True); sys.stdin.readline(); {suspends}; sys.stdin.read()"
         )
         other = stack.enter_context(started(script))
-        with line.take_place(name) as place:
-            line.wait(place, time.monotonic())  # the time is over, and it has gone nowhere
-            assert line.is_behind(place, 1)
-            line.wait(
-                place, time.monotonic() + 60
-            )  # by the third connection, the other suspends itself
-            assert not line.is_behind(place, 1)
-            if freezers_version is not None:
-                group.thaw()
-            other.send_signal(signal.SIGCONT)
-            wait_until(lambda: line.is_behind(place, 1))
+        place = stack.enter_context(take_place(name))
+        assert not is_first(place)
+        with behind(place, time.monotonic()) as late:
+            assert late.communicate(timeout=60)[0] == "now\n", "the time is over"
+        with behind(place) as waiting:
+            wait_until(lambda: connections_of(waiting.pid) == 2)
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            began = time.monotonic()
+            assert waiting.communicate(timeout=60)[0] == "now\n"
+            assert time.monotonic() - began < 30  # it looks every ten seconds
+        assert is_first(place)
+        if freezers_version is not None:
+            group.thaw()
+        other.send_signal(signal.SIGCONT)
+        wait_until(lambda: not is_first(place))
+
+
+def connections_of(pid: int) -> int:
+    return sum(held.startswith("socket:") for held in held_by(pid))
 
 
 def test_one_that_asks_for_something_else_is_not_in_the_line(begun: Callable[[int], Line]) -> None:
@@ -205,15 +254,15 @@ def test_a_line_keeps_nobody_beside_it_waiting_until_it_is_over(
 
 def test_a_card_is_for_who_came_earlier_and_waits_for_it_in_another_line() -> None:
     def name(cards: int) -> str:
-        return f"{cards:0{line.DIGITS}x}{uuid.uuid4().hex[:16]}"
+        return f"{cards:0{DIGITS}x}{uuid.uuid4().hex[:16]}"
 
     bit, other = 1 << 61, 1 << 62
     both = name(bit | other)
     with ExitStack() as stack:
         first, second, last = (
-            stack.enter_context(line.take_place(each)) for each in (name(bit), both, both)
+            stack.enter_context(take_place(each)) for each in (name(bit), both, both)
         )
-        seen = [line.OtherLines(place) for place in (first, second, last)]
+        seen = [OtherLines(name_of(place.fileno())) for place in (first, second, last)]
         for one in seen:
             stack.callback(one.close)
         for _ in range(3):
@@ -222,7 +271,6 @@ def test_a_card_is_for_who_came_earlier_and_waits_for_it_in_another_line() -> No
             assert not seen[1].wait_for(other), "nobody else waits for that one"
             assert not seen[2].wait_for(other), "in its own line it has its turn"
             assert not seen[0].wait_for(bit), "it came before them"
-        first.setblocking(False)
         for _ in range(2):  # one connection each, as a queue of them fills up
             first.accept()[0].close()
         with pytest.raises(BlockingIOError):
@@ -231,27 +279,20 @@ def test_a_card_is_for_who_came_earlier_and_waits_for_it_in_another_line() -> No
         assert not seen[1].wait_for(bit), "it waits no more"
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(2))
 def test_signals_and_statuses_are_as_everywhere(begun: Callable[[int], Line], place: int) -> None:
     there = begun(1)
-    for name in "ab"[:place]:
+    for name in "a"[:place]:
         there.waits(name)
     interrupted, ended = there.waits("x"), there.waits("y")
-    if place == 2:
-        wait_until(lambda: is_small(interrupted.pid) and interrupts(interrupted.pid), 60)
+    if place:
+        wait_until(lambda: is_small(interrupted.pid), 60)
     interrupted.send_signal(signal.SIGINT)
     ended.send_signal(signal.SIGTERM)
-    assert interrupted.wait(60) == 130
+    assert interrupted.wait(60) == (-signal.SIGINT if place else 130), "130 in a shell"
     assert ended.wait(60) == -signal.SIGTERM
     assert interrupted.stderr is not None
     assert "Traceback" not in interrupted.stderr.read()
-
-
-def interrupts(pid: int) -> bool:
-    """Whether the process has a handler of its own for SIGINT."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (caught,) = (row.split()[1] for row in status.splitlines() if row.startswith("SigCgt:"))
-    return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
 
 
 def test_an_interrupt_that_was_ignored_stays_so(begun: Callable[[int], Line]) -> None:
@@ -362,7 +403,7 @@ def test_the_option_is_nobody_s(launcher: Launcher, told: str) -> None:
 
 def test_a_turn_that_another_version_took_is_given_up_and_taken_anew() -> None:
     """gpulaunch was upgraded while this one waited; what else the option says is not read."""
-    with line.take_place(uuid.uuid4().hex) as place:
+    with take_place(uuid.uuid4().hex) as place:
         fd = place.fileno()
         told = json.dumps(["0.0", fd, {"until": "next week"}])
         words = [
@@ -402,7 +443,7 @@ def test_one_whose_turn_comes_while_gpulaunch_is_upgraded_waits_until_it_is_ther
     (package / "__init__.py").write_text(looked)
     with gone_on(tmp_path) as process:
         wait_until((tmp_path / "looked").exists, 60)
-        for name in ("app/single", "cli/exec", "__main__"):
+        for name in ("app/exec", "cli/exec", "cli/hold", "__main__"):
             (package / f"{name}.py").parent.mkdir(exist_ok=True)
             text = "import sys\ndef command(): print(sys.argv)" if "main" in name else ""
             (package / f"{name}.py").write_text(text)
@@ -413,7 +454,7 @@ def test_one_whose_turn_comes_while_gpulaunch_is_upgraded_waits_until_it_is_ther
 def test_one_whose_turn_comes_when_gpulaunch_is_gone_says_so(tmp_path: Path) -> None:
     with gone_on(tmp_path, _GOES_ON.replace("range(120)", "range(1)")) as process:
         out, err = process.communicate(timeout=60)
-    said = "gpulaunch exec: its turn has come, but gpulaunch is not installed\n"
+    said = "gpulaunch: the turn has come, but gpulaunch is not installed\n"
     assert (out, err, process.returncode) == ("", said, 125)
 
 
@@ -424,70 +465,46 @@ def test_another_user_s_place_holds_nobody_up(tmp_path: Path) -> None:
     script = (
         "import os, socket, sys; os.setuid(65534)\n"
         "place = socket.socket(socket.AF_UNIX)\n"
-        f"place.bind({line.PREFIX!r} + b'{name}/{'0' * 20}-1'); place.listen()\n"
+        f"place.bind(b'\\0gpulaunch/1/line/{name}/{'0' * 20}-1'); place.listen()\n"
         "print(flush=True); sys.stdin.read()"
     )
-    with started(script), line.take_place(name) as place:
-        assert len(line.names_ahead(place)) == 1
-        assert not line.is_behind(place, 1)
+    with started(script), take_place(name) as place:
+        assert Turn("", place.fileno(), None, None, CardSettings()).ahead == 1
+        assert is_first(place)
+
+
+def test_another_user_s_place_in_another_line_is_waited_for_a_moment() -> None:
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    cards = f"{1:0{DIGITS}x}"
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from gpulaunch.app.wait_queue import take_place; os.setuid(65534)\n"
+        f"place = take_place('{cards}{'a' * 16}'); print(flush=True); sys.stdin.read()"
+    )
+    with started(script) as other, take_place(cards + "b" * 16) as place:
+        others = OtherLines(name_of(place.fileno()))
+        assert others.wait_for(1)
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not others.wait_for(1))
+        others.close()
 
 
 def test_those_who_came_and_went_are_not_in_the_way_of_those_who_come() -> None:
     name = uuid.uuid4().hex
-    with line.take_place(name):
+    with take_place(name):
         for _ in range(300):  # more than a queue is long where nobody says how long it is to be
-            with line.take_place(name) as place:
-                assert line.is_behind(place, 1)
-
-
-SMALL = [sys.executable, "-I", "-S", str(Path(line.__file__).with_name("__main__.py")), "line"]
-
-
-def interrupted() -> Callable[[], None]:
-    """For `preexec_fn`: an interrupt has come, and waits to be let through."""
-    bound = goes_along()
-
-    def interrupt() -> None:
-        bound()
-        line.interrupts(False)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    return interrupt
-
-
-def test_an_interrupt_waits_for_the_interpreter_that_starts() -> None:
-    name = uuid.uuid4().hex
-    exec_ = [sys.executable, "-m", "gpulaunch", "exec", "--simulate", "1"]
-    with line.take_place(name), line.take_place(name), line.take_place(name) as place:
-        fd = place.fileno()
-        for words in (
-            [*SMALL, f"{fd}:0:"],
-            [*exec_, "--turn", json.dumps([__version__, fd, None, None]), "true"],
-        ):
-            done = subprocess.run(
-                words,
-                pass_fds=[fd],
-                preexec_fn=interrupted(),
-                stderr=subprocess.PIPE,
-                timeout=60,
-                check=False,
-            )
-            assert (done.returncode, done.stderr) == (130, b"")
+            with take_place(name) as place, behind(place) as process:
+                wait_until(lambda pid=process.pid: connections_of(pid) == 2)
 
 
 def test_a_launcher_that_is_gone_when_its_turn_comes_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place = line.take_place(uuid.uuid4().hex)
-    with (tmp_path / "command").open("w+b") as command:
-        command.write(b"/no/such/python\0-c\0pass\0")
-        command.flush()
-        for fd in (place.fileno(), command.fileno()):
-            os.set_inheritable(fd, True)
-        told = f"{place.fileno()}:{command.fileno()}:"
-        done = subprocess.run([*SMALL, told], check=False, close_fds=False)
-    place.close()
+    with take_place(uuid.uuid4().hex) as place:
+        fd = place.fileno()
+        words = ["wait", str(fd), "inf", "waits", "/no/such/python", "-c", "pass"]
+        done = subprocess.run(program_line(*words), check=False, pass_fds=[fd])
     assert done.returncode == 125
-    assert capfd.readouterr().err.startswith(
-        "gpulaunch exec: its turn has come, but not its program"
-    )
+    said = "gpulaunch: the turn has come, but /no/such/python cannot be started: No such file"
+    assert capfd.readouterr().err.startswith(said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -13,9 +14,9 @@ from zlib import crc32
 
 import pytest
 
+from gpulaunch.app.wait_queue import DIGITS, OtherLines, name_of, take_place
 from gpulaunch.engines.local.service_answer import answers
 from gpulaunch.executor.channel import RESULT, ChannelMessage, WorkerChannel
-from gpulaunch.farside import line
 from gpulaunch.gpus.events import HelperLine
 from gpulaunch.gpus.lease import Lease
 from gpulaunch.gpus.names import bind_name
@@ -24,6 +25,7 @@ from gpulaunch.helper_process import SenselessError, understood
 from gpulaunch.process.client import Gone, Pair, Report
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import read_end
+from gpulaunch.process.native import program_line
 from gpulaunch.process.preloading import PreloadReady, PreloadUnavailable, Vanished, news_of
 from tests.doors.spoilt import SEED, count, messages
 
@@ -193,21 +195,22 @@ def test_a_holder_of_a_lease_may_say_anything_to_who_waits(network: None) -> Non
 def test_places_in_line_may_have_any_name(network: None) -> None:
     rng = random.Random(SEED)
     held = []
+    prefix = b"\0gpulaunch/1/line/"
     for _ in range(count(60)):
-        name = line.PREFIX + rng.randbytes(rng.randrange(80)).replace(b"\0", b"")
+        name = prefix + rng.randbytes(rng.randrange(80)).replace(b"\0", b"")
         if rng.random() < 0.5:
-            name = line.PREFIX + rng.choice([b"%016x" % 1, b"x" * 16]) + b"/" + rng.randbytes(20)
+            name = prefix + rng.choice([b"%016x" % 1, b"x" * 16]) + b"/" + rng.randbytes(20)
         link = socket.socket(socket.AF_UNIX)
         with suppress(OSError):
             link.bind(name)
             link.listen(1)
         held.append(link)
-    with line.take_place("1".zfill(line.DIGITS)) as place:
-        others = line.OtherLines(place)
+    with take_place("1".zfill(DIGITS)) as place:
+        others = OtherLines(name_of(place.fileno()))
         others.wait_for(1)
         others.close()
-        if (ahead := line.ahead_by(place, 1)) is not None:
-            ahead[0].close()
+        words = ["wait", str(place.fileno()), "0", "waits", "/bin/true"]
+        assert subprocess.call(program_line(*words), pass_fds=[place.fileno()]) == 0
     for link in held:
         link.close()
 

@@ -30,6 +30,7 @@
  *                                a pair that a preload server forked: see warm.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
  *   keeper lease PID MARK SECONDS GRACE FD...  what holds leases beside a command: see lease.c
+ *   keeper wait PLACE UNTIL TITLE PROGRAM...   a launcher that waits in line: see wait.c
  */
 #define _GNU_SOURCE
 #include "keeper.h"
@@ -131,6 +132,7 @@ int main(int argc, char **argv) {
   if (argc >= 9 && !strcmp(argv[1], "monitor")) become_monitor(argv + 2);
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
   if (argc >= 7 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
+  if (argc >= 6 && !strcmp(argv[1], "wait")) return wait_in_line(argv);
   if (argc != 2) return UNKNOWN_PROTOCOL;
   become_spawner(atoi(argv[1]));
 }

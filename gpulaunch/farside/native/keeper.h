@@ -242,6 +242,10 @@ __attribute__((noreturn)) void guard(pid_t monitor, int channel);
 int lease(int argc, char **argv);
 bool holds_leases(pid_t pid); /* whether a process is one of these */
 
+/* ── wait.c: waits in line for `exec` and `hold` ───────────────────────────────────────────────── */
+
+int wait_in_line(char **argv);
+
 /* ── inside.c: the first process of a container ────────────────────────────────────────────────── */
 
 int inside(const char *path);

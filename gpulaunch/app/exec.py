@@ -1,4 +1,7 @@
-"""Takes cards for one command that then replaces this process: `gpulaunch exec`.
+"""Takes cards for one command that then replaces this process: `gpulaunch exec` and `hold`.
+
+    cards are taken ─▶ the environment that shows only these ─▶ CMD, with the leases
+                            └─ a small process beside CMD holds the leases too (keeper lease)
 
 It uses the core and the leases as a run of one job does; that job's Launch names the cards.
 """
@@ -7,13 +10,14 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
-from gpulaunch.app.in_line import bit_of, own_place
+from msgspec import Struct
+
+from gpulaunch.app.wait_queue import Turn, bit_of
 from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.ledger import unrecorded
@@ -27,7 +31,6 @@ from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError, UsageError
-from gpulaunch.farside import line
 from gpulaunch.gpus.lease import SCOPE_VARIABLE, lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
@@ -46,26 +49,27 @@ class WaitRanOut(NoCardsError):
     """No card came free in the time that `--wait` gave."""
 
 
-class Single(LeaseUser):
-    """Waits for some of these cards and holds their leases until `execve` or `close`.
+class CardRequest(Struct, frozen=True):
+    """What a command line asks for: `wait` in seconds, None for ever; `tell` gets lines for people.
 
-    `wait` in seconds, None for ever; `tell` gets one line if there is a wait. `place`: the one that
-    this process has in a line; else it takes one of its own, where it may wait at all.
+    `turn`: this launcher's place in the line; None where it does not wait.
     """
 
-    def __init__(
-        self,
-        pool: CardPool,
-        demand: Demand,
-        wait: float | None,
-        environ: Mapping[str, str],
-        tell: Callable[[str], object],
-        place: socket.socket | None = None,
-    ) -> None:
-        own = None if place or wait == 0 else own_place(pool, environ)
-        there = place or own
-        self._own_place, self._others = own, line.OtherLines(there) if there else None
-        scope = scope_of(environ)
+    pool: CardPool
+    demand: Demand
+    wait: float | None
+    environ: Mapping[str, str]
+    tell: Callable[[str], object]
+    affinity: Literal["card", "none"] | None = None
+    turn: Turn | None = None
+
+
+class CardTaker(LeaseUser):
+    """Waits for some of these cards and holds their leases until `execve` or `close`."""
+
+    def __init__(self, asked: CardRequest) -> None:
+        pool, scope = asked.pool, scope_of(asked.environ)
+        self._others = asked.turn.others() if asked.turn else None
         self._bits = {gpu.uuid: bit_of(lease_name(gpu.key, scope)) for gpu in pool.gpus}
         self._loop = Loop()
         self._run = Run(
@@ -73,11 +77,11 @@ class Single(LeaseUser):
             RunConfig(OnCards(pool.most, memory=pool.memory, limited_by=pool.limited_by)),
             unrecorded(pool.gpus, JOB, os.getpid()),
         )
-        self._tell: Callable[[str], object] | None = tell
+        self._tell: Callable[[str], object] | None = asked.tell
         self._launch: Launch | None = None
-        self._driver = Driver(self._run, self._loop, self, wait)
-        self._cards = CardLeases(pool, self._loop, self._driver.post, environ, self)
-        self._driver.post(Submitted((Job(JOB, "", demand=demand),)))
+        self._driver = Driver(self._run, self._loop, self, asked.wait)
+        self._cards = CardLeases(pool, self._loop, self._driver.post, asked.environ, self)
+        self._driver.post(Submitted((Job(JOB, "", demand=asked.demand),)))
         self._loop.call_after(OWN, KEPT_AFTER, OWN.keep)
 
     def take(self) -> tuple[tuple[Gpu, ...], list[int]]:
@@ -90,7 +94,8 @@ class Single(LeaseUser):
             self._driver.turn()
         # The driver's helper process has to end: the command must not have it as a child.
         self._cards.settle()
-        self._leave()
+        if self._others is not None:
+            self._others.close()
         gpus = self._launch.gpus
         return gpus, self._cards.descriptors([gpu.uuid for gpu in gpus])
 
@@ -99,12 +104,6 @@ class Single(LeaseUser):
 
     def is_for_others(self, gpu: str) -> bool:
         return self._others is not None and self._others.wait_for(self._bits[gpu])
-
-    def _leave(self) -> None:
-        """Give up the place that was taken here, and the connections to those in other lines."""
-        for ours in (self._own_place, self._others):
-            if ours is not None:
-                ours.close()
 
     def record(self, facts: Sequence[Fact], now: Instant) -> None:
         """Keep no record; raise NoCardsError where the job can never be placed."""
@@ -130,11 +129,6 @@ class Single(LeaseUser):
         why = job_reason(self._run.why_waiting(JOB))
         raise WaitRanOut(f"no card came free in time: {why}")
 
-    def close(self) -> None:
-        self._leave()
-        self._cards.close()
-        self._loop.close()
-
 
 def demand_of(count: int, card: str | None, compute: str | None) -> Demand:
     """Return what a command line asks for: so many cards, and which. Raises UsageError."""
@@ -152,100 +146,63 @@ def demand_of(count: int, card: str | None, compute: str | None) -> Demand:
     return Demand(gpus=count, card=glob, compute=least)
 
 
-def exec_environment(
-    pool: CardPool,
-    demand: Demand,
-    wait: float | None,
-    environ: Mapping[str, str],
-    tell: Callable[[str], object],
-    affinity: Literal["card", "none"] | None = None,
-    place: socket.socket | None = None,
-) -> dict[str, str]:
-    """Take cards for good; return the environment in which a program sees only these.
-
-    This process runs on the CPUs near them from then on, as `affinity` says.
-    """
-    gpus = take_for_good(pool, demand, wait, environ, tell, place)
-    job = Job(JOB, (), demand=demand, affinity=affinity)
-    return environment_on(gpus, pool, environ, run_near(pool, job, gpus, tell))
+def take_cards(asked: CardRequest) -> tuple[Gpu, ...]:
+    """Take cards until the last process that inherits them ends. Raises as CardTaker.take does."""
+    gpus, descriptors = CardTaker(asked).take()
+    hold_through_exec(descriptors)
+    return gpus
 
 
-def run_near(
-    pool: CardPool, job: Job, gpus: Sequence[Gpu], tell: Callable[[str], object]
-) -> NearCpus | None:
+def run_near(asked: CardRequest, gpus: Sequence[Gpu]) -> NearCpus | None:
     """Keep this process, and what it becomes, to the CPUs near its cards; return them.
 
     None: to none but those it has.
     """
-    near = pool.machine.placement.near(job, gpus)
+    job = Job(JOB, (), demand=asked.demand, affinity=asked.affinity)
+    near = asked.pool.machine.placement.near(job, gpus)
     if near is None:
         return None
     try:
         os.sched_setaffinity(0, near.cpus)
     except OSError:
-        tell("the CPUs near the card are not allowed any more: it runs on those that are")
+        asked.tell("the CPUs near the card are not allowed any more: it runs on those that are")
         return None
     return near
 
 
-def exec_in_container(
+def environment_on(
+    gpus: tuple[Gpu, ...], asked: CardRequest, near: NearCpus | None = None
+) -> dict[str, str]:
+    """Return the environment in which a program sees only these cards; reserves its port."""
+    environ = as_given(asked.environ)
+    job = Job(JOB, (), demand=Demand(gpus=len(gpus)))
+    place = _place(gpus, asked, near)
+    return delta(job, place, asked.pool.machine, environ, {}).over(environ)
+
+
+def in_container(
     argv: tuple[str, ...],
     container: Container,
     here: ImageHere,
-    pool: CardPool,
-    demand: Demand,
-    wait: float | None,
-    environ: Mapping[str, str],
-    tell: Callable[[str], object],
-    affinity: Literal["card", "none"] | None = None,
-    place: socket.socket | None = None,
+    gpus: tuple[Gpu, ...],
+    asked: CardRequest,
+    near: NearCpus | None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Take cards for good; return the line, and its environment, that runs `argv` there.
+    """Return the line, and its environment, that runs `argv` there with these cards.
 
-    Raises as `take_for_good` does, and OSError or NotContainedError.
+    Raises OSError or NotContainedError.
     """
     from gpulaunch.app.in_container import made_contained
 
-    gpus = take_for_good(pool, demand, wait, environ, tell, place)
-    job = Job(JOB, argv, demand=demand, cwd=os.getcwd(), container=container, affinity=affinity)
-    attempt = AttemptPlace(
-        gpus, pool.style, own_scope(), port_for_good(), near=run_near(pool, job, gpus, tell)
-    )
-    return made_contained(job, here, attempt, pool.machine, as_given(environ), argv, {})
+    job = Job(JOB, argv, demand=asked.demand, cwd=os.getcwd(), container=container)
+    place = _place(gpus, asked, near)
+    return made_contained(job, here, place, asked.pool.machine, as_given(asked.environ), argv)
 
 
-def environment_on(
-    gpus: tuple[Gpu, ...],
-    pool: CardPool,
-    environ: Mapping[str, str],
-    near: NearCpus | None = None,
-) -> dict[str, str]:
-    """Return the environment in which a program sees only these cards; reserves its port."""
-    environ = as_given(environ)
-    job = Job(JOB, (), demand=Demand(gpus=len(gpus)))
-    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good(), near=near)
-    return delta(job, place, pool.machine, environ, {}).over(environ)
-
-
-def take_for_good(
-    pool: CardPool,
-    demand: Demand,
-    wait: float | None,
-    environ: Mapping[str, str],
-    tell: Callable[[str], object],
-    place: socket.socket | None = None,
-) -> tuple[Gpu, ...]:
-    """Take cards until the last process that inherits them ends. Raises as `Single.take` does."""
-    gpus, descriptors = Single(pool, demand, wait, environ, tell, place).take()
-    hold_through_exec(descriptors)
-    return gpus
-
-
-def port_for_good() -> int:
-    """Reserve a port until the last process that inherits it ends; return the port."""
+def _place(gpus: tuple[Gpu, ...], asked: CardRequest, near: NearCpus | None) -> AttemptPlace:
     port = reserve_port()
     hold_through_exec([port.fileno()])
-    return port.port
+    return AttemptPlace(gpus, asked.pool.style, own_scope(), port.port, near=near)
 
 
 def own_scope() -> str:
