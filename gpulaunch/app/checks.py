@@ -33,7 +33,7 @@ from gpulaunch.notify.preflight import Looking
 if TYPE_CHECKING:
     from gpulaunch.diagnose.lint import Finding
 
-NEVER_WARNED = "the job has no timeout to be warned of: give it timeout:, or spare: true"
+NEVER_WARNED = "the job has no timeout to be warned of: give it timeout:, or preemptible: true"
 WARNINGS = 20
 """Warnings of scripts that `run` shows; `check` shows all."""
 
@@ -191,7 +191,7 @@ def _without_mps(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistak
 
 def _unwarned(plan: Plan, jobs: Sequence[Job]) -> list[Mistake]:
     """Return a mistake for each warning that nothing here ever gives."""
-    mute = (job for job in jobs if job.warn and job.timeout is None and not job.demand.spare)
+    mute = (job for job in jobs if job.warn and job.timeout is None and not job.demand.preemptible)
     return plan.mistakes(
         (("jobs", job.group, "warn"), f"{NEVER_WARNED} (job {job.name})") for job in mute
     )

@@ -283,7 +283,7 @@ class PlanJob(TypedDict):
     gpu_idle: Annotated[Seconds | None, "seconds that it may hold memory and compute nothing"]
     grace: Annotated[Seconds, "seconds between SIGTERM and SIGKILL"]
     warn: Annotated[PlanWarning | None, "the signal before its timeout"]
-    spare: Annotated[bool, "whether it gives its cards up to launchers that have none"]
+    preemptible: Annotated[bool, "whether it gives its cards up to launchers that have none"]
     retries: Annotated[int, "how often it may go again"]
     ladder: Annotated[dict[str, list[str]], "values that change with retries, step by step"]
     outputs: Annotated[list[str], "the files that it has to leave"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
-from gpulaunch.core import in_queue, on_cards, one_ahead, reserving, spare
+from gpulaunch.core import in_queue, on_cards, one_ahead, preemption, reserving
 from gpulaunch.core.active import share_of
 from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
@@ -97,7 +97,7 @@ def _pass(state: State) -> bool:
     placing.last = found = Pass(unified=bool(state.cards.unified))
     if isinstance(policy, InEngineQueue):
         found.shares = in_queue.shares(state, policy)
-    spare.wait(state)  # before any card is asked for
+    preemption.ask_for_cards(state)
     on_cards.forget_claims(state)
     if placing.focus is not None and not isinstance(placing.focus.state, FOCUSED):
         placing.focus = None

@@ -28,15 +28,13 @@ class AskedFor(Struct, frozen=True):
 class Leased(Struct, frozen=True):
     """The card is this run's. `used`: an attempt ran on it since it was acquired.
 
-    `wanted`: another launcher waits for it; `pressed`: and not for spare jobs alone. `lost`: its
-    lease is gone, and attempts that are recorded on it have ended: once those ends are known, a
-    Drain finds out if it can be had.
+    `wanted`: a launcher without a card waits for it. `lost`: its lease is gone, and attempts that
+    are recorded on it have ended: once those ends are known, a Drain finds out if it can be had.
     """
 
     used: bool = False
     wanted: bool = False
     lost: bool = False
-    pressed: bool = False
 
 
 class Draining(Struct, frozen=True):
@@ -45,7 +43,6 @@ class Draining(Struct, frozen=True):
     used: bool = False
     wanted: bool = False
     lost: bool = False
-    pressed: bool = False
 
 
 class Away(Struct, frozen=True):
@@ -165,11 +162,6 @@ class Card(Struct):
     def wanted(self) -> bool:
         """True while another launcher waits for the card, which is this run's."""
         return isinstance(self.state, (Leased, Draining)) and self.state.wanted
-
-    @property
-    def pressed(self) -> bool:
-        """True while another launcher waits for the card, and spare jobs are to give way."""
-        return self.wanted and isinstance(self.state, (Leased, Draining)) and self.state.pressed
 
     @property
     def lost(self) -> bool:

@@ -36,8 +36,11 @@ from gpulaunch.core.facts import GpuChanged
 from gpulaunch.core.model import AttemptId, Demand, Gpu
 from gpulaunch.core.reasons import CardReason, OthersThere
 
-HANDED_OVER = 0.5
-"""Seconds that the launcher to which a card was handed has it to itself before it is asked for."""
+HANDED_OVER = 1.0
+"""Seconds that a launcher which was handed a card has to take its wishes elsewhere back.
+
+Until then this run does not ask for that card again, and interrupts nothing for further wishes.
+"""
 
 
 class Cards:
@@ -107,7 +110,7 @@ class Cards:
     def drain(self, card: Card) -> None:
         assert isinstance(card.state, Leased)
         before = card.state
-        self._change(card, Draining(before.used, before.wanted, before.lost, before.pressed))
+        self._change(card, Draining(before.used, before.wanted, before.lost))
         self._effects.emit(ev.Drain(card.gpu.uuid))
 
     def doom(self, card: Card, why: CardReason) -> None:
@@ -134,10 +137,10 @@ class Cards:
         assert isinstance(card.state, Leased)
         card.become(replace(card.state, used=True))
 
-    def want(self, card: Card, wanted: bool, gently: bool) -> None:
-        """Note whether another launcher waits for the card, and whether for spare jobs alone."""
+    def want(self, card: Card, wanted: bool) -> None:
+        """Record whether a launcher without a card waits for this one."""
         if isinstance(card.state, Leased | Draining):
-            card.become(replace(card.state, wanted=wanted, pressed=wanted and not gently))
+            card.become(replace(card.state, wanted=wanted))
 
     def look_later(self, card: Card, demand: Demand) -> None:
         """Set a timer to look again at a card that strangers' processes keep from a job."""
@@ -157,7 +160,7 @@ class Cards:
         card.look.free = memory_free
         self._end_tenure(card)
         before = card.state if isinstance(card.state, Draining) else Draining()
-        self._change(card, Leased(before.used, before.wanted, pressed=before.pressed))
+        self._change(card, Leased(before.used, before.wanted))
         if card.failing:
             self.retire(card)
 
@@ -222,16 +225,15 @@ class Cards:
     def _give_back(self, card: Card, wanted: bool) -> None:
         if wanted:  # whoever waited may take it, broken or not
             self.handed_at = self._effects.now.mono
+            card.look.timer = self.handed_at + HANDED_OVER
+            self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), card.look.timer))
         self._effects.emit(ev.Release(card.gpu.uuid))
 
     def _hand_over(self, card: Card) -> None:
         # The lease passes to the launcher that waits. Only asking for the card again gives notice
-        # when that one lets go: soon, but not before it had its chance.
-        now = self._effects.now.mono
-        card.tenure.since = now
+        # when that one lets go: soon, but not before it had its chance (`_give_back`).
+        card.tenure.since = self._effects.now.mono
         self._change(card, _HANDED)
-        card.look.timer = now + HANDED_OVER
-        self._effects.emit(ev.SetTimer(ev.Timer("card", card.gpu.uuid), card.look.timer))
 
     def _change(self, card: Card, state: CardState) -> None:
         card.become(state)

@@ -42,7 +42,6 @@ TimerKind: TypeAlias = Literal[
     "deadlock",  # the time to look for a deadlock again has come
     "due",  # a job may be due: the clock on the wall is to be looked at
     "worker",  # the idle worker has waited LINGER seconds for another attempt
-    "spare",  # the launcher that was given a card has had time to say that it wants no more
     "verdict",  # no end of a service came that could explain the attempt's failure
 ]
 
@@ -153,12 +152,11 @@ class Wanted(Struct, frozen=True):
     """Another launcher waits for this card, which this run holds (`wanted`), or gave up waiting.
 
     That launcher holds no card, or reserves a gang for a wide job and runs nothing on its cards.
-    `gently`: all that wait do so for spare jobs, and no job is to be interrupted for them.
+    It has a job for the card that is not preemptible.
     """
 
     gpu: str
     wanted: bool
-    gently: bool = False
 
 
 class GangGranted(Struct, frozen=True):
@@ -443,10 +441,10 @@ class ReserveGang(Struct, frozen=True):
     on: bool
 
 
-class WaitGently(Struct, frozen=True):
-    """Tell the holders of other cards whether this run waits for them with spare jobs alone.
+class WantCards(Struct, frozen=True):
+    """Ask the holders of other cards to give one to this run while it holds none, or stop asking.
 
-    Also where it waits for none (`on`). Not answered. At first it is off.
+    Not answered. At first it is on.
     """
 
     on: bool
@@ -558,7 +556,7 @@ Instruction: TypeAlias = (
     Acquire
     | Release
     | ReserveGang
-    | WaitGently
+    | WantCards
     | PullImage
     | Launch
     | HoldQueue

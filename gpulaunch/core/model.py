@@ -97,11 +97,11 @@ class Demand(Struct, frozen=True, omit_defaults=True):
 
     `memory` is the host's, reserved for all processes of the attempt. `cpus` is None where the job
     file is silent (1 is then reserved). `per_gpu` is how many jobs, all saying the same number, may
-    share a card. `avoid` names cards (UUIDs) that an earlier attempt's end speaks against. `spare`:
-    it gives its cards up to launchers that have none. `worker` is the key of the worker that runs
-    it, empty without one: attempts of one key may follow each other in one process. `card` and
-    `compute` are those of CardKind. `mps`: it shares its card through CUDA's Multi-Process Service.
-    `own_gpu` is the UUID of the single card that it takes, empty for any.
+    share a card. `avoid` names cards (UUIDs) that an earlier attempt's end speaks against.
+    `preemptible`: it gives its cards up to launchers that have none. `worker` is the key of the
+    worker that runs it, empty without one: attempts of one key may follow each other in one
+    process. `card` and `compute` are those of CardKind. `mps`: it shares its card through CUDA's
+    Multi-Process Service. `own_gpu` is the UUID of the single card that it takes, empty for any.
 
     `share`: it shares its card with any others that say so, while what all of them are promised of
     the card's memory fits; `per_gpu` is then how many at most, 0 for any number. `kind`: the
@@ -116,7 +116,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
     uses: tuple[str, ...] = ()
     avoid: frozenset[str] = frozenset()
     worker: str = ""
-    spare: bool = False
+    preemptible: bool = False
     share: bool = False
     kind: int | None = None
     margin: int = 0

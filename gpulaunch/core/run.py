@@ -20,11 +20,11 @@ from gpulaunch.core import (
     graph,
     images,
     on_cards,
+    preemption,
     relisting,
     requests,
     reserving,
     sharing,
-    spare,
     submission,
     why,
 )
@@ -317,8 +317,8 @@ def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:
             state.cards.described(card, holder)
         case ev.Freed() if isinstance(card.state, Away):
             state.cards.freed(card)
-        case ev.Wanted(_, wanted, gently):
-            state.cards.want(card, wanted, gently)
+        case ev.Wanted(_, wanted):
+            state.cards.want(card, wanted)
         case ev.Drained(_, memory_free) if isinstance(card.state, Draining):
             state.cards.granted(card, memory_free)
 
@@ -336,7 +336,7 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
             reserving.gang_timeout(state)
         case "due":
             due.fired(state)
-        case "deadlock" | "worker" | "spare" | "verdict":
+        case "deadlock" | "worker" | "verdict":
             pass  # what is due then is looked at after every event (`_settle_down`)
 
 
@@ -368,8 +368,8 @@ def _settle_down(state: State) -> None:
     images.ask(state)
     due.give_back(state)
     due.watch(state)
-    spare.give_way(state)
-    spare.wait(state)
+    preemption.give_way(state)
+    preemption.ask_for_cards(state)
     if state.halted or state.health.breaker.tripped:
         _withdraw(state)
     if state.halted and all(live.service for live in state.attempts):

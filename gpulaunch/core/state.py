@@ -139,14 +139,14 @@ class Placing(Struct):
 
     `patience`: overtakes after which a job has what it waits for kept. `reserving`: the job for
     which cards are kept as they come free, a wide one with the right of `gang`; `focus`: the only
-    job that may start now, with its services. `gently`: other launchers were told that the run
-    waits with spare jobs alone.
+    job that may start now, with its services. `wants_cards`: as the engine
+    was last told.
     """
 
     gang: GangReservation
     patience: int
     last: Pass = field(default_factory=Pass)
-    gently: bool = False
+    wants_cards: bool = True
     reserving: Node | None = None
     focus: Node | None = None
 

@@ -108,7 +108,7 @@ def definition_json(job: Job) -> PlanJob:
         "gpu_idle": job.gpu_idle,
         "grace": job.grace,
         "warn": None if job.warn is None else _warn_json(job.warn),
-        "spare": job.demand.spare,
+        "preemptible": job.demand.preemptible,
         "retries": job.retry.times,
         "ladder": _ladder_json(job.ladder),
         "outputs": [unescaped(shown(text)) for text in job.outputs],

@@ -3,7 +3,6 @@
     holder                                    waiter (`waiter`)
     take(key) ── listening socket ◀─connect── Waiter.connect(name, want)
       on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
-                                    ◀─ "sw" ── the same, for spare jobs alone
       hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
       close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
       anything else                    ────────────▶ on_readable() -> "odd": wait by the clock
@@ -27,7 +26,6 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from resource import RLIMIT_NOFILE, getrlimit
 
 from msgspec import Struct
@@ -51,18 +49,7 @@ VISITORS = 32
 """Connections that a lease keeps open at most; the user with the most loses some to others."""
 _SHARE = 32  # one lease may use 1/32 of this process's descriptors
 _ROUNDS = 2 * VISITORS
-WANTS, GENTLY, WANTS_NOT, _YOURS = b"w", b"sw", b"-", b"L"
-
-
-class Wish(IntEnum):
-    """How a launcher waits for a lease: without need of it, for spare jobs alone, or for others."""
-
-    NONE = 0
-    GENTLE = 1
-    PRESSING = 2
-
-
-WORDS = {Wish.NONE: WANTS_NOT, Wish.GENTLE: GENTLY, Wish.PRESSING: WANTS}
+WANTS, WANTS_NOT, _YOURS = b"w", b"-", b"L"
 
 
 def scope_of(environ: Mapping[str, str]) -> str:
@@ -146,7 +133,7 @@ class Lease:
         self.name = name
         self._sock = sock
         self._locked = locked
-        self._wanting: dict[int, Wish] = {}  # in the order in which they began to want
+        self._wanting: dict[int, None] = {}  # in the order in which they began to want
         self._visitors: dict[int, Visitor] = {}
         self._most = max(1, min(VISITORS, getrlimit(RLIMIT_NOFILE)[0] // _SHARE))
         # One descriptor for the loop, however many visit.
@@ -168,9 +155,9 @@ class Lease:
         return self._sock.fileno() < 0
 
     @property
-    def wanted(self) -> Wish:
-        """The strongest wish of living launchers that hold no card."""
-        return max(self._wanting.values(), default=Wish.NONE)
+    def wanted(self) -> bool:
+        """True while a launcher that holds no card would like to be handed this lease."""
+        return bool(self._wanting)
 
     def fileno(self) -> int:
         return self._poll.fileno()
@@ -179,7 +166,7 @@ class Lease:
         own = self._sock.fileno()
         return (own,) if self._locked is None else (own, self._locked)
 
-    def on_readable(self) -> Wish:
+    def on_readable(self) -> bool:
         """Handle new and closed connections and their messages; return `wanted`."""
         for _ in range(_ROUNDS):  # bounded: a visitor could send without end
             events = self._poll.poll(0)
@@ -195,8 +182,6 @@ class Lease:
     def hand_over(self) -> bool:
         """Pass the lease to the launcher that has wanted it longest, and close this one.
 
-        One that waits with spare jobs alone comes after all others.
-
         The open socket itself travels, so that nobody can take the name in between. Only for a
         lease that no keeper or job holds any more. Returns False if nobody wanted it: it was just
         closed. A suspended launcher gets none: it would keep the lease, unread, until it goes on.
@@ -204,8 +189,7 @@ class Lease:
         self._accept_more(True)
         self.on_readable()
         try:
-            wanting = sorted(self._wanting, key=lambda fd: -self._wanting[fd])
-            return any(self._give(fd) for fd in wanting)
+            return any(self._give(fd) for fd in list(self._wanting))
         finally:
             self.close()
 
@@ -271,7 +255,7 @@ class Lease:
         if not said:
             self._forget(fd)
         elif said.endswith(WANTS):
-            self._wanting[fd] = Wish.GENTLE if said.endswith(GENTLY) else Wish.PRESSING
+            self._wanting[fd] = None
         elif said.endswith(WANTS_NOT):
             self._wanting.pop(fd, None)
 

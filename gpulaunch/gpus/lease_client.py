@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gpulaunch.farside.wire import send
-from gpulaunch.gpus.lease import Lease, Wish
+from gpulaunch.gpus.lease import Lease
 from gpulaunch.helper_process import Helper, command
 from gpulaunch.loop import Loop
 
@@ -30,17 +30,17 @@ class _Entrusted(Struct):
     """A lease, what to call when launchers begin or cease to want it, and when it is given back."""
 
     lease: Lease
-    wanted_changed: Callable[[Wish], None]
+    wanted_changed: Callable[[bool], None]
     given_back: Callable[[], None]
-    wanted: Wish = Wish.NONE
+    wanted: bool = False
 
-    def set_wanted(self, wanted: Wish) -> None:
+    def set_wanted(self, wanted: bool) -> None:
         if wanted != self.wanted:
             self.wanted = wanted
             self.wanted_changed(wanted)
 
     def let_go(self) -> None:
-        self.set_wanted(Wish.NONE)
+        self.set_wanted(False)
         self.given_back()
 
 
@@ -73,7 +73,7 @@ class EntrustedLeases:
         return next(found, None)
 
     def give(
-        self, lease: Lease, wanted_changed: Callable[[Wish], None], given_back: Callable[[], None]
+        self, lease: Lease, wanted_changed: Callable[[bool], None], given_back: Callable[[], None]
     ) -> None:
         """Give the lease to the server; where none can be had, this process keeps it."""
         given = _Entrusted(lease, wanted_changed, given_back)
@@ -113,10 +113,9 @@ class EntrustedLeases:
                 return False
         return self._server.link is not None
 
-    def wish_for(self, lease: Lease) -> Wish:
-        """Return how other launchers wait for this lease, which the server has."""
-        wishes = (each.wanted for each in self._entrusted.values() if each.lease is lease)
-        return max(wishes, default=Wish.NONE)
+    def is_wanted(self, lease: Lease) -> bool:
+        """Return True if another launcher wants this lease, which the server has."""
+        return any(each.wanted for each in self._entrusted.values() if each.lease is lease)
 
     def lend(self, leases: Sequence[Lease]) -> socket.socket | None:
         """Return a link that brings copies of all these leases; None: the server is gone.
@@ -163,7 +162,7 @@ class EntrustedLeases:
             return
         if state["held"]:
             entrusted.lease.close()
-            entrusted.set_wanted(Wish(state["wanted"]))
+            entrusted.set_wanted(state["wanted"])
         else:
             del self._entrusted[state["id"]]
             entrusted.let_go()

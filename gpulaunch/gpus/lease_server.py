@@ -4,7 +4,7 @@
     keep, with the lease ─── SCM_RIGHTS ───▶  a copy of its own; answers those who wait for it
     lend, with a socket ───────────────────▶  the leases go into that socket (a new pair's spawner)
     release ───────────────────────────────▶  handed over to one who wants it, else closed
-                     ◀── how each lease is ─  {"id": 3, "held": true, "wanted": 0}
+                     ◀── how each lease is ─  {"id": 3, "held": true, "wanted": false}
     end of file ───────────────────────────▶  the end
 
 When the supervisor is stopped (Ctrl-Z, SIGSTOP; proc(5)) at LOOKS looks in a row, this process
@@ -26,7 +26,7 @@ from typing import Any
 
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import receive
-from gpulaunch.gpus.lease import Lease, Wish
+from gpulaunch.gpus.lease import Lease
 from gpulaunch.loop import Loop
 
 LOOK = 2.0
@@ -142,7 +142,7 @@ class LeaseServer:
     def _tell(self) -> None:
         """Send each lease's newest state: a supervisor that is stopped reads nothing meanwhile."""
         for number, held in list(self._untold.items()):
-            wanted = self._leases[number].wanted if held else Wish.NONE
+            wanted = held and self._leases[number].wanted
             try:
                 said = {"id": number, "held": held, "wanted": wanted}
                 self._control.send(json.dumps(said).encode(), socket.MSG_NOSIGNAL)

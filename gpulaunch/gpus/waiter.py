@@ -10,7 +10,7 @@ from typing import Literal
 from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.allowance import AllowedLeases, UncountedError
-from gpulaunch.gpus.lease import WORDS, Lease, Wish, lock_passed
+from gpulaunch.gpus.lease import WANTS, WANTS_NOT, Lease, lock_passed
 from gpulaunch.gpus.names import NameHeldError, connect_patiently, listening_socket
 
 POLL = 2.0
@@ -22,27 +22,27 @@ class Waiter:
     """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
 
     def __init__(
-        self, name: str, link: socket.socket | None, want: Wish, allowed: AllowedLeases = UNLIMITED
+        self, name: str, link: socket.socket | None, want: bool, allowed: AllowedLeases = UNLIMITED
     ) -> None:
         self._name = name
         self._allowed = allowed
         self._link = link
         self._timer = -1 if link else _timer(POLL)
-        self._want = Wish.NONE
+        self._want = False
         self.want(want)
 
     @classmethod
     def connect(
         cls,
         name: str,
-        want: Wish = Wish.NONE,
+        want: bool = False,
         by_clock: bool = False,
         allowed: AllowedLeases = UNLIMITED,
     ) -> Waiter | None:
         """Return a Waiter for the lease of this name; None if nobody holds it any more: take it.
 
-        `want`: above NONE if this launcher holds no card. `by_clock`: its holder is not
-        to be connected to. `allowed`: whether a lease that is handed over may be kept.
+        `want`: this launcher holds no card, and would like this one. `by_clock`: do not connect to
+        its holder. `allowed`: whether a lease that is handed over may be kept.
         """
         if by_clock:
             return cls(name, None, want)
@@ -64,14 +64,14 @@ class Waiter:
         """PID and user id of the holder when this Waiter connected; None if it did not connect."""
         return peer(self._link) if self._link else None
 
-    def want(self, want: Wish) -> None:
+    def want(self, want: bool) -> None:
         """Say whether this launcher holds no card and would like to be handed this one."""
         if self._link is None or want == self._want:
             return
         self._want = want
         # A holder that is gone, or does not read, shows at the next on_readable.
         with contextlib.suppress(OSError):
-            self._link.send(WORDS[Wish(want)])
+            self._link.send(WANTS if want else WANTS_NOT)
 
     def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
         """Return the lease if it was handed to us; "gone": try to take it; "still": wait on.

@@ -47,7 +47,7 @@ def demand_of(fields: Fields, rules: DemandRules) -> Demand:
         _per_gpu(fields, rules),
         cpus,
         uses,
-        spare=fields.get("spare", False),
+        preemptible=fields.get("preemptible", False),
         share=fields.get("share", False),
         kind=kind,
         memory=memory,

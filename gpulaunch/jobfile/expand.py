@@ -381,7 +381,7 @@ class EntryExpansion(Struct):
         return job
 
     def _check_ends(self, resolved: Fields) -> None:
-        warnings.check(resolved, self._typed("spare"))
+        warnings.check(resolved, self._typed("preemptible"))
 
     def _check_modules(self, resolved: Fields) -> None:
         modules.check(resolved, self._inherits)

@@ -278,7 +278,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "gpu_idle": _SPAN,
     "grace": Kind(c.each(parse_span), _TIME),
     "warn": Kind(warnings.warn, _WARN),
-    "spare": _FLAG,
+    "preemptible": _FLAG,
     "retries": Kind(c.retries, _RETRIES),
     "not_before": Kind(c.each(v.moment), _MOMENT),
     "outputs": _NAMES,

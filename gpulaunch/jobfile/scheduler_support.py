@@ -118,10 +118,10 @@ def notes(jobs: Sequence[Job]) -> Iterator[str]:
             "ladder: jobs that are in Slurm's queue already keep the step with which they were"
             " handed over; what succeeds counts for retries and for jobs handed over later"
         )
-    if any(job.demand.spare for job in jobs):
+    if any(job.demand.preemptible for job in jobs):
         yield (
-            "spare: whom Slurm preempts is up to its partitions and QOS: name one that gives way"
-            " with engine: {slurm: {partition: ...}}; what it preempts goes again, uncharged"
+            "preemptible: Slurm decides what it preempts by partition and QOS: name one that gives"
+            " way with engine: {slurm: {partition: ...}}; a preempted job is run again, uncharged"
         )
     if any(job.affinity == "card" for job in jobs):
         yield (

@@ -135,7 +135,8 @@ DESCRIPTIONS = {
     "grace": "Time between SIGTERM and SIGKILL (10s).",
     "warn": "A signal ahead of the timeout, to what takes it: {signal: USR2, before: 3m}. An end"
     " after it that is no success counts as the timeout.",
-    "spare": "Gives its cards up to a launcher that has none and waits for one; goes on later.",
+    "preemptible": "Gives its cards up to a launcher that has none and waits for one. The job is"
+    " run again later; no retry is spent.",
     "retries": "How often to try again (0), or {times: 2, on: [gpu_oom], delay: 30s}.",
     "not_before": "Not started before this time: 19:00 (the next one, from when the run first reads"
     " it), 2026-11-26 07:30 (local time), 2026-11-26T07:30Z (with an offset).",
@@ -210,7 +211,8 @@ OF_JOB = {
     "gpu_idle": "gpu_idle: 30m",
     "grace": "grace: 30s",
     "warn": "timeout: 4h\nwarn: {signal: USR2, before: 3m}\nrun: python train.py {{keep}}",
-    "spare": "spare: true\nwarn: {signal: USR2, before: 3m}\nrun: python train.py {{keep}}",
+    "preemptible": "preemptible: true\nwarn: {signal: USR2, before: 3m}\n"
+    "run: python train.py {{keep}}",
     "retries": 'retries: {times: 2, "on": [gpu_oom, network], delay: 30s}',
     "not_before": 'not_before: "19:00"',
     "outputs": 'outputs: ["{{out}}/structure.pdb"]\nrun: python predict.py {{out}}',

@@ -66,7 +66,7 @@ _HABITS = {
     "engine": ("executor", "backend", "slurm", "sbatch", "scheduler", "cluster",
                "nodes", "partition", "account", "qos"),
     "isolation": ("sandbox", "isolate"),
-    "spare": ("preemptible", "preemptable", "spot", "best_effort", "opportunistic"),
+    "preemptible": ("spare", "preemptable", "spot", "best_effort", "opportunistic"),
     "warn": ("signal", "warning", "pre_signal", "checkpoint_signal"),
     "first": ("warmup", "warm_up"),
     "worker": ("function", "callable"),

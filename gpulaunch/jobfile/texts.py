@@ -111,7 +111,7 @@ class Texts:
         )
         self.serves: Service | None = fields.get("service")
         self.ready: Text = "" if self.serves is None else self.serves.ready
-        self.plain_ends = not (fields.get("warn") or fields.get("spare"))
+        self.plain_ends = not (fields.get("warn") or fields.get("preemptible"))
         self.reads_items = _reads_items(fields)
         self.keeps = _uses_keep(fields) or not self.plain_ends
         self.waits = {

@@ -1,4 +1,4 @@
-"""Reads `warn:` and checks what it and `spare:` stand beside.
+"""Reads `warn:` and checks what it and `preemptible:` stand beside.
 
 warn: {signal: USR2, before: 3m}
 """
@@ -55,13 +55,13 @@ def _signal(value: Plain) -> int:
 
 
 def check(fields: Mapping[str, Any], typed: bool) -> None:
-    """Check what a job's `warn:` and `spare:` stand beside. Raises FieldError.
+    """Check what a job's `warn:` and `preemptible:` stand beside. Raises FieldError.
 
-    `typed`: `spare:` stands at the job itself, and not in `defaults:`.
+    `typed`: `preemptible:` stands at the job itself, and not in `defaults:`.
     """
     gather = ErrorCollector()
     gather.take(("warn",), _check_warn, fields)
-    gather.take(("spare",), partial(_check_spare, typed), fields)
+    gather.take(("preemptible",), partial(_check_preemptible, typed), fields)
     gather.done()
 
 
@@ -82,10 +82,10 @@ def _check_warn(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _check_spare(typed: bool, fields: Mapping[str, Any]) -> None:
-    if fields.get("spare") is not True:
+def _check_preemptible(typed: bool, fields: Mapping[str, Any]) -> None:
+    if fields.get("preemptible") is not True:
         return
     if "service" in fields:
-        raise FieldError("a service is there for the jobs that need it: make those spare")
+        raise FieldError("a service is there for the jobs that need it: make those preemptible")
     if typed and fields.get("gpus") == 0:
         raise FieldError("a job without cards has none to give up: leave it out")

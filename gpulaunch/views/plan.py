@@ -180,7 +180,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         _span([job.gpu_idle for job in group if job.demand.gpus], span, "gpu_idle {}"),
         _span(dues, time_of, "not before {}"),
         _warnings_of(group),
-        "spare" if all(demand.spare for demand in demands) else "",
+        "preemptible" if all(demand.preemptible for demand in demands) else "",
         _span(retries, lambda n: several(n, "retry", "retries"), "{}"),
         _ladder_of(group[0].ladder),
         _service_of(group[0].service),

@@ -106,7 +106,7 @@ def test_a_warning_that_would_never_come_is_refused(launcher: Launcher) -> None:
         """
         jobs:
           - {name: a, run: 'true', warn: {}}
-          - {name: b, run: 'true', warn: {}, spare: true}
+          - {name: b, run: 'true', warn: {}, preemptible: true}
           - {name: c, run: 'true', warn: {signal: usr1, before: 90s}, timeout: 2m}
         """,
     )
@@ -114,16 +114,17 @@ def test_a_warning_that_would_never_come_is_refused(launcher: Launcher) -> None:
     assert result.status == 2
     (line,) = [line for line in result.err.splitlines() if line.startswith("jobs.yaml:")]
     assert line.endswith(
-        "jobs[0].warn: the job has no timeout to be warned of: give it timeout:, or spare: true"
+        "jobs[0].warn: the job has no timeout to be warned of:"
+        " give it timeout:, or preemptible: true"
         " (job a)"
     )
     on_slurm = launcher("check", "jobs.yaml", "--engine", "slurm", "--json")
     assert on_slurm.status == 0, "a partition may have a limit"
-    first, spare, last = json.loads(on_slurm.out)["jobs"]
-    assert (first["warn"], first["spare"]) == ({"signal": "USR2", "before": 180.0}, False)
-    assert spare["spare"]
+    first, preemptible, last = json.loads(on_slurm.out)["jobs"]
+    assert (first["warn"], first["preemptible"]) == ({"signal": "USR2", "before": 180.0}, False)
+    assert preemptible["preemptible"]
     assert last["warn"] == {"signal": "USR1", "before": 90.0}
-    assert "spare: whom Slurm preempts is up to its partitions and QOS" in on_slurm.err
+    assert "preemptible: Slurm decides what it preempts by partition and QOS" in on_slurm.err
 
 
 def test_the_plan_says_in_which_image_a_job_runs_and_which_engine_has_it(

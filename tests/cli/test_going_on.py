@@ -105,11 +105,11 @@ def test_a_launcher_that_is_killed_and_resumed(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("warn", ["{signal: USR2, before: 10m}", "null"])
-def test_a_spare_job_gives_its_card_up_and_goes_on_when_it_is_free(
+def test_a_preemptible_job_gives_its_card_up_and_goes_on_when_it_is_free(
     launcher: Launcher, warn: str
 ) -> None:
     launcher.environ["GPULAUNCH_SIM_POOL"] = uuid.uuid4().hex[:12]
-    trainer(launcher, spare="true", warn=warn)
+    trainer(launcher, preemptible="true", warn=warn)
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
         holds(launcher)
         found = launcher("exec", "--simulate", "1", "--", "true")
@@ -123,10 +123,10 @@ def test_a_spare_job_gives_its_card_up_and_goes_on_when_it_is_free(
     assert lines["by"] == {"kind": "because", "cause": "gives_way"}
 
 
-def test_nothing_of_spare_jobs_waits_for_spare_jobs_of_others(launcher: Launcher) -> None:
+def test_a_preemptible_job_interrupts_no_preemptible_job_of_another_run(launcher: Launcher) -> None:
     launcher.environ["GPULAUNCH_SIM_POOL"] = uuid.uuid4().hex[:12]
-    launcher.file("other.yaml", "jobs: [{name: other, spare: true, run: 'touch ran'}]")
-    trainer(launcher, spare="true", warn="{signal: USR2, before: 10m}")
+    launcher.file("other.yaml", "jobs: [{name: other, preemptible: true, run: 'touch ran'}]")
+    trainer(launcher, preemptible="true", warn="{signal: USR2, before: 10m}")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
         holds(launcher)
         there = launcher.path / "there"

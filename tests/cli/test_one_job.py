@@ -59,14 +59,14 @@ DEMANDS = """
         timeout: 1h
         gpu_idle: 30m
         warn: {before: 3m}
-        spare: true
+        preemptible: true
         retries: 2
         priority: 7
       - {name: later, run: "true", after: [packed], isolation: strict}
 """
 WORDS = (
     "1 card · of the model *A100* · 1 GiB of memory · through MPS · 2 CPUs · affinity none"
-    " · priority 7 · uses db · timeout 1 h · gpu_idle 30 min · SIGUSR2 3 min before · spare"
+    " · priority 7 · uses db · timeout 1 h · gpu_idle 30 min · SIGUSR2 3 min before · preemptible"
     " · 2 retries"
 )
 

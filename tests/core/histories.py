@@ -55,7 +55,7 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
                 service=Service("tcp:8000") if service else None,
             )
         )
-    jobs = some_with_memory(some_spare(jobs, rng), rng)
+    jobs = some_with_memory(some_preemptible(jobs, rng), rng)
     return _some_through_mps(jobs, rng)
 
 
@@ -82,12 +82,12 @@ def some_on_one_card(
     )
 
 
-def some_spare(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
-    """The same jobs, some of them spare; draws nothing from `rng`."""
+def some_preemptible(jobs: list[Job], rng: random.Random) -> tuple[Job, ...]:
+    """The same jobs, some of them preemptible; draws nothing from `rng`."""
     aside = random.Random(str(rng.getstate()[1][:9]))
     share = aside.choice([0.0, 0.0, 0.5, 1.0])
     return tuple(
-        replace(job, demand=replace(job.demand, spare=True))
+        replace(job, demand=replace(job.demand, preemptible=True))
         if job.demand.gpus and job.service is None and aside.random() < share
         else job
         for job in jobs

@@ -38,7 +38,7 @@ from gpulaunch.core.events import (
     Submitted,
     TakeBack,
     TimerFired,
-    WaitGently,
+    WantCards,
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptQueued, AttemptStarted, Fact, RunOpened
@@ -108,7 +108,7 @@ class Table:
         ledger.apply(opened, self.instant)
         self.run = Run(self.gpus, config(**options), ledger)
         self.facts: list[Fact] = []
-        self.gently = False
+        self.wants_cards = True
 
     @property
     def instant(self) -> Instant:
@@ -117,8 +117,8 @@ class Table:
     def on(self, *events: Event) -> list[str]:
         lines = []
         for result in self.run.handle(events, self.instant):
-            if isinstance(result, WaitGently):
-                self.gently = result.on
+            if isinstance(result, WantCards):
+                self.wants_cards = result.on
             elif isinstance(result, Instruction):
                 lines.append(self._line(result))
             else:

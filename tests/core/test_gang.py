@@ -159,11 +159,11 @@ def test_a_run_gives_wanted_cards_one_after_the_other_as_they_become_idle() -> N
     for card in (0, 1):
         assert table.on(Wanted(f"GPU-{card}", True)) == []
     assert table.ended("a0.1") == ["drain 0"]
-    assert table.drained(0) == ["at 0.5 gpu/0", "release 0", "acquire 2"]
+    assert table.drained(0) == ["at 1 gpu/0", "release 0", "acquire 2"]
     assert table.elsewhere(2) == []
     table.ended("a1.1")
-    assert table.drained(1) == ["at 0.5 gpu/1", "release 1"]
-    assert table.timer("gpu/GPU-0", 0.5) == ["acquire 0"], "not before the other had its chance"
+    assert table.drained(1) == ["at 1 gpu/1", "release 1"]
+    assert table.timer("gpu/GPU-0", 1.0) == ["acquire 0"], "not before the other had its chance"
 
 
 def test_a_gatherer_waits_for_its_own_jobs_as_long_as_they_last() -> None:

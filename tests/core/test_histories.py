@@ -108,7 +108,7 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
         "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle Unanswered"
     )
-    others = "unlike", "learned", "outgrew", "taken back", "gave way", "WaitGently"
+    others = "unlike", "learned", "outgrew", "taken back", "gave way", "WantCards"
     late = "told late", "refused at once", "worker died"
     for name in (*expected.split(" "), *others, *late, "AttemptWarned"):
         assert seen[name], f"no history has {name}: {seen}"

@@ -153,8 +153,8 @@ def test_a_wanted_card_is_handed_over_though_jobs_are_ready_and_asked_for_again(
     table.granted(0)
     table.on(Wanted("GPU-0", True))
     table.ended("a.1")
-    assert table.drained(0) == ["at 0.5 gpu/0", "release 0"]
-    assert table.timer("gpu/GPU-0", 0.5) == ["acquire 0"]
+    assert table.drained(0) == ["at 1 gpu/0", "release 0"]
+    assert table.timer("gpu/GPU-0", 1.0) == ["acquire 0"]
     table.elsewhere(0)
     assert table.freed(0) == ["acquire 0"]
     assert table.granted(0) == ["launch b.1 on 0"]
@@ -1062,6 +1062,6 @@ def test_a_card_that_was_handed_over_is_asked_for_again_whoever_has_it() -> None
     table.granted(0)
     table.on(Wanted("GPU-0", True))
     table.ended("a.1")
-    assert table.drained(0) == ["at 0.5 gpu/0", "release 0"]
+    assert table.drained(0) == ["at 1 gpu/0", "release 0"]
     assert table.held_by(0, "alice (pid 7)") == []
-    assert table.timer("gpu/GPU-0", 0.5) == ["acquire 0"]
+    assert table.timer("gpu/GPU-0", 1.0) == ["acquire 0"]

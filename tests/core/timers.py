@@ -12,7 +12,6 @@ NAMES: dict[TimerKind, str] = {
     "due": "due",
     "gang": "gather",
     "deadlock": "stuck",
-    "spare": "spare",
     "verdict": "verdict",
 }
 KINDS = {name: kind for kind, name in NAMES.items()}

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from gpulaunch.core.card_kind import is_kind
+from gpulaunch.core.cards import HANDED_OVER
 from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
@@ -61,7 +62,7 @@ from gpulaunch.core.events import (
     Timer,
     TimerFired,
     Unanswered,
-    WaitGently,
+    WantCards,
     Wanted,
     WorkerEnded,
 )
@@ -96,7 +97,6 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.reasons import FailedAlike, PausedBy
 from gpulaunch.core.run import Run
-from gpulaunch.core.spare import PAUSE
 from gpulaunch.wording import card_reason
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
@@ -115,8 +115,6 @@ PAUSES: tuple[PausedBy, ...] = ("recorder", "asked", "hours")
 MOST_LAUNCHES = 20
 """Launches of one job within a second at most, whatever it is answered: as many as its retries and
 what costs none come to."""
-GENTLY, PRESSING = 1, 2
-"""How launchers wait for a card: with spare jobs alone, or with others."""
 
 
 def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
@@ -189,9 +187,9 @@ class Side:
     just_ended: set[AttemptId] = field(default_factory=set)
     timers: dict[Timer, float] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
-    told_wanted: dict[str, int] = field(default_factory=dict)
-    heard_wish: dict[str, int] = field(default_factory=dict)  # as last delivered
-    gentle: bool = False  # it waits with spare jobs alone
+    told_wanted: dict[str, bool] = field(default_factory=dict)
+    heard_wish: dict[str, bool] = field(default_factory=dict)  # as last delivered
+    wants_cards: bool = True  # as it last told the engine
     gave_at: float = -math.inf  # when it last handed a card to another one
     stopped: bool = False
     paused: set[PausedBy] = field(default_factory=set)
@@ -336,7 +334,7 @@ class World:
         side.told_wanted.clear()
         side.heard_wish.clear()
         side.gave_at = -math.inf
-        side.gentle = False
+        side.wants_cards = True
         side.drained.clear()
         side.lost.clear()
         side.away.clear()
@@ -408,10 +406,10 @@ class World:
                     side.words[gpu] = holder
                 case HolderChanged(gpu, holder):
                     side.words[gpu] = holder
-                case Wanted(gpu, wanted, gently):
-                    side.heard_wish[gpu] = (GENTLY if gently else PRESSING) if wanted else 0
+                case Wanted(gpu, wanted):
+                    side.heard_wish[gpu] = wanted
                 case Granted(gpu):
-                    side.heard_wish[gpu] = 0
+                    side.heard_wish[gpu] = False
         results = side.run.handle(events, self.instant)
         for result in results:
             self.log.append(f"                {side.name} -> {result!r}"[:300])
@@ -498,11 +496,11 @@ class World:
             case Launch():
                 side.ladders.launched(instruction)
                 self._launch(side, instruction)
-            case WaitGently(on):
-                assert on != side.gentle, f"WaitGently({on}) twice"
-                side.gentle = on
+            case WantCards(on):
+                assert on != side.wants_cards, f"WantCards({on}) twice"
+                side.wants_cards = on
             case StopAttempt(gently=True) if not self._gives_way(side, instruction):
-                raise AssertionError(f"{instruction}: nobody presses for its card")
+                raise AssertionError(f"{instruction}: nobody waits for its card")
             case StopAttempt(attempt, _, by, _) if attempt in side.held:
                 behind = side.held.pop(attempt).behind
                 self._say(side, Ended(attempt, End(Interrupted(by))), behind)
@@ -547,17 +545,16 @@ class World:
                     self._give_up_gathering(side)
 
     def _gives_way(self, side: Side, stop: StopAttempt) -> bool:
-        """Whether a spare attempt is stopped once, for a launcher that waits for its card."""
+        """Whether a preemptible attempt is stopped once, for a launcher that waits for its card."""
         known = [*self.processes.values(), *side.held.values()]
         mine = [p for p in known if p.side is side and p.attempt == stop.attempt]
         if not mine:
             return True  # it has ended, and that is not known yet
         (process,) = mine
         self.gave_way += 1
-        assert process.job.demand.spare, f"{stop}: it is not spare"
+        assert process.job.demand.preemptible, f"{stop}: it is not preemptible"
         assert not process.asked, f"{stop}: it was asked to end before"
-        assert self.now >= side.gave_at + PAUSE, f"{stop}, so soon after a card was handed over"
-        told = [side.heard_wish.get(uuid, 0) for uuid in process.gpus]
+        assert self.now >= side.gave_at + HANDED_OVER, f"{stop}, soon after a card was given"
         coming = [
             other.attempt
             for other in self.processes.values()
@@ -568,7 +565,7 @@ class World:
             and all(p.asked for uuid in other.gpus for p in self._on(uuid))
         ]
         assert not coming, f"{stop}, and {coming} end anyway on cards that are wanted"
-        return max(told, default=0) == PRESSING
+        return any(side.heard_wish.get(uuid) for uuid in process.gpus)
 
     def _launch(self, side: Side, launch: Launch) -> None:
         attempt, job, demand = launch.attempt, launch.job, launch.job.demand
@@ -996,19 +993,18 @@ class World:
         return place.holder is side and place.granted
 
     def _wants(self, side: Side) -> bool:
-        """What a launcher tells the holders of the cards that it waits for: it holds none, or it
-        gathers, and nothing of its own runs on those that it holds."""
+        """What a launcher tells the holders of the cards that it waits for: it has use for one, and
+        it holds none, or it gathers, and nothing of its own runs on those that it holds."""
+        if not side.wants_cards:
+            return False
         mine = [uuid for uuid, place in self.cards.items() if place.holder is side]
         return not mine or (self.gatherer is side and not any(self._on(uuid) for uuid in mine))
-
-    def _wish(self, side: Side) -> int:
-        return (GENTLY if side.gentle else PRESSING) if self._wants(side) else 0
 
     def _hand_over(self, place: Place) -> None:
         """To a waiter that wants it, where there is one; else everybody hears of it."""
         wanting = [w for w in place.waiters if self._wants(w) and not w.asleep]
         if wanting and not place.dead_hold:
-            side = max(wanting, key=self._wish)
+            side = wanting[0]
             place.waiters.remove(side)
             place.handed = side
             if self.allowance is not None:
@@ -1172,10 +1168,10 @@ class World:
             side = place.holder
             if side is None or not place.granted:
                 continue
-            wish = max((self._wish(w) for w in place.waiters if w is not side), default=0)
-            if side.told_wanted.get(place.gpu.uuid, 0) != wish:
+            wish = any(self._wants(w) for w in place.waiters if w is not side)
+            if side.told_wanted.get(place.gpu.uuid, False) != wish:
                 side.told_wanted[place.gpu.uuid] = wish
-                side.inbox.append(Wanted(place.gpu.uuid, bool(wish), wish == GENTLY))
+                side.inbox.append(Wanted(place.gpu.uuid, wish))
 
     # ── Histories ───────────────────────────────────────────────────────────────────────────────
 

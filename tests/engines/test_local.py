@@ -27,7 +27,7 @@ from gpulaunch.core.events import (
     Sick,
     StopAttempt,
     Unending,
-    WaitGently,
+    WantCards,
     Wanted,
 )
 from gpulaunch.core.facts import AttemptStarted
@@ -125,16 +125,34 @@ def test_a_card_that_another_holds_is_refused_and_its_return_announced(make: Mak
     assert other.expect(Granted).gpu == gpu.uuid
 
 
-def test_a_holder_hears_whether_a_launcher_waits_with_spare_jobs_alone(make: Make) -> None:
+def test_a_launcher_asks_a_holder_for_its_card_only_while_it_wants_cards(make: Make) -> None:
     one, other = make("one"), make("other")
     gpu = one.gpus[0]
     one.hold(gpu)
-    other.engine.carry_out(WaitGently(True))
     other.engine.carry_out(Acquire(gpu.uuid))
-    other.expect(Refused)
-    assert one.expect(Wanted) == Wanted(gpu.uuid, True, gently=True)
-    other.engine.carry_out(WaitGently(False))
     assert one.expect(Wanted) == Wanted(gpu.uuid, True)
+    other.engine.carry_out(WantCards(False))
+    assert one.expect(Wanted, 10) == Wanted(gpu.uuid, False)
+    other.engine.carry_out(WantCards(True))
+    assert one.expect(Wanted, 10) == Wanted(gpu.uuid, True)
+
+
+def test_a_card_is_handed_to_a_launcher_that_wants_cards_though_another_waited_first(
+    make: Make,
+) -> None:
+    one, idle, wants = make("one"), make("idle"), make("wants")
+    gpu = one.gpus[0]
+    one.hold(gpu)
+    idle.engine.carry_out(WantCards(False))
+    idle.engine.carry_out(Acquire(gpu.uuid))
+    idle.expect(Refused)
+    wants.engine.carry_out(Acquire(gpu.uuid))
+    wants.expect(Refused)
+    assert one.expect(Wanted) == Wanted(gpu.uuid, True)
+    one.engine.carry_out(Release(gpu.uuid))
+    wants.expect(Freed)
+    wants.engine.carry_out(Acquire(gpu.uuid))
+    assert isinstance(wants.expect((Granted, Refused)), Granted)
 
 
 def test_a_card_held_in_another_container_is_no_news_until_it_is_free(

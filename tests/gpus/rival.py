@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from gpulaunch.gpus.lease import Lease, Wish, take
+from gpulaunch.gpus.lease import Lease, take
 from gpulaunch.gpus.names import NameHeldError
 from gpulaunch.gpus.waiter import Waiter
 
@@ -62,7 +62,7 @@ def take_any(keys: list[str]) -> Lease:
                 try:
                     return take(key)
                 except NameHeldError:
-                    if waiter := Waiter.connect(f"gpu/{key}", want=Wish.PRESSING):
+                    if waiter := Waiter.connect(f"gpu/{key}", want=True):
                         waiters.append(waiter)
             if len(waiters) == len(keys) and (lease := wait(waiters)):
                 return lease

@@ -20,7 +20,6 @@ from gpulaunch.gpus import names
 from gpulaunch.gpus import waiter as waiting
 from gpulaunch.gpus.lease import (
     Lease,
-    Wish,
     gather_name,
     holders,
     lease_name,
@@ -67,8 +66,8 @@ def readable(*files: int | Waiter, within: float = 5.0) -> bool:
     return bool(select.select(files, [], [], within)[0])
 
 
-def waiter_for(key: str, want: bool = False, wish: Wish = Wish.PRESSING) -> Waiter:
-    waiter = Waiter.connect(lease_name(key), wish if want else Wish.NONE)
+def waiter_for(key: str, want: bool = False) -> Waiter:
+    waiter = Waiter.connect(lease_name(key), want)
     assert waiter is not None
     return waiter
 
@@ -244,10 +243,10 @@ def test_the_holder_learns_who_wants_the_card_and_who_gave_up(key: str) -> None:
         idle, wants = waiter_for(key), waiter_for(key, want=True)
         assert readable(watched)
         assert lease.on_readable()
-        wants.want(Wish.NONE)
+        wants.want(False)
         assert readable(watched)
         assert not lease.on_readable()
-        idle.want(Wish.PRESSING)
+        idle.want(True)
         assert lease.on_readable()
         idle.close()
         assert readable(watched)
@@ -272,21 +271,6 @@ def test_a_lease_is_handed_to_who_wanted_it_first_and_never_free_in_between(key:
         assert handed.on_readable()
     assert again.on_readable() == "gone"
     for waiter in (idle, first, second, again):
-        waiter.close()
-
-
-def test_who_waits_with_spare_jobs_alone_comes_after_all_others(key: str) -> None:
-    lease = take(key)
-    gentle = waiter_for(key, want=True, wish=Wish.GENTLE)
-    assert lease.on_readable() == Wish.GENTLE
-    pressing = waiter_for(key, want=True)
-    assert lease.on_readable() == Wish.PRESSING
-    pressing.want(Wish.GENTLE)
-    assert lease.on_readable() == Wish.GENTLE
-    pressing.want(Wish.PRESSING)
-    assert lease.hand_over()
-    received(pressing).close()
-    for waiter in (gentle, pressing):
         waiter.close()
 
 
@@ -431,7 +415,7 @@ def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
         """
 import select, sys
 from gpulaunch.gpus.waiter import Waiter
-waiter = Waiter.connect("gpu/" + sys.argv[1], want=2)
+waiter = Waiter.connect("gpu/" + sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
 print(lease.name, flush=True)
@@ -470,7 +454,7 @@ def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> N
 
 
 CROWD = """
-waiters = [Waiter.connect("gpu/" + sys.argv[1], want=2) for _ in range(int(sys.argv[2]))]
+waiters = [Waiter.connect("gpu/" + sys.argv[1], want=True) for _ in range(int(sys.argv[2]))]
 print("there", flush=True)
 sys.stdin.read()
 """
@@ -622,7 +606,7 @@ try:
     take(sys.argv[1])
 except NameHeldError as held:
     print(held.holder.uid, flush=True)
-waiter = Waiter.connect("gpu/" + sys.argv[1], want=2)
+waiter = Waiter.connect("gpu/" + sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
 print(lease.name, flush=True)

@@ -18,7 +18,7 @@ import pytest
 
 from gpulaunch.farside.wire import send
 from gpulaunch.gpus import lease_client
-from gpulaunch.gpus.lease import Lease, Wish, take
+from gpulaunch.gpus.lease import Lease, take
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.lease_server import LeaseServer
 from gpulaunch.gpus.names import NameHeldError
@@ -97,7 +97,7 @@ class Launcher:
 
 
 def waiter_for(key: str) -> Waiter:
-    waiter = Waiter.connect(f"gpu/{key}", want=Wish.PRESSING)
+    waiter = Waiter.connect(f"gpu/{key}", want=True)
     assert waiter
     return waiter
 
@@ -147,8 +147,8 @@ def test_a_lease_that_is_kept_is_handed_to_one_who_wants_it(
     lease = launcher.give(keys[0])
     assert not is_free(keys[0])
     waiter = waiter_for(keys[0])
-    launcher.until(lambda: launcher.entrusted.wish_for(lease))
-    assert launcher.news == [Wish.PRESSING]
+    launcher.until(lambda: launcher.entrusted.is_wanted(lease))
+    assert launcher.news == [True]
     launcher.entrusted.release(lease)
     handed = news(waiter)
     assert isinstance(handed, Lease)
@@ -266,10 +266,10 @@ def test_who_waited_before_there_was_a_server_comes_to_it(
         assert lease.on_readable()
         launcher.entrusted.give(lease, launcher.news.append, lambda: None)
         launcher.until(lambda: lease.closed)
-        assert launcher.news == [Wish.NONE]
+        assert launcher.news == [False]
         assert news(waiter) == "gone"
     with closing(waiter_for(keys[0])):
-        launcher.until(lambda: launcher.news == [Wish.NONE, Wish.PRESSING])
+        launcher.until(lambda: launcher.news == [False, True])
 
 
 def stop(pid: int, stack: ExitStack) -> None:

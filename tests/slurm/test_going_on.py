@@ -98,7 +98,7 @@ def test_what_slurm_preempts_goes_on_when_there_is_room(
     trainer(
         launcher,
         tmp_path,
-        spare="true",
+        preemptible="true",
         warn="{signal: USR2, before: 10s}",
         engine="{slurm: {partition: low}}",
     )

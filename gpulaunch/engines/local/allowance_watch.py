@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 
 from gpulaunch.engines.local.holders import CONNECTS, Identity, Pace
 from gpulaunch.gpus.allowance import AllowedLeases, leases_of
-from gpulaunch.gpus.lease import Lease, Wish
+from gpulaunch.gpus.lease import Lease
 from gpulaunch.gpus.waiter import POLL, Waiter
 from gpulaunch.loop import Loop
 
@@ -31,7 +31,7 @@ class AllowanceWatch:
         self,
         allowed: AllowedLeases,
         loop: Loop,
-        in_need: Callable[[Identity | None], Wish],
+        in_need: Callable[[Identity | None], bool],
         freed: Callable[[Lease | None], None],
         own: Callable[[], Collection[str]],
     ) -> None:
@@ -77,7 +77,7 @@ class AllowanceWatch:
     def _connect(self, name: str) -> None:
         # A holder that hangs up at once, again and again, is left alone.
         by_clock = not self._pace.spend(name, self._loop.now())
-        waiter = Waiter.connect(name, Wish.NONE, by_clock, self._allowed)
+        waiter = Waiter.connect(name, False, by_clock, self._allowed)
         if waiter is None:
             self._loop.call_after(self, 0.0, lambda: self._freed(None))
             return

@@ -38,7 +38,6 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases
 from gpulaunch.gpus.lease import (
     Lease,
-    Wish,
     lease_name,
     lent,
     scope_of,
@@ -133,7 +132,7 @@ class CardLeases:
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
-        self._gently = False
+        self._wants = True
         names = {gpu.uuid: lease_name(gpu.key, self._scope) for gpu in pool.gpus}
         self._uuids = {name: uuid for uuid, name in names.items()}
         self._allowed = AllowedLeases(pool.allowance)
@@ -163,8 +162,8 @@ class CardLeases:
                     self.release(gpu)
             case events.Drain(gpu):
                 self.drain(gpu)
-            case events.WaitGently(on):
-                self._gently = on
+            case events.WantCards(on):
+                self._wants = on
                 self.say_want()
             case events.ReserveGang(on):
                 if on:
@@ -208,7 +207,7 @@ class CardLeases:
         self._leases[uuid] = lease
         self._entrusted.give(
             lease,
-            lambda wish: self._post(_wanted(uuid, wish)),
+            lambda wanted: self._post(events.Wanted(uuid, wanted)),
             lambda: self._let_go(uuid, lease),
         )
 
@@ -241,8 +240,8 @@ class CardLeases:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
             self._post(events.Granted(uuid, memory_free(self._gpus[uuid], look)))
-            if wish := self._entrusted.wish_for(lease):
-                self._post(_wanted(uuid, wish))
+            if self._entrusted.is_wanted(lease):
+                self._post(events.Wanted(uuid, True))
         else:
             self._watch(uuid, lease)
             self._is_back(uuid)
@@ -313,7 +312,7 @@ class CardLeases:
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
-            self._post(_wanted(uuid, lease.wanted))
+            self._post(events.Wanted(uuid, lease.wanted))
 
     # ── Regaining ───────────────────────────────────────────────────────────────────────────────
 
@@ -434,17 +433,15 @@ class CardLeases:
             lease.hand_over()
             self._allowance_freed()
 
-    def _in_need(self, of: Identity | None) -> Wish:
-        """Return how much a holder is to give way: this run has no card, or a gang's idle ones.
+    def _in_need(self, of: Identity | None) -> bool:
+        """Return True if a holder is to give way: this run has no card, or a gang's idle ones.
 
         While this user's launchers hold all the cards that they may, another user's card is of no
         use.
         """
         in_need = not self._leases or (self._gang.held and not self._user.working())
         useless = self._spent and of is not None and of[1] != os.geteuid()
-        if useless or not in_need:
-            return Wish.NONE
-        return Wish.GENTLE if self._gently else Wish.PRESSING
+        return self._wants and in_need and not useless
 
     def _refused_by(self, error: AllowanceSpentError) -> events.AllowanceSpent:
         """Wait for the user's other launchers; return the refusal."""
@@ -535,10 +532,6 @@ class CardLeases:
         for uuid in {**self._leases, **self._away}:
             self.release(uuid)
         self._entrusted.close()
-
-
-def _wanted(uuid: str, wish: Wish) -> events.Wanted:
-    return events.Wanted(uuid, wish > Wish.NONE, gently=wish == Wish.GENTLE)
 
 
 def _untakable(error: OSError) -> events.Occupied:

@@ -13,7 +13,7 @@ from gpulaunch.core.events import Elsewhere, GangGranted, HolderChanged
 from gpulaunch.engines.protocol import Post
 from gpulaunch.farside.proc import is_stopped
 from gpulaunch.gpus.allowance import AllowedLeases
-from gpulaunch.gpus.lease import Lease, Wish, gather_name, take_gather
+from gpulaunch.gpus.lease import Lease, gather_name, take_gather
 from gpulaunch.gpus.lease_client import EntrustedLeases
 from gpulaunch.gpus.names import UNKNOWN, Holder, NameHeldError, holder_of
 from gpulaunch.gpus.waiter import POLL, Waiter
@@ -51,7 +51,7 @@ class Pace:
 class CardHolders:
     """Waits for the holders of cards. `names`: those of their leases, by UUID.
 
-    `in_need` returns how much that holder is to give way to this run; `heard` is called
+    `in_need` returns True if that holder is to give way to this run; `heard` is called
     once with what ended the wait for a card, and whose card it was. `allowed`: whether a lease that
     is handed over may be kept.
     """
@@ -61,7 +61,7 @@ class CardHolders:
         names: Mapping[str, str],
         loop: Loop,
         post: Post,
-        in_need: Callable[[Identity | None], Wish],
+        in_need: Callable[[Identity | None], bool],
         heard: Callable[[str, News, Identity | None], None],
         allowed: AllowedLeases,
     ) -> None:

@@ -1,12 +1,12 @@
-"""Spare jobs: a launcher that holds no card is given one of theirs, and they go on later."""
+"""Preemptible jobs: a launcher that holds no card gets one of theirs; they are run again later."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpulaunch.core import spare
-from gpulaunch.core.causes import Because
-from gpulaunch.core.events import Acquire, Asked, Cancel, Stop, Submitted, WaitGently, Wanted
+from gpulaunch.core import preemption
+from gpulaunch.core.causes import Because, Quoted
+from gpulaunch.core.events import Acquire, Asked, Cancel, Pause, Stop, Submitted, WantCards, Wanted
 from gpulaunch.core.facts import AttemptEnded, AttemptWarned
 from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted, RetryPolicy, SentWarning
 from tests.core.table import Table, in_words, job
@@ -37,7 +37,7 @@ def begin(world: Timed, count: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_who_has_no_card_is_given_one_at_once_and_the_job_goes_on_later(seed: int) -> None:
     world = Timed(2, seed, one=10.0, long=5000.0)
-    run = world.add([job("long0", spare=True), job("long1", spare=True)])
+    run = world.add([job("long0", preemptible=True), job("long1", preemptible=True)])
     begin(world, 2)
     rival = world.add([job("one")], name="R")
     assert world.until_launched(rival, "one", within=5.0) < 5.0
@@ -49,9 +49,9 @@ def test_one_who_has_no_card_is_given_one_at_once_and_the_job_goes_on_later(seed
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_job_that_is_not_spare_keeps_its_card(seed: int) -> None:
+def test_a_job_that_is_not_preemptible_keeps_its_card(seed: int) -> None:
     world = Timed(2, seed, one=10.0, mine=500.0, long=500.0)
-    run = world.add([job("mine"), job("long", spare=True)])
+    run = world.add([job("mine"), job("long", preemptible=True)])
     begin(world, 2)
     rivals = [world.add([job("one")], name=name) for name in "RS"]
     for rival in rivals:
@@ -63,7 +63,7 @@ def test_a_job_that_is_not_spare_keeps_its_card(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_of_two_who_wait_is_given_a_card(seed: int) -> None:
     world = Timed(3, seed, one=1000.0, long=5000.0)
-    run = world.add([job(f"long{n}", spare=True) for n in range(3)])
+    run = world.add([job(f"long{n}", preemptible=True) for n in range(3)])
     begin(world, 3)
     rivals = [world.add([job("one")], name=name) for name in "RS"]
     for rival in rivals:
@@ -73,20 +73,20 @@ def test_each_of_two_who_wait_is_given_a_card(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_runs_of_spare_jobs_take_nothing_from_each_other(seed: int) -> None:
+def test_two_runs_of_preemptible_jobs_take_nothing_from_each_other(seed: int) -> None:
     world = Timed(1, seed, long=300.0)
-    runs = [world.add([job("long", spare=True)], name=name) for name in "AB"]
+    runs = [world.add([job("long", preemptible=True)], name=name) for name in "AB"]
     world.run_to_end()
     assert [interruptions(run) for run in runs] == [[], []]
     assert world.now - world.begun < 700.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_run_with_other_jobs_beside_spare_ones_is_given_a_card_for_those(seed: int) -> None:
+def test_a_run_with_other_jobs_beside_preemptible_ones_is_given_a_card_for_those(seed: int) -> None:
     world = Timed(1, seed, long=5000.0, one=5.0)
-    run = world.add([job("long", spare=True)])
+    run = world.add([job("long", preemptible=True)])
     begin(world, 1)
-    rival = world.add([job("long", spare=True, priority=5), job("one")], name="R")
+    rival = world.add([job("long", preemptible=True, priority=5), job("one")], name="R")
     world.until_launched(rival, "one", within=10_000.0)
     world.run_to_end()
     assert 1 <= len(interruptions(run)) <= 3
@@ -95,7 +95,7 @@ def test_a_run_with_other_jobs_beside_spare_ones_is_given_a_card_for_those(seed:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_wide_job_of_another_run_comes_to_its_cards(seed: int) -> None:
     world = Timed(2, seed, long=5000.0, pair=10.0)
-    run = world.add([job("long0", spare=True), job("long1", spare=True)])
+    run = world.add([job("long0", preemptible=True), job("long1", preemptible=True)])
     begin(world, 2)
     rival = world.add([job("pair", gpus=2)], name="R")
     world.until_launched(rival, "pair", within=400.0)
@@ -103,15 +103,15 @@ def test_a_wide_job_of_another_run_comes_to_its_cards(seed: int) -> None:
     assert in_words(run.run.outcome()) == ("succeeded", "")
 
 
-@pytest.mark.parametrize("broken", ["at every card", "again at once", "for spare jobs too"])
+@pytest.mark.parametrize("broken", ["at every card", "again at once", "for preemptible jobs too"])
 def test_broken_versions_are_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "at every card":
-        monkeypatch.setattr(spare, "_comes_free", lambda state, card: False)
-        monkeypatch.setattr(spare, "PAUSE", -1.0)
+        monkeypatch.setattr(preemption, "_comes_free", lambda state, card: False)
+        monkeypatch.setattr(preemption, "HANDED_OVER", -1.0)
     elif broken == "again at once":
-        monkeypatch.setattr(spare, "PAUSE", -1.0)
+        monkeypatch.setattr(preemption, "HANDED_OVER", -1.0)
     else:
-        monkeypatch.setattr(spare, "wait", lambda state: None)
+        monkeypatch.setattr(preemption, "ask_for_cards", lambda state: None)
     with pytest.raises(AssertionError):
         _play_all()
 
@@ -120,16 +120,16 @@ def _play_all() -> None:
     for seed in range(20):
         test_one_who_has_no_card_is_given_one_at_once_and_the_job_goes_on_later(seed)
         test_each_of_two_who_wait_is_given_a_card(seed)
-        test_two_runs_of_spare_jobs_take_nothing_from_each_other(seed)
+        test_two_runs_of_preemptible_jobs_take_nothing_from_each_other(seed)
 
 
 # ── One run, event by event ─────────────────────────────────────────────────────────────────────
 
 
 def running(*names: str, **fields: object) -> Table:
-    """A run with a spare job on each card, begun a second apart."""
+    """A run with a preemptible job on each card, begun a second apart."""
     table = Table(len(names))
-    table.submit(*(job(name, spare=True, **fields) for name in names))
+    table.submit(*(job(name, preemptible=True, **fields) for name in names))
     for card in range(len(names)):
         table.now += 1
         table.granted(card)
@@ -145,7 +145,7 @@ def test_the_youngest_of_the_least_priority_is_stopped_and_only_one() -> None:
     assert press(table, 0, 1, 2) == ["stop c.1 interrupted gently"]
     assert press(table, 0, 1, 2) == []
     table = Table(2)
-    table.submit(job("high", spare=True, priority=1), job("low", spare=True))
+    table.submit(job("high", preemptible=True, priority=1), job("low", preemptible=True))
     table.granted(0)
     table.granted(1)
     assert press(table, 0, 1) == ["stop low.1 interrupted gently"]
@@ -157,26 +157,38 @@ def test_nothing_is_stopped_where_a_card_that_is_wanted_comes_free_anyway() -> N
     assert press(table, 0, 1) == [], "it drains"
 
 
-def test_a_wish_for_spare_jobs_interrupts_nothing() -> None:
-    table = running("a")
-    assert table.on(Wanted("GPU-0", True, gently=True)) == []
-    assert press(table, 0) == ["stop a.1 interrupted gently"]
-
-
-def test_what_a_run_waits_with_is_told_before_it_asks_for_a_card() -> None:
+def test_a_run_of_preemptible_jobs_says_that_it_wants_no_cards_before_it_asks_for_one() -> None:
     table = Table(1)
-    told = table.run.handle([Submitted((job("a", spare=True),))], table.instant)
-    told = [type(one).__name__ for one in told if isinstance(one, WaitGently | Acquire)]
-    assert told == ["WaitGently", "Acquire"]
+    told = table.run.handle([Submitted((job("a", preemptible=True),))], table.instant)
+    told = [type(one).__name__ for one in told if isinstance(one, WantCards | Acquire)]
+    assert told == ["WantCards", "Acquire"]
 
 
-def test_a_run_that_has_no_use_for_a_card_presses_for_none() -> None:
+def test_a_run_that_has_no_use_for_a_card_wants_none() -> None:
     table = Table(2)
     table.submit(job("a"), job("b", gpus=0, needs=("a",)))
     table.elsewhere(0)
-    assert not table.gently
+    assert table.wants_cards
     table.granted(1)
-    assert table.gently, "a runs, and b needs none"
+    assert not table.wants_cards, "a runs, and b needs none"
+
+
+def test_a_run_of_preemptible_jobs_wants_cards_only_for_another_job() -> None:
+    table = Table(1)
+    table.submit(job("a", preemptible=True), job("b"))
+    assert table.wants_cards
+    table.on(Asked(Cancel(("b",))))
+    assert not table.wants_cards
+
+
+def test_a_paused_run_wants_no_cards() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.elsewhere(0)
+    table.on(Asked(Pause(Quoted("asked for"))))
+    assert not table.wants_cards
+    table.on(Asked(Pause(None)))
+    assert table.wants_cards
 
 
 def test_a_wish_that_is_taken_back_after_the_stop_changes_nothing() -> None:
@@ -197,10 +209,10 @@ def test_after_a_card_was_given_the_next_wish_has_time_to_be_taken_back() -> Non
     table = running("a", "b")
     press(table, 0, 1)
     given = table.ended("b.1", Interrupted(Because("gives_way")), back=[1])
-    assert given == ["at 0.5 gpu/1", "release 1", "at 2 spare"]
-    table.now += 0.3
+    assert given == ["at 1 gpu/1", "release 1"]
+    table.now += 0.25
     assert table.on(Wanted("GPU-0", False)) == []
-    assert table.timer("spare", 1.7) == []
+    assert table.timer("gpu/GPU-1", 0.75) == ["acquire 1"]
     assert press(table, 0) == ["stop a.1 interrupted gently"]
 
 
