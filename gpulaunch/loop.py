@@ -36,7 +36,6 @@ class Loop:
         self._sequence = 0
         self._later: list[Callback] = []
         self._latest = 0.0
-        self._when_idle: Callback | None = None
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
         self._wakeup: tuple[int, int] | None = None
@@ -86,13 +85,6 @@ class Loop:
             for callback in put_off:
                 callback()
 
-    def when_idle(self, callback: Callback) -> None:
-        """Call once, when the loop would wait and nothing has come; the newest counts.
-
-        A callback that asks for that again is called again, if still nothing has come.
-        """
-        self._when_idle = callback
-
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
         """Deliver these signals as callbacks from `turn`. Main thread only."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -118,7 +110,7 @@ class Loop:
         if self._later and not (ready and self.now() < self._latest):
             self.catch_up()
         if block and not ready:
-            ready = self._ready()
+            ready = self._selector.select(self._patience())
         woken = self.now()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
@@ -126,15 +118,6 @@ class Loop:
                 key.data()
         # A timer that a callback sets waits for the next turn, even if it is due at once.
         self._fire(woken)
-
-    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait, and return what is ready: nothing where a timer is due."""
-        while self._when_idle is not None and self._patience() != 0.0:
-            if ready := self._selector.select(0):
-                return ready
-            callback, self._when_idle = self._when_idle, None
-            callback()
-        return self._selector.select(self._patience())
 
     def _still(self, key: selectors.SelectorKey) -> bool:
         current = self._selector.get_map().get(key.fd)

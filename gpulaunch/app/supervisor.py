@@ -37,8 +37,6 @@ RECORD_PATIENCE = 60.0
 """Seconds for which the journal may be unwritable before the run is stopped."""
 RECORD_RETRY = 1.0
 """Seconds between two attempts to write it."""
-FORESEEN_AFTER = 0.01
-"""Seconds after a launch until the next ones are prepared: shorter jobs end in any order."""
 MAX_FACTS_PER_WRITE = 4096
 """Facts that are recorded together at most."""
 
@@ -85,7 +83,6 @@ class Supervisor:
         self._clock = clock
         self._driver = Driver(run, loop, self, wait, clock)
         self._held: dict[AttemptId, ev.Launch] = {}
-        self._launched = False
         self._unshown: deque[tuple[Fact, Instant]] = deque()
         self._to_show = False
         self._recording = True
@@ -209,9 +206,6 @@ class Supervisor:
             # A request came meanwhile: a retry, for one, and the run goes on.
 
     def _turn(self) -> None:
-        if self._launched:
-            self._launched = False
-            self._loop.call_after("foresee", FORESEEN_AFTER, self._foresee)
         self._plan_tick()
         self._loop.turn()
         self._mind_the_hours()
@@ -226,9 +220,6 @@ class Supervisor:
         else:
             self._driver.stop_waiting()
         self.post(ev.Asked(request))
-
-    def _foresee(self) -> None:
-        self._loop.when_idle(lambda: self._engine.foresee(self._run.foreseen()))
 
     def _exit_status(self, state: RunState) -> int:
         """Return the exit status: of the reasons that hold, the first in this order."""
@@ -292,7 +283,6 @@ class Supervisor:
             case ev.TakeBack(attempt) if attempt in self._held:
                 self._withdraw(attempt, Because("taken_back"))
             case ev.Launch():
-                self._launched = True
                 if instruction.job.needs or instruction.job.after:
                     self._record.link_results()
                 if stamp := stamp_of(instruction.job):

@@ -9,20 +9,10 @@ queues has no cards of its own, so that all that concerns cards finds none there
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import islice
-
 from gpulaunch.core import in_queue, on_cards, one_ahead, preemption, reserving
-from gpulaunch.core.active import share_of
-from gpulaunch.core.events import Launch
 from gpulaunch.core.graph import closure
-from gpulaunch.core.ladder import next_step
-from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import InEngineQueue, Pass, State
 from gpulaunch.core.waiting import FOCUSED, Node, Ready
-
-FORESEEN = 16
-"""Launches that are foreseen at most: attempts that began together often end together."""
 
 
 def admit(state: State) -> None:
@@ -39,30 +29,6 @@ def admit(state: State) -> None:
         _close(state)
     elif isinstance(policy, InEngineQueue):
         in_queue.go_ahead(state, policy)
-
-
-def foreseen(state: State) -> list[Launch]:
-    """Return what is launched if attempts end in the order in which they began, in that order.
-
-    No more than a guess: by then other jobs, or other cards, may be first.
-    """
-    first = next(state.jobs.waiting.heads(), None)
-    if first is None or state.closed or isinstance(state.config.placing, InEngineQueue):
-        return []
-    demand = first.job.demand
-    seats = (
-        tuple(card.gpu for card in live.cards)
-        for live in state.attempts
-        if len(live.cards) == demand.gpus and not (live.service or live.stopping)
-    )
-    taken = list(islice(seats, FORESEEN))
-    nodes = state.jobs.waiting.first_of(demand, len(taken))
-    pairs = zip(nodes, taken, strict=False)  # there may be fewer jobs
-    promise, step = share_of(promised(state, demand)), partial(next_step, state.ledger)
-    return [
-        Launch(state.attempts.next_of(n), n.job, gpus, step=step(n.job), promised=promise)
-        for n, gpus in pairs
-    ]
 
 
 def _take_back(state: State) -> None:

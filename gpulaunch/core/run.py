@@ -113,13 +113,6 @@ class Run:
             _settle_down(state)
         return state.effects.take()
 
-    def foreseen(self) -> list[ev.Launch]:
-        """Return the launches that probably come next, in order, so that they can be prepared.
-
-        Nothing is decided by that: a launch may never come, or come otherwise.
-        """
-        return admission.foreseen(self._state)
-
     @property
     def finished(self) -> bool:
         """True once nothing runs or can ever run, and no lease is held; or the run is given up.

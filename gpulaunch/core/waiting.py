@@ -250,18 +250,6 @@ class DemandQueue:
             heapq.heappop(self._heap)
         return None
 
-    def first(self, count: int) -> list[Node]:
-        """Return the first jobs, in order, and change nothing. Takes time by `count` alone."""
-        found: list[Node] = []
-        near = [(self._heap[0], 0)] if self._heap else []
-        while near and len(found) < count:
-            entry, at = heapq.heappop(near)
-            if entry[-1].entry is entry:
-                found.append(entry[-1])
-            for below in range(2 * at + 1, min(2 * at + 3, len(self._heap))):
-                heapq.heappush(near, (self._heap[below], below))
-        return found
-
     def pop(self) -> Entry:
         return heapq.heappop(self._heap)
 
@@ -333,11 +321,6 @@ class WaitingJobs:
             yield node
             following = queue.peek()
             node = None if following is node else following
-
-    def first_of(self, demand: Demand, count: int) -> list[Node]:
-        """Return the first ready jobs of this demand, in order."""
-        queue = self._queues.get(demand)
-        return queue.first(count) if queue else []
 
     def unclaimed(self) -> Iterator[tuple[Demand, int]]:
         """Yield each demand of ready jobs, and of how many that are not parked."""

@@ -56,25 +56,11 @@ def prepare(
 
     `slots`: where its end goes; None: into a file of its own.
     """
-    make_room(launch, context.run, outs, None if slots else str(context.run.end(launch.attempt)))
-    return command_of(launch, place, context, materialise(launch.job, context.run), slots)
-
-
-def command_of(
-    launch: Launch,
-    place: AttemptPlace,
-    context: RunContext,
-    inputs: Mapping[str, str],
-    slots: EndSlots | None = None,
-) -> Command:
-    """Return the command to execute; it reads and writes files only for a job that asks for it.
-
-    Those are an `env_file`, `python` (shims), a container, and cards to be hidden. `inputs`: see
-    `materialise`.
-    """
     job, attempt, run = launch.job, launch.attempt, context.run
-    place = strict.placed(job, place)
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
+    _make_room(launch, run, outs, None if slots else end)
+    inputs = materialise(job, run)
+    place = strict.placed(job, place)
     values = placeholders(place, log, inputs, launch.step)
     if job.container is None:
         changes = dressed(job, place, context.environments, values)
@@ -228,7 +214,7 @@ def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
     )
 
 
-def make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = None) -> None:
+def _make_room(launch: Launch, run: RunDir, outs: OutputDirs, end: str | None = None) -> None:
     """Make the attempt's directories, out of the way of files of its name; see that its own exist.
 
     `end`: the file of its end, if that has one.

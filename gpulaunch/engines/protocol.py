@@ -83,7 +83,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from gpulaunch.core.events import Event, Instruction, Launch
+from gpulaunch.core.events import Event, Instruction
 from gpulaunch.core.model import AttemptId, ImageSource
 
 Post: TypeAlias = Callable[[Event], None]
@@ -94,13 +94,6 @@ class Engine(Protocol):
 
     def carry_out(self, instruction: Instruction) -> None:
         """Begin to carry the instruction out; never blocks."""
-
-    def foresee(self, launches: Sequence[Launch]) -> None:
-        """Learn which launches probably come next, in order.
-
-        Each may never come, or come otherwise. Nothing is made, claimed or recorded for it but what
-        `close` gives back.
-        """
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""

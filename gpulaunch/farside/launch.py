@@ -66,11 +66,6 @@ def behind_message(launch: bytes) -> bytes:
     return packed("behind") + launch.partition(b"\0")[2]
 
 
-def foreseen_message(launch: bytes) -> bytes:
-    """Return the message that has an idle pair get ready for this launch, which "go" begins."""
-    return packed("foreseen") + launch.partition(b"\0")[2]
-
-
 def stop_message(attempt: str, reason: str, by: str, now: bool, gently: bool = False) -> bytes:
     """Return the message that ends an attempt; `gently`: by its warning first, if it has one."""
     return packed("stop", coded_text(attempt), reason, coded_text(by), _flag(now), _flag(gently))

@@ -34,10 +34,6 @@ class PortPool:
             else:
                 lease.close()
 
-    def keep(self, leases: Iterable[ports.PortLease]) -> None:
-        """Keep ports that no job had."""
-        self._kept.extend(leases)
-
     def close(self) -> None:
         """Give the kept ports to other launchers."""
         for lease in self._kept:

@@ -22,7 +22,6 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.client import PairLink, decoded_json, new_pair, spawn
 from gpulaunch.farside.launch import (
     behind_message,
-    foreseen_message,
     launch_message,
     retire_message,
     stop_message,
@@ -262,7 +261,6 @@ class Pair:
         self._link = PairLink(ours, _decoded)
         self._runs: Command | None = None
         self._follows: Command | None = None
-        self._foreseen: Command | None = None
         self._launched_last = False  # the last message starts the attempt that runs
         self._distrusted = False
 
@@ -274,34 +272,12 @@ class Pair:
     def fileno(self) -> int:
         return self._link.socket.fileno()
 
-    def launch(self, command: Command, message: bytes | None = None) -> None:
-        """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone.
-
-        `message`: what `message_of` returned for the command; None: that is still to be called.
-        """
+    def launch(self, command: Command) -> None:
+        """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone."""
         if self._runs is not None:
             raise RuntimeError(f"{self.attempt} runs here, {command.attempt} cannot")
         self._runs = command
-        self._tell(message_of(command) if message is None else message, launches=True)
-
-    def foresee(self, command: Command, message: bytes) -> None:
-        """Have the idle pair get ready for this command, which begins with `go`, or never."""
-        if self._runs is not None or self._foreseen is not None:
-            raise RuntimeError(f"{self.attempt} is here, {command.attempt} cannot be prepared")
-        self._foreseen = command
-        self._tell(foreseen_message(message))
-
-    def go(self) -> None:
-        """Start the foreseen attempt; reported as after `launch`."""
-        if self._foreseen is None:
-            raise RuntimeError("nothing is foreseen here")
-        self._runs, self._foreseen = self._foreseen, None
-        self._tell(packed("go"), launches=True)
-
-    def unforesee(self) -> None:
-        """Have the pair forget the foreseen command: it is idle, as before."""
-        self._foreseen = None
-        self._tell(packed("unforeseen"))
+        self._tell(message_of(command), launches=True)
 
     def launch_behind(self, command: Command) -> None:
         """Have the worker go on with this attempt as soon as the one that runs has ended.
@@ -443,7 +419,7 @@ class Pair:
         yield Gone(self._forget())
 
     def _forget(self) -> str | None:
-        attempt, self._runs, self._follows, self._foreseen = self.attempt, None, None, None
+        attempt, self._runs, self._follows = self.attempt, None, None
         return attempt
 
 

@@ -32,7 +32,6 @@ def check(run: Run) -> None:
     check_rest(state)
     check_counters(state)
     check_memory(state)
-    check_foreseen(run)
     if state.course.submitted and not state.closed:
         if isinstance(state.config.placing, InEngineQueue):
             check_queue(state, state.config.placing)
@@ -242,26 +241,6 @@ def check_memory(state: State) -> None:
         assert short or kept, f"{node.name} waits for memory, and {total} of {limit} is held"
         idle = [resident.id for resident in state.idle_workers if not resident.ending]
         assert not idle, f"{node.name} waits for memory beside idle workers: {idle}"
-
-
-def check_foreseen(run: Run) -> None:
-    """Check that launches to prepare may come: next attempts of ready jobs, the first one first."""
-    state, launches = run._state, run.foreseen()
-    seats = Counter(tuple(card.gpu for card in live.cards) for live in state.attempts)
-    nodes = [state.jobs.nodes[launch.attempt.job] for launch in launches]
-    for node, launch in zip(nodes, launches, strict=True):
-        assert isinstance(node.state, Ready), f"{node.name} is {node.state}, and foreseen"
-        assert launch.job is node.job, f"{node.name} is foreseen as it was once"
-        assert launch.attempt.number == len(state.record(node).attempts) + 1, f"{launch.attempt}"
-        assert len(launch.gpus) == node.job.demand.gpus, f"{launch.attempt}: {launch.gpus}"
-    used = Counter(launch.gpus for launch in launches)
-    assert used <= seats, f"{used - seats} are foreseen on cards that no attempt leaves"
-    if launches:
-        first = next(state.jobs.waiting.heads())
-        ready = [n for n in state.jobs if isinstance(n.state, Ready)]
-        alike = [n for n in ready if n.job.demand == first.job.demand]
-        alike.sort(key=lambda node: (node.key, node.order))
-        assert nodes == alike[: len(nodes)], f"{nodes} are foreseen, {alike} come first"
 
 
 def check_queue(state: State, policy: InEngineQueue) -> None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from gpulaunch.app import supervisor
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.ledger import Ledger
@@ -125,7 +124,6 @@ def main() -> None:
 
     Ledger.apply = applied  # type: ignore[assignment,method-assign]
     Metering.__init__.__defaults__ = (0.0,)
-    supervisor.FORESEEN_AFTER = 0.0
     ControlServer.serve = lambda *_: None  # type: ignore[method-assign]
     OwnFiles.keep = lambda *_: None  # type: ignore[method-assign]
     selectors.DefaultSelector = Selector  # type: ignore[misc]

@@ -52,7 +52,7 @@ def pair_that_says(message: bytes, run: Path) -> list[Report]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     with closing(Pair(ours)) as pair, theirs:
-        pair.launch(Command("a.1", ("true",), str(run / "log"), str(run / "end")), b"launch")
+        pair.launch(Command("a.1", ("true",), str(run / "log"), str(run / "end")))
         theirs.send(message)
         reports = pair.on_readable()
         theirs.send(b'{"is":"worker_gone"}')

@@ -41,7 +41,6 @@ class FakeEngine:
         self.post = post
         self.seen: list[Instruction] = []
         self.kept_ends: list[AttemptId] = []
-        self.foreseen: list[Launch] = []
         self.pulling: dict[ImageSource, str] = {}
 
     def carry_out(self, instruction: Instruction) -> None:
@@ -62,9 +61,6 @@ class FakeEngine:
 
     def launched(self) -> list[str]:
         return [i.attempt.job for i in self.seen if isinstance(i, Launch)]
-
-    def foresee(self, launches: Sequence[Launch]) -> None:
-        self.foreseen += launches
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         self.adopted = tuple(attempts)

@@ -32,30 +32,6 @@ def test_the_newest_timer_of_a_key_counts(loop: Loop) -> None:
     assert fired == ["new"]
 
 
-def test_what_waits_for_an_idle_loop_comes_after_all_that_has_come(loop: Loop) -> None:
-    order: list[str] = []
-    read, write = os.pipe()
-    os.write(write, b"x")
-    loop.watch(read, lambda: order.append(f"read {os.read(read, 1).decode()}"))
-    loop.when_idle(lambda: order.append("older"))
-    loop.when_idle(lambda: order.append("idle"))
-    loop.call_at("due", loop.now(), lambda: order.append("timer"))
-    loop.turn()
-    assert order == ["read x", "timer"]
-    loop.turn(block=False)
-    loop.call_after("end", 0.001, lambda: order.append("end"))
-    while "end" not in order:
-        loop.turn()
-    assert order == ["read x", "timer", "idle", "end"]
-    os.write(write, b"y")
-    loop.when_idle(lambda: order.append("not yet"))
-    loop.turn()
-    assert order[4:] == ["read y"]
-    loop.unwatch(read)
-    os.close(read)
-    os.close(write)
-
-
 def test_what_is_put_off_waits_for_all_that_has_come_but_not_for_ever() -> None:
     clock = [0.0]
     loop = Loop(lambda: clock[0])
@@ -74,25 +50,6 @@ def test_what_is_put_off_waits_for_all_that_has_come_but_not_for_ever() -> None:
     loop.turn(block=False)
     assert order[3:] == ["put off again"]
     loop.close()
-    os.close(read)
-    os.close(write)
-
-
-def test_what_goes_on_when_idle_does_so_until_something_comes(loop: Loop) -> None:
-    read, write = os.pipe()
-    done: list[int] = []
-
-    def step() -> None:
-        done.append(len(done))
-        if len(done) == 3:
-            os.write(write, b"x")
-        loop.when_idle(step)
-
-    loop.watch(read, lambda: os.read(read, 1))
-    loop.when_idle(step)
-    loop.turn()
-    assert done == [0, 1, 2]
-    loop.unwatch(read)
     os.close(read)
     os.close(write)
 

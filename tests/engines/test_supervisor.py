@@ -38,7 +38,6 @@ from gpulaunch.core.facts import (
 )
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
-    AttemptId,
     Container,
     Demand,
     End,
@@ -123,12 +122,9 @@ def test_results_are_linked_before_a_job_starts_that_looks_at_them(world: World,
     assert order == ["a", "linked", "b"]
 
 
-def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpulaunch.app.supervisor, "FORESEEN_AFTER", 0.0)
+def test_the_view_waits_for_the_launch(world: World) -> None:
     order: list[str] = []
-    see, carry_out, foresee = world.view.see, world.engine.carry_out, world.engine.foresee
+    see, carry_out = world.view.see, world.engine.carry_out
 
     def seeing(fact, at, ledger):  # type: ignore[no-untyped-def]
         order.extend(["shown"] if isinstance(fact, AttemptLaunched) else [])
@@ -138,16 +134,9 @@ def test_the_view_waits_for_the_launch_and_the_engine_hears_what_comes_next(
         order.extend(["launch"] if isinstance(instruction, Launch) else [])
         carry_out(instruction)
 
-    def foreseeing(launches):  # type: ignore[no-untyped-def]
-        order.append("prepare" if launches else "nothing comes")
-        foresee(launches)
-        world.supervisor.on_signal(signal.SIGTERM)
-
     world.view.see, world.engine.carry_out = seeing, carrying  # type: ignore[method-assign]
-    world.engine.foresee = foreseeing  # type: ignore[method-assign]
-    world.serve("long", "a")
-    assert order == ["launch", "shown", "prepare"]
-    assert world.engine.foreseen == [Launch(AttemptId("a", 1), Job("a", "true"), (GPU,))]
+    world.serve("a")
+    assert order == ["launch", "shown"]
 
 
 def test_the_engine_hears_of_each_end_that_is_on_disk_and_of_no_other(world: World) -> None:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from gpulaunch.core.model import Exited, NotStarted
-from gpulaunch.process.client import AttemptOver, Spawner, message_of
-from gpulaunch.process.command import Command
+from gpulaunch.process.client import AttemptOver, Spawner
 from tests.process.support import Slot
 from tests.process.test_workers import Bench
 
@@ -46,16 +45,6 @@ def test_a_job_none_of_whose_cpus_is_left_runs_and_a_note_says_so(slot: Slot) ->
 def test_a_job_that_cannot_be_started_there_either_says_why_it_cannot(slot: Slot) -> None:
     ended = slot.run("/no/program", cpus=(NOWHERE,))
     assert ended.end.outcome == NotStarted("there is no program /no/program")
-
-
-def test_a_job_that_is_foreseen_runs_on_its_cpus(slot: Slot) -> None:
-    slot.number += 1
-    argv, files = (sys.executable, "-c", PROGRAM), (str(slot.log), str(slot.end_file))
-    command = Command("job.1", argv, *files, cpus=(ALLOWED[-1],))
-    slot.pair.foresee(command, message_of(command))
-    slot.pair.go()
-    assert slot.expect(AttemptOver).end.outcome == Exited(0)
-    assert slot.log.read_text().split() == [str(ALLOWED[-1])]
 
 
 def test_a_worker_stays_on_the_cpus_with_which_it_was_started(

@@ -27,7 +27,6 @@ import pytest
 from gpulaunch.engines import keepers
 from gpulaunch.farside.launch import (
     behind_message,
-    foreseen_message,
     launch_message,
     retire_message,
     stop_message,
@@ -277,7 +276,7 @@ def test_a_list_without_an_end_is_no_list(parser: Path) -> None:
 
 VERBS = sorted(
     {*re.findall(r'strcmp\(verb, "(\w+)"', (SOURCES / "monitor.c").read_text()), ""}
-    - {"launch", "behind", "foreseen", "end"}
+    - {"launch", "behind", "end"}
 )
 """All that a monitor understands, beside what brings a launch, and its end."""
 
@@ -310,8 +309,7 @@ def some_order(chance: random.Random, folder: Path, number: int, busy: bool) -> 
             [launch, behind_message(launch), b"\0", b"file\0", b"launch", b"x" * 9]
         )
     if chance.random() < (0.2 if busy else 0.7):
-        foreseen = foreseen_message(launch)
-        return behind_message(launch) if busy else chance.choice([launch, launch, foreseen])
+        return behind_message(launch) if busy else launch
     match chance.randrange(6):
         case 0 | 1 | 2:
             return stop_message(attempt, "cancelled", word(chance), chance.random() < 0.5)

@@ -35,7 +35,6 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
-from gpulaunch.engines.local.ahead import PreparedAhead, PreparedAttempt
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
@@ -49,8 +48,6 @@ from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers
 from gpulaunch.engines.prepare import (
     OutputDirs,
-    command_of,
-    make_room,
     ports_for,
     prepare,
     scope,
@@ -61,7 +58,6 @@ from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.gpus.port import PortPool
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
-from gpulaunch.process.command import Command
 from gpulaunch.process.ends import EndSlots, text_of
 
 RELAUNCH_DELAY = 0.05
@@ -75,10 +71,6 @@ They report a process that cannot be killed after 8."""
 NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
 KEEPER_KILLED = Lost(Because("keeper_killed"))
-
-
-class SharersUnknownError(GpulaunchError):
-    """Which part of the CPUs an attempt has depends on what runs on its card when it starts."""
 
 
 class WorkerOverError(Exception):
@@ -131,9 +123,6 @@ class LocalAttempts:
         self.pairs = Pairs(context, cards, self._hear, lambda: self._postponed.resume("server"))
         self.mps = MpsServices(context, self.pairs, lambda: self._postponed.resume("mps"))
         self._ports = PortPool()
-        self.ahead = PreparedAhead(
-            self.pairs, self._ports, slots, self._prepared, context.loop.when_idle
-        )
         self._workers = WaitingWorkers(self.pairs, self._ports, self._worker_over)
         self._limits = MemoryLimits(context)
         self._services = Services(context)
@@ -196,7 +185,6 @@ class LocalAttempts:
 
     def give_back(self, gpu: str) -> None:
         """Close the idle pairs that hold the lease of a card which is about to be given back."""
-        self.ahead.drop_on(gpu)
         self.mps.end_on(gpu)
         self.pairs.give_back(gpu)
 
@@ -213,31 +201,13 @@ class LocalAttempts:
             raise WorkerOverError
         if launch.job.demand.mps and not worker:
             self.mps.require(launch)
-        ready = self.ahead.take(launch)
-        running = self._begin_ready(launch, ready) if ready else self._begin_anew(launch, worker)
+        running = self._begin_on_cards(launch, worker)
         self._diagnosis.begin(launch.attempt)
         if launch.worker:
             self._workers.remove(launch.worker)
         return running
 
-    def _begin_ready(self, launch: Launch, ready: PreparedAttempt) -> _Running:
-        """Launch what was prepared ahead, on the pair that knows of it if there is one."""
-        pair = ready.pair
-        try:
-            make_room(launch, self._context.run, self._outs)
-            if launch.job.demand.memory:
-                self._limits.begin(launch)
-            if pair is not None:
-                pair.go()
-            else:
-                pair = self.pairs.take(ready.kind)
-                pair.launch(ready.command, ready.message)
-        except BaseException:
-            self._undo(launch, pair, ready.ports)
-            raise
-        return _Running(launch, pair, ready.place, ready.ports, ready.kind)
-
-    def _begin_anew(self, launch: Launch, worker: WaitingWorker | None) -> _Running:
+    def _begin_on_cards(self, launch: Launch, worker: WaitingWorker | None) -> _Running:
         """Prepare and launch the attempt, on its worker's pair if it has a worker."""
         ports = list(worker.ports) if worker else []
         had = len(ports)
@@ -284,17 +254,6 @@ class LocalAttempts:
         return _Running(
             launch, leader.pair, place, (), leader.kind, leader.slot, behind=leader.attempt
         )
-
-    def _prepared(
-        self, launch: Launch, ports: Sequence[PortLease]
-    ) -> tuple[AttemptPlace, Command, bytes]:
-        if launch.job.demand.per_gpu > 1 and self._placement.splits(launch.job):
-            raise SharersUnknownError
-        place = self._place(launch, ports)
-        command = command_of(launch, place, self._context, {}, self._slots)
-        if launch.job.demand.memory:
-            command = changed(command, cgroup=self._limits.entrance(launch))
-        return place, command, client.message_of(command)
 
     def _place(self, launch: Launch, ports: Sequence[PortLease], slot: int = 0) -> AttemptPlace:
         job, attempt = launch.job, launch.attempt
@@ -353,7 +312,6 @@ class LocalAttempts:
         """Close all pairs. The keepers end what runs, as they do when the supervisor is killed."""
         self._context.loop.catch_up()
         self._postponed.clear()
-        self.ahead.drop()
         self.pairs.close()
         self.mps.close()
         self._workers.close()
@@ -501,7 +459,6 @@ class LocalAttempts:
         `killed`. That may happen to every pair: an attempt to which it happens again is lost.
         """
         self.pairs.forget(pair)
-        self.ahead.forget(pair)
         for running in self._all_on(pair):
             launch = running.launch
             self._over(running)
@@ -523,7 +480,6 @@ class LocalAttempts:
         self._context.loop.unwatch(pair.fileno())
         pair.close()
         self.pairs.forget(pair)
-        self.ahead.forget(pair)
         for worker, last in self._workers.pair_gone(pair):
             end_stragglers(self._context, worker)
             self._worker_over(worker, last)

@@ -109,10 +109,6 @@ class Local(LeaseUser):
             self._to_drain.discard(instruction.gpu)
             self._cards.carry_out(instruction)
 
-    def foresee(self, launches: Sequence[Launch]) -> None:
-        """Prepare these launches while nothing else is to be done."""
-        self._attempts.ahead.foresee(launches)
-
     def working(self) -> bool:
         return self._attempts.on_cards
 

@@ -62,16 +62,12 @@ class Pairs:
 
     def take(self, kind: PairKind) -> Pair:
         """Return an idle pair of this kind, or a new one. Raises OSError, GpulaunchError."""
-        return self.take_idle(kind) or self._fork(kind)
+        # The oldest: Python's keepers fork the next child a while after an attempt has ended.
+        return self._idle[kind].pop(0) if self._idle[kind] else self._fork(kind)
 
     def idle(self, kind: PairKind) -> int:
         """Return how many pairs of this kind are idle."""
         return len(self._idle[kind])
-
-    def take_idle(self, kind: PairKind) -> Pair | None:
-        """Return the pair of this kind that is idle for longest, None where there is none."""
-        # Python's keepers have the next child forked a while after an attempt has ended.
-        return self._idle[kind].pop(0) if self._idle[kind] else None
 
     def keep(self, pair: Pair, kind: PairKind) -> None:
         """Keep a pair whose attempt is over for the next one of its kind, or close it.

@@ -90,9 +90,6 @@ class SlurmEngine:
             case _:
                 raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
 
-    def foresee(self, launches: Sequence[Launch]) -> None:
-        """Do nothing: what comes next is in the queue long before."""
-
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Follow an earlier launcher's attempts; post the end of those that Slurm never got."""
         left = batches.read_all(self._run)

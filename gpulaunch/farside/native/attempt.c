@@ -285,65 +285,13 @@ static void now_running(pid_t pid, int exec_pipe) {
   start_clock(a.started.mono);
 }
 
-/* A child that was forked ahead for a launch, and waits for a byte through `go`.
- * INVARIANT: there is none beside an attempt or a worker, or ECHILD would prove nothing. */
-static struct {
-  pid_t pid; /* 0: there is none */
-  int exec_pipe, go;
-} waiting;
-
-void attempt_foresee(const struct launch *l) {
-  int pipes[2], go[2];
-  if (l->key || pipe2(pipes, O_CLOEXEC | O_NONBLOCK)) return;
-  if (pipe2(go, O_CLOEXEC)) {
-    close(pipes[0]), close(pipes[1]);
-    return;
-  }
-  waiting.pid = fork();
-  if (waiting.pid == 0) {
-    close(go[1]);
-    become_job(l, pipes[1], go[0], NULL);
-  }
-  close(pipes[1]), close(go[0]);
-  waiting.exec_pipe = pipes[0];
-  waiting.go = go[1];
-  if (waiting.pid < 0) attempt_unforesee(); /* scarce: the attempt itself meets with that */
-}
-
-void attempt_unforesee(void) {
-  if (!waiting.pid) return;
-  close(waiting.go), close(waiting.exec_pipe);
-  if (waiting.pid > 0) {
-    kill(waiting.pid, SIGKILL);
-    waitpid(waiting.pid, NULL, 0);
-  }
-  waiting.pid = 0;
-}
-
-/* Let the child that waits go on, if it lives; return its PID, 0 for none. */
-static pid_t go_ahead(int *exec_pipe) {
-  pid_t pid = waiting.pid;
-  if (!pid) return 0;
-  if (has_ended(pid) || write(waiting.go, "", 1) < 0) { /* somebody killed it */
-    attempt_unforesee();
-    return 0;
-  }
-  *exec_pipe = waiting.exec_pipe;
-  close(waiting.go);
-  waiting.pid = 0;
-  return pid;
-}
-
 /* Fork the job, with a pipe for its exec's result and, for a worker, for items and answers. */
 static pid_t fork_job(int *exec_pipe) {
   int pipes[3][2], count = a.l.key ? 3 : 1, n = 0;
-  pid_t pid = go_ahead(exec_pipe);
-  if (pid) return pid;
-  pid = -1;
+  pid_t pid = -1;
   while (n < count && !pipe2(pipes[n], n ? O_CLOEXEC : O_CLOEXEC | O_NONBLOCK)) n++;
   if (n == count) pid = fork();
-  if (pid == 0)
-    become_job(&a.l, pipes[0][1], -1, n == 3 ? (int[]){pipes[1][0], pipes[2][1]} : NULL);
+  if (pid == 0) become_job(&a.l, pipes[0][1], n == 3 ? (int[]){pipes[1][0], pipes[2][1]} : NULL);
   if (pid < 0) {
     int why = errno;
     while (n-- > 0) close(pipes[n][0]), close(pipes[n][1]);

@@ -109,10 +109,8 @@ ssize_t send_with(int fd, const char *bytes, size_t size, const int *fds, int co
 #define ELSEWHERE '\2' /* through the pipe: the job runs on other CPUs than it was to have */
 #define FULL '\1' /* begins a refusal for want of room on the disk: no failure of the job's */
 #define STALE '\3' /* begins why the job is to be executed: a file changed since it was imported */
-/* `go`: a pipe from which a byte is awaited before anything of the job is done; below zero: none.
- * `items`: what a worker reads and answers to; NULL: the job is none. */
-__attribute__((noreturn)) void become_job(const struct launch *l, int pipe, int go,
-                                          const int *items);
+/* `items`: what a worker reads and answers to; NULL: the job is none. */
+__attribute__((noreturn)) void become_job(const struct launch *l, int pipe, const int *items);
 /* Keep a process and what it starts to these CPUs; false where none of them is allowed now. */
 bool run_on(pid_t pid, const char **cpus, size_t count);
 /* Do what the job's process is to have before its program: its cgroup, its CPUs, and a log, which is
@@ -181,9 +179,6 @@ extern struct worker {
 bool attempt_on(void);
 const char *attempt_id(void);
 void attempt_begin(struct launch launch);
-/* Fork a child for a launch that may come next, and have it wait for `attempt_begin`; end it. */
-void attempt_foresee(const struct launch *l);
-void attempt_unforesee(void);
 /* End it; `gently`: the job's warning comes first, where it has one. */
 void attempt_stop(const char *reason, const char *by, bool now, bool gently);
 int attempt_pipes(int *fds); /* three at most */

@@ -24,8 +24,7 @@ static int found_stopped;
 static struct {
   bool on;
   struct launch launch;
-} pending, ahead, foreseen; /* waits for a worker to be gone; what the worker goes on with after the
-                               attempt; what may be launched next on an idle pair */
+} pending, ahead; /* waits for a worker to be gone; what the worker goes on with after the attempt */
 static struct {
   char *reason, *by; /* NULL: none */
   bool now;
@@ -133,13 +132,6 @@ static void mind_worker(void) {
   if (pending.on && !retiring()) begin();
 }
 
-static void forget_foreseen(void) {
-  if (!foreseen.on) return;
-  attempt_unforesee();
-  free_launch(&foreseen.launch);
-  foreseen.on = false;
-}
-
 /* ── What it is told ───────────────────────────────────────────────────────────────────────────── */
 
 static void listen_to_supervisor(void) {
@@ -153,19 +145,9 @@ static void listen_to_supervisor(void) {
   const char *verb = next_field(&f);
   if (!strcmp(verb, "launch")) {
     errno = EPROTO;
-    if (attempt_on() || pending.on || foreseen.on || !parse_launch(f, &pending.launch))
-      die("a launch");
+    if (attempt_on() || pending.on || !parse_launch(f, &pending.launch)) die("a launch");
     pending.on = true;
     begin();
-    return;
-  }
-  if (!strcmp(verb, "foreseen")) {
-    errno = EPROTO;
-    if (attempt_on() || worker.pid || pending.on || foreseen.on ||
-        !parse_launch(f, &foreseen.launch))
-      die("a launch that is foreseen");
-    foreseen.on = true;
-    attempt_foresee(&foreseen.launch);
     return;
   }
   if (!strcmp(verb, "behind")) {
@@ -183,14 +165,6 @@ static void listen_to_supervisor(void) {
     else if (ahead.on && !strcmp(attempt, ahead.launch.id)) decline();
   } else if (!strcmp(verb, "back")) {
     if (ahead.on && !strcmp(next_field(&f), ahead.launch.id)) decline();
-  } else if (!strcmp(verb, "go")) {
-    errno = EPROTO;
-    if (!foreseen.on) die("nothing is foreseen");
-    pending = foreseen;
-    foreseen.on = false;
-    begin();
-  } else if (!strcmp(verb, "unforeseen")) {
-    forget_foreseen();
   } else if (!strcmp(verb, "end")) {
     leaving = true;
   } else if (!strcmp(verb, "lend")) {

@@ -212,12 +212,10 @@ void become_program(const struct launch *l, const char **environment, int pipe) 
   execute(pipe, l->argv, environment);
 }
 
-void become_job(const struct launch *l, int pipe, int go, const int *items) {
-  char byte;
+void become_job(const struct launch *l, int pipe, const int *items) {
   settle_in(station.self);
   for (int i = 0; i < station.nleases; i++) fcntl(station.leases[i], F_SETFD, 0);
   const char **environment = environment_of(l);
-  if (go >= 0 && read(go, &byte, 1) != 1) _exit(0); /* the launch never came */
   prepare_for(l, 0, pipe);
   if (l->isolated) isolate(l->hidden, l->nhidden, pipe); /* opens 0 anew: before a worker's */
   if (items) pipe = connect_worker(items, pipe);
