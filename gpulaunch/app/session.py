@@ -23,7 +23,6 @@ from gpulaunch.app.code_watch import CodeMinder
 from gpulaunch.app.disk_room import short_room_told
 from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import RunList
-from gpulaunch.app.near_end import NearEnd
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
@@ -310,11 +309,11 @@ def supervise(
 
 
 def _preparing(report: Writing, loop: Loop) -> Listener:
-    """Return what has the report's process get ready when the run nears its end."""
-    near_end = NearEnd()
+    """Return what has the report's process get ready when the last job has started."""
 
     def hear(fact: Fact, at: Instant, ledger: Ledger) -> None:
-        if not ledger.awaits_more and near_end.begins(ledger, at.mono):
+        last = ledger.counts["running"] and not ledger.counts["waiting"]
+        if last and not ledger.awaits_more:
             loop.later(report.prepare)
 
     return hear
