@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import Ended, Launch, StopReason, TakeBack
+from gpulaunch.core.events import Ended, Launch, StopReason
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ladder import next_step
 from gpulaunch.core.model import AttemptId, Demand, Failure
@@ -225,56 +225,33 @@ class ActiveAttempts:
         handed: Handed = _HANDED_ALONE,
         turn: int = 1,
         promised: Demand | None = None,
+        behind: ActiveAttempt | None = None,
     ) -> ActiveAttempt:
         """Launch the job's next attempt on these cards and return the attempt.
 
-        `worker`: the idle worker that runs it, as its `turn`th attempt. `promised`: its demand with
-        what it is promised of the cards' memory; None: what the demand itself says.
+        `worker`: the worker that runs it, as its `turn`th attempt: an idle one, or that of the
+        attempt `behind`, which has these cards until it has ended. `promised`: its demand with what
+        it is promised of the cards' memory; None: what the demand itself says.
         """
         id, demand = self.next_of(node), node.job.demand
-        live = ActiveAttempt(id, node, demand, worker or id, cards, handed=handed, turn=turn)
-        live.promised = promised or demand
+        live = ActiveAttempt(id, node, demand, worker or id, handed=handed, turn=turn)
+        live.promised, live.behind = promised or demand, behind
+        if behind is None:
+            live.cards = cards
+        else:
+            behind.follower = live
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
         after, share = handed.after, handed.share
         step, promise = next_step(self._effects.ledger, node.job), share_of(live.promised)
-        queued = self._queueing
-        fact = AttemptLaunched(id, uuids, worker, queued, after, step=step, promised=promise)
+        first, queued = None if behind is None else behind.id, self._queueing
+        fact = AttemptLaunched(id, uuids, worker, queued, after, first, step, promise)
         self._effects.fact(fact)
         token_limit = (share.token, share.at_once) if share else None
-        launch = Launch(id, node.job, gpus, worker, after, token_limit, None, step, promise)
+        launch = Launch(id, node.job, gpus, worker, after, token_limit, first, step, promise)
         self._effects.emit(launch)
         return live
-
-    def launch_behind(self, node: Node, leader: ActiveAttempt, promised: Demand) -> None:
-        """Launch the job's next attempt, to begin in the leader's worker when the leader has ended.
-
-        For a demand without tokens: what the attempt takes is counted from now on. `promised` as
-        for `launch`.
-        """
-        id, gpus = self.next_of(node), tuple(card.gpu for card in leader.cards)
-        seat, turn = leader.seat, leader.turn + 1
-        live = ActiveAttempt(id, node, node.job.demand, seat, turn=turn, behind=leader)
-        live.promised, leader.follower = promised, live
-        self._begin(live)
-        uuids, seat = tuple(gpu.uuid for gpu in gpus), leader.seat
-        step, promise = next_step(self._effects.ledger, node.job), share_of(promised)
-        fact = AttemptLaunched(id, uuids, seat, behind=leader.id, step=step, promised=promise)
-        self._effects.fact(fact)
-        launch = Launch(id, node.job, gpus, seat, (), None, leader.id, step, promise)
-        self._effects.emit(launch)
-
-    def follow(self, live: ActiveAttempt) -> None:
-        """Let an attempt that was behind another have the worker, as that one has ended."""
-        live.behind = None
-        self.memory += live.memory
-
-    def take_back(self, live: ActiveAttempt) -> None:
-        """Ask for an attempt that is behind another, unless it has begun by now."""
-        if not live.taken_back:
-            live.taken_back = True
-            self._effects.emit(TakeBack(live.id))
 
     def next_of(self, node: Node) -> AttemptId:
         """Return the name of the job's next attempt."""

@@ -24,30 +24,11 @@ def admit(state: State) -> None:
         pass
     policy = state.config.placing
     if not isinstance(policy, InEngineQueue):
-        _take_back(state)
+        one_ahead.review(state, on_cards.could_start)
     if state.closed:
         _close(state)
     elif isinstance(policy, InEngineQueue):
         in_queue.go_ahead(state, policy)
-
-
-def _take_back(state: State) -> None:
-    """Take back attempts that are behind others where another one, or they elsewhere, come first.
-
-    Of those that could start elsewhere, one at a time, the one behind the newest attempt: it would
-    probably wait the longest.
-    """
-    behind = [live.follower for live in state.attempts if live.follower is not None]
-    behind = [live for live in behind if not live.stopping]
-    for live in behind:
-        if not one_ahead.may_stay(state, live):
-            state.attempts.take_back(live)
-    for live in reversed(behind):
-        alike = (other for other in behind if other.demand.same_seat(live.demand))
-        if any(other.taken_back for other in alike):
-            continue
-        if not state.closed and on_cards.could_start(state, live.demand):
-            state.attempts.take_back(live)
 
 
 def _close(state: State) -> None:

@@ -11,8 +11,11 @@ start any more, it is taken back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpulaunch.core import graph, host
 from gpulaunch.core.active import ActiveAttempt
+from gpulaunch.core.events import TakeBack
 from gpulaunch.core.idle_workers import may_go_on
 from gpulaunch.core.model import Demand
 from gpulaunch.core.sharing import promised
@@ -31,11 +34,38 @@ def launch(state: State, node: Node) -> bool:
         return False
     state.placing.last.starts(demand)
     graph.leave(state, node)
-    state.attempts.launch_behind(node, leader, promised(state, demand))
+    seat, turn, promise = leader.seat, leader.turn + 1, promised(state, demand)
+    state.attempts.launch(node, leader.cards, seat, turn=turn, promised=promise, behind=leader)
     return True
 
 
-def may_stay(state: State, live: ActiveAttempt) -> bool:
+def take_back(state: State, live: ActiveAttempt) -> None:
+    """Ask for an attempt that is behind another, unless it has begun by now."""
+    if not live.taken_back:
+        live.taken_back = True
+        state.effects.emit(TakeBack(live.id))
+
+
+def review(state: State, could_start: Callable[[State, Demand], bool]) -> None:
+    """Take back attempts if a more urgent job waits, or if they could start on other cards.
+
+    Of those that could start on other cards, one at a time: the one behind the newest attempt,
+    because it would probably wait the longest.
+    """
+    behind = [live.follower for live in state.attempts if live.follower is not None]
+    behind = [live for live in behind if not live.stopping]
+    for live in behind:
+        if not _may_stay(state, live):
+            take_back(state, live)
+    for live in reversed(behind):
+        alike = (other for other in behind if other.demand.same_seat(live.demand))
+        if any(other.taken_back for other in alike):
+            continue
+        if not state.closed and could_start(state, live.demand):
+            take_back(state, live)
+
+
+def _may_stay(state: State, live: ActiveAttempt) -> bool:
     """Tell whether an attempt that is behind another may begin there."""
     assert live.behind is not None
     assert live.node is not None
@@ -45,13 +75,13 @@ def may_stay(state: State, live: ActiveAttempt) -> bool:
 
 
 def stayed(state: State, live: ActiveAttempt) -> None:
-    """Let the attempt behind this one, whose worker stays, have its cards; else that is idle."""
+    """Give the cards to the attempt behind this one, whose worker stays; or mark it as idle."""
     live.promised, follower = promised(state, live.demand), live.follower
     if follower is None:
         state.idle_workers.stay(live)
         return
-    state.attempts.follow(follower)
-    follower.cards, follower.promised = live.cards, live.promised
+    follower.behind, follower.cards, follower.promised = None, live.cards, live.promised
+    state.attempts.memory += follower.memory
     for card in live.cards:
         state.cards.occupy(card, follower.id, follower.promised)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.core import graph, links, sharing, submission
+from gpulaunch.core import graph, links, one_ahead, sharing, submission
 from gpulaunch.core.causes import Because
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Job
@@ -176,7 +176,7 @@ def _put_off(state: State, node: Node, job: Job) -> None:
     if live is None or not state.ledger.attempt(live.id).in_queue:
         return
     if live.behind is not None:
-        state.attempts.take_back(live)
+        one_ahead.take_back(state, live)
     else:
         graph.stop(state, live, "interrupted", Because("redefined"))
 

@@ -246,7 +246,7 @@ def _take_a_worker_that_is_ending(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_take_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(active.ActiveAttempts, "take_back", lambda self, live: None)
+    patch.setattr(one_ahead, "take_back", lambda state, live: None)
 
 
 def _launch_behind_what_has_not_started(patch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,11 @@ from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.mps import MpsFailedError, MpsServices, MpsStartingError
 from gpulaunch.engines.local.pairs import PairKind, Pairs
-from gpulaunch.engines.local.post_in_order import PostInOrder
 from gpulaunch.engines.local.postponed import PostponedLaunches
 from gpulaunch.engines.local.preloads import ServerImporting
 from gpulaunch.engines.local.readiness import Services
 from gpulaunch.engines.local.stragglers import end_stragglers
-from gpulaunch.engines.local.workers import WaitingWorker, WaitingWorkers
+from gpulaunch.engines.local.workers import PostInOrder, WaitingWorker, WaitingWorkers
 from gpulaunch.engines.prepare import (
     OutputDirs,
     ports_for,
