@@ -22,9 +22,9 @@ from gpulaunch.core.expected import expect, expect_memory
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
+from gpulaunch.engines.local.mps import system as mps
 from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
-from gpulaunch.gpus import mps
 from gpulaunch.jobfile import Look, Plan, scheduler_support
 from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.finding import runs_of, working_directory

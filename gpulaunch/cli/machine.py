@@ -104,7 +104,8 @@ def doctor(as_json: bool) -> int:
     from gpulaunch.config.paths import LEASE_DIR, lease_dir, setting_of
     from gpulaunch.engines import keepers, strict
     from gpulaunch.engines.configured import free_below_of
-    from gpulaunch.engines.local import containers, memory_limits, mps_dirs
+    from gpulaunch.engines.local import containers, memory_limits
+    from gpulaunch.engines.local.mps import system as mps
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
@@ -116,7 +117,8 @@ def doctor(as_json: bool) -> int:
         cluster=health.finding,
         keepers=keepers.finding,
         logout=logout.finding,
-        left=(containers.finding, mps_dirs.finding, disk_room.finding),
+        left=(containers.finding, disk_room.finding),
+        mps=mps.findings,
         memory=memory_limits.finding,
         configuration=configured.findings,
         free_below=free_below_of(config),

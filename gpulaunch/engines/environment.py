@@ -20,7 +20,6 @@ from gpulaunch.diagnose import explain
 from gpulaunch.engines.affinity import CpuPlacement, NearCpus
 from gpulaunch.environment_modules import calls_module, file_for_calls, start_up_file
 from gpulaunch.farside.proc import own_environment
-from gpulaunch.gpus import mps
 from gpulaunch.gpus.visible import Style, visible
 
 if TYPE_CHECKING:
@@ -62,15 +61,11 @@ class MachineLimits(Struct, frozen=True):
     placement: CpuPlacement = CpuPlacement()
 
 
-class MpsPlace(Struct, frozen=True):
-    """Where a card's MPS daemon is found: the directories of its pipes and of its logs.
+class MpsVariables(Struct, frozen=True):
+    """The variables of a client of MPS: `fixed` ones, and `offered` ones that a user may set."""
 
-    `limit`: bytes of the card's memory that the attempt may have; 0 for any number.
-    """
-
-    pipes: str
-    logs: str
-    limit: int = 0
+    fixed: tuple[tuple[str, str], ...]
+    offered: tuple[tuple[str, str], ...] = ()
 
 
 class AttemptPlace(Struct, frozen=True):
@@ -102,7 +97,7 @@ class AttemptPlace(Struct, frozen=True):
     sharers: int = 0
     slots: NodeSlots | None = None
     near: NearCpus | None = None
-    mps: MpsPlace | None = None
+    mps: MpsVariables | None = None
 
     @property
     def gpu_index(self) -> str:
@@ -305,7 +300,7 @@ def _kind(job: Job, place: AttemptPlace, own: Mapping[str, str | None]) -> tuple
     """
     needs, interpreter = job.demand, (job.python, job.venv, job.conda)
     flags = job.inherit_ranks, job.explain, isinstance(job.run, tuple), job.keep
-    cards = place.gpus, place.style, place.sharers, place.near, place.mps and place.mps.limit
+    cards = place.gpus, place.style, place.sharers, place.near, place.mps and place.mps.offered
     return needs, interpreter, flags, cards, tuple(own.items())
 
 
@@ -324,8 +319,8 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
     chosen.update(dict.fromkeys(THREADS, count))
     if job.demand.gpus and job.demand.shares_card:
         chosen.update(MEMORY_AS_NEEDED)
-    if place.mps and place.mps.limit:
-        chosen[mps.LIMIT] = mps.memory_limit(place.mps.limit)
+    if place.mps:
+        chosen.update(place.mps.offered)
     if card := place.card:
         for name, kind in CACHES.items():
             chosen[name] = f"{machine.cache}/{kind}/{card}"
@@ -369,7 +364,7 @@ def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
     if place.step is not None:
         facts["GPULAUNCH_STEP"] = str(place.step)
     if place.mps is not None:
-        facts |= {mps.PIPES: place.mps.pipes, mps.LOGS: place.mps.logs}
+        facts.update(place.mps.fixed)
     return facts
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpulaunch.core.events import Occupied
@@ -15,7 +15,7 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
 from gpulaunch.free_below import FreeBelow
-from gpulaunch.gpus import lockfile, mask, mps
+from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.finding import DoctorFinding
@@ -42,6 +42,7 @@ def examine(
     left: Sequence[Callable[[Mapping[str, str]], DoctorFinding | None]] = (),
     memory: Callable[[], DoctorFinding] | None = None,
     configuration: Callable[[Mapping[str, str], Machine], Sequence[DoctorFinding]] = _silent,
+    mps: Callable[[Mapping[str, str], Machine], Iterable[DoctorFinding]] = _silent,
     free_below: FreeBelow | None = None,
     lease_setting: str = lockfile.VARIABLE,
 ) -> list[DoctorFinding]:
@@ -51,8 +52,9 @@ def examine(
     whether a cluster would take them; None: there is nothing of one here. `keepers` says which
     keepers jobs get. `logout` finds out whether a run outlives its user's logout; each of `left`
     what runs have left of a kind. `memory` finds out whether jobs can be limited in the
-    host's memory, `configuration` what is wrong with the configuration files. `free_below`: as in
-    `is_free`. `lease_setting`: what sets the directory of the leases, in words.
+    host's memory, `configuration` what is wrong with the configuration files, `mps` whether jobs
+    may share cards through MPS. `free_below`: as in `is_free`. `lease_setting`: what sets the
+    directory of the leases, in words.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -69,7 +71,7 @@ def examine(
         *containers(environ),
         *configuration(environ, machine),
         *([isolation(machine.gpus)] if isolation else []),
-        *multi_process(machine, environ),
+        *mps(environ, machine),
         *filter(None, [cluster(environ)]),
         *([keepers()] if keepers else []),
         *([memory()] if memory else []),
@@ -230,17 +232,6 @@ def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFindin
     style, why = style_for(machine)
     if style == "uuid":
         yield DoctorFinding("note", f"jobs get their cards by UUID: {why}")
-
-
-def multi_process(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Yield whether jobs may share cards through MPS."""
-    if not machine.gpus:
-        return
-    if why := mps.why_not(machine.gpus, environ):
-        yield DoctorFinding("note", why, "jobs that say `mps: true` are refused here")
-    else:
-        what = f"jobs may share a card through MPS: {mps.find_program(environ)}"
-        yield DoctorFinding("ok", what)
 
 
 def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
+MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+MPS_LOGS = "CUDA_MPS_LOG_DIRECTORY"
 MANY = 64
 Style: TypeAlias = Literal["index", "uuid", "own"]
 """How a mask names cards: by NVML's index, by UUID, or by number among the job's own, where the

@@ -9,9 +9,12 @@ from msgspec import Struct
 
 from gpulaunch.core.model import Demand
 from gpulaunch.jobfile.convert import AUTO
-from gpulaunch.jobfile.mistakes import FieldError, converted
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.texts import Fields
 
+MPS_VARIABLES = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"})
+"""Variables that say which MPS daemon a program is a client of; gpulaunch alone sets them."""
+_OUTSIDE = "the service's processes, its directory and its IPC namespace are outside"
 _OF_A_KIND = ("name", "run", "worker", "foreach", "matrix", "env")
 
 
@@ -78,6 +81,37 @@ def _card_memory(fields: Fields, gpus: int, rules: DemandRules) -> tuple[int, in
         field = "gpu_memory" if "gpu_memory" in fields else "share"
         raise FieldError(f"{why}: give gpu_memory: a size, like 20GB", (field,))
     return 0, rules.kind
+
+
+def check_mps(fields: Fields, demand: Demand, typed: bool) -> None:
+    """Raise FieldError for what does not go with `mps: true`, which these fields have.
+
+    `typed`: the job says it itself. That of `defaults:` passes over a job without cards.
+    """
+    if not demand.gpus and not typed:
+        return
+    gather = ErrorCollector()
+    if why := _why_no_mps(fields, demand):
+        here = why if typed else f"in defaults: {why}; else write mps: false in this job"
+        gather.bads.append(FieldError(here, ("mps",)))
+    for name in MPS_VARIABLES & (fields.get("env") or {}).keys():
+        why = "gpulaunch sets it for a job with mps: true: leave it out"
+        gather.bads.append(FieldError(why, ("env", name)))
+    gather.done()
+
+
+def _why_no_mps(fields: Fields, demand: Demand) -> str:
+    if not demand.gpus:
+        return "a job without cards shares none: leave it out"
+    if demand.gpus > 1:
+        return "it is for jobs of one card"
+    if not demand.shares_card or demand.per_gpu == 1:
+        return "for jobs that share a card: say so with share: true, or with per_gpu: how many do"
+    if fields.get("isolation") == "strict":
+        return f"{_OUTSIDE} of the job's namespaces: leave isolation: out, whose default is env"
+    if fields.get("container"):
+        return f"{_OUTSIDE} of containers: leave it out, or run the job without container:"
+    return ""
 
 
 def kind_of(fields: Fields) -> int:

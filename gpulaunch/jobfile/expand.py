@@ -27,10 +27,10 @@ from gpulaunch.core.model import (
     Worker,
 )
 from gpulaunch.errors import NoCardsError
-from gpulaunch.jobfile import containers, engines, modules, mps, paths, warnings, workers
+from gpulaunch.jobfile import containers, engines, modules, paths, warnings, workers
 from gpulaunch.jobfile.cards import of_cards
 from gpulaunch.jobfile.combinations import every_combination
-from gpulaunch.jobfile.demands import DemandRules, demand_of, kind_of
+from gpulaunch.jobfile.demands import DemandRules, check_mps, demand_of, kind_of
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.drafts import MAX_JOBS, Draft, ExpansionContext
 from gpulaunch.jobfile.fields import Deferred, mapped
@@ -315,7 +315,7 @@ class EntryExpansion(Struct):
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), partial(self._demand, gpu=item.gpu), resolved, _NO_DEMAND)
         if resolved.get("mps"):
-            gather.take((), partial(mps.check, demand=demand, typed=self._typed("mps")), resolved)
+            gather.take((), partial(check_mps, demand=demand, typed=self._typed("mps")), resolved)
         demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)

@@ -26,9 +26,9 @@ from statistics import median
 from typing import Any
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.engines.local.mps.system import PROGRAM
 from gpulaunch.gpus.discover import find
 from gpulaunch.gpus.machine import MIB
-from gpulaunch.gpus.mps import PROGRAM
 from tests.benchmarks import launchers
 from tests.explain.test_real import TORCH
 

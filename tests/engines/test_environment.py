@@ -14,7 +14,7 @@ from gpulaunch.engines.environment import (
     AttemptPlace,
     EnvironmentMaker,
     MachineLimits,
-    MpsPlace,
+    MpsVariables,
     delta,
     threads,
 )
@@ -151,11 +151,17 @@ def test_frameworks_that_take_a_whole_card_are_told_not_to_where_it_is_shared() 
         assert not told.keys() & environment(replace(JOB, demand=demand)).keys()
 
 
+def found(pipes: str, logs: str, limit: str = "") -> MpsVariables:
+    """What a client of that daemon finds, with that limit."""
+    fixed = (("CUDA_MPS_PIPE_DIRECTORY", pipes), ("CUDA_MPS_LOG_DIRECTORY", logs))
+    return MpsVariables(fixed, (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit),) if limit else ())
+
+
 def test_a_client_of_mps_finds_its_daemon_whatever_else_was_set_and_its_limit_unless_it_was() -> (
     None
 ):
     job = replace(JOB, demand=Demand(per_gpu=2, mps=True))
-    place = replace(PLACE, mps=MpsPlace("/tmp/m/pipe", "/run/mps", limit=3 * 2**30 + 1))
+    place = replace(PLACE, mps=found("/tmp/m/pipe", "/run/mps", limit="0=3073M"))
     base = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
     env = environment(job, place, base, {"CUDA_MPS_LOG_DIRECTORY": None})
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/m/pipe"
@@ -164,7 +170,7 @@ def test_a_client_of_mps_finds_its_daemon_whatever_else_was_set_and_its_limit_un
     mine = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
     assert environment(job, place, mine).items() >= mine.items()
     assert environment(job, place, own=mine).items() >= mine.items()
-    without = environment(job, replace(PLACE, mps=MpsPlace("/tmp/m/pipe", "/run/mps")))
+    without = environment(job, replace(PLACE, mps=found("/tmp/m/pipe", "/run/mps")))
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in without
     assert environment(base=base)["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
 
@@ -174,7 +180,7 @@ def test_attempts_of_one_kind_find_their_own_daemons() -> None:
     job = replace(JOB, demand=Demand(per_gpu=2, mps=True))
     maker = EnvironmentMaker(MACHINE, {})
     for pipes in ("/tmp/a", "/tmp/b"):
-        made = maker.delta(job, replace(PLACE, mps=MpsPlace(pipes, "/logs")), {})
+        made = maker.delta(job, replace(PLACE, mps=found(pipes, "/logs")), {})
         assert made.set["CUDA_MPS_PIPE_DIRECTORY"] == pipes
     assert "CUDA_MPS_PIPE_DIRECTORY" not in maker.delta(job, PLACE, {}).set
 
@@ -228,9 +234,9 @@ VARIANTS: dict[str, tuple[Job, AttemptPlace, dict[str, str | None]]] = {
     "keeps": (replace(JOB, keep=True), replace(PLACE, keep="/runs/r/keep/a"), {}),
     "venv": (replace(JOB, venv="/venv"), PLACE, {}),
     "conda": (replace(JOB, conda="/envs/x"), PLACE, {}),
-    "mps": (JOB, replace(PLACE, mps=MpsPlace("/pipes", "/logs")), {}),
-    "mps limit": (JOB, replace(PLACE, mps=MpsPlace("/pipes", "/logs", 8 << 30)), {}),
-    "another mps": (JOB, replace(PLACE, mps=MpsPlace("/p2", "/l2")), {}),
+    "mps": (JOB, replace(PLACE, mps=found("/pipes", "/logs")), {}),
+    "mps limit": (JOB, replace(PLACE, mps=found("/pipes", "/logs", "0=8G")), {}),
+    "another mps": (JOB, replace(PLACE, mps=found("/p2", "/l2")), {}),
     "program": (replace(JOB, run=("true",)), PLACE, {}),
 }
 

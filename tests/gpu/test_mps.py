@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.engines.local.mps.system import PROGRAM
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import scope_of, take
 from gpulaunch.gpus.machine import MIB
-from gpulaunch.gpus.mps import PROGRAM
 from gpulaunch.gpus.names import NameHeldError
 from tests.cli.launcher import Launcher
 from tests.gpu.conftest import no_card

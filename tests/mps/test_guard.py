@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.engines.local import mps_dirs
-from gpulaunch.farside.client import command
+from gpulaunch.engines.local.mps import system
+from gpulaunch.gpus.machine import Machine
+from gpulaunch.helper_process import command
 from tests.gpus.fake import usual
 from tests.helpers import goes_along, wait_until
 from tests.mps.pretend import PretendMps
 
 CARD = str(usual(0)["uuid"])
+GUARD = "gpulaunch.engines.local.mps.guard"
 
 
 class Guarded:
-    """A guard with its launcher's end of the socket. `start`, `quits`, `grace`: seconds."""
+    """A guard with its launcher's end of the FIFO. `start`, `quits`, `grace`: seconds."""
 
     def __init__(
         self, mps: PretendMps, start: float = 20, quits: float = 20, grace: float = 20
     ) -> None:
         self.mps = mps
         self.environ = {**os.environ, **mps.environ}
-        directory, lock = mps_dirs.make(self.environ)
+        directory, lock = system.make(self.environ)
         self.directory = Path(directory)
         self.logs = mps.tmp / "logs"
         self.logs.mkdir()
@@ -39,33 +40,38 @@ class Guarded:
             "CUDA_MPS_PIPE_DIRECTORY": f"{directory}/pipe",
             "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
             "CUDA_VISIBLE_DEVICES": CARD,
-            mps_dirs.MARK: directory,
+            system.MARK: directory,
         }
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self.directory / "launcher"))
-        listener.listen()
-        limits = map(str, (start, quits, grace))
+        self.wait_for_clients(grace)
+        how = os.O_RDONLY | os.O_NONBLOCK
+        self.news = os.open(self.directory / "news", how)
+        limits = map(str, (start, quits))
+        line = command(GUARD, directory, str(mps.control), *limits, title="mps")
         self.process = subprocess.Popen(
-            [*command(sys.executable, "mps"), directory, str(mps.control), *limits],
+            line,
             env=self.environ,
             stdin=subprocess.DEVNULL,
             preexec_fn=goes_along(),
         )
-        with listener:
-            listener.settimeout(60)
-            self.link, _ = listener.accept()
-        self.link.settimeout(60)
-        self.words = self.link.makefile()
         os.close(lock)
 
+    def wait_for_clients(self, seconds: float) -> None:
+        (self.directory / "grace").write_text(str(seconds))
+
     def said(self) -> str:
-        return self.words.readline().strip()
+        """What it says next; empty once it has hung up."""
+        line = b""
+        while not line.endswith(b"\n") and select.select([self.news], [], [], 60)[0]:
+            if not (part := os.read(self.news, 1)):
+                break
+            line += part
+        return line.decode().strip()
 
     def client(self, seconds: float) -> subprocess.Popen[str]:
         """A client that computes by now."""
         process = subprocess.Popen(
             [self.mps.programs / "mps-client", str(seconds)],
-            env={k: v for k, v in self.environ.items() if k != mps_dirs.MARK},
+            env={k: v for k, v in self.environ.items() if k != system.MARK},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -82,8 +88,9 @@ class Guarded:
         assert self.mps.alive() == []
 
     def hang_up(self) -> None:
-        self.words.close()
-        self.link.close()
+        if self.news >= 0:
+            os.close(self.news)
+            self.news = -1
 
     def close(self) -> None:
         self.hang_up()
@@ -106,7 +113,7 @@ def test_a_daemon_is_ready_once_its_server_answers(mps: PretendMps, begin: Begin
     assert guard.said() == "ready"
     assert mps.alive("nvidia-cuda-mps-server")
     guard.client(0.01).communicate()
-    guard.link.sendall(b"end\n")
+    guard.process.terminate()
     guard.over()
     assert "Exit" in (guard.logs / "control.log").read_text()
 
@@ -145,7 +152,7 @@ def test_a_daemon_that_does_not_quit_is_killed(mps: PretendMps, begin: Begin, ho
     guard = begin(quits=0.5)
     assert guard.said() == "ready"
     mps.misbehave(how)
-    guard.link.sendall(b"end\n")
+    guard.process.terminate()
     guard.over()
 
 
@@ -166,7 +173,7 @@ def test_clients_that_stay_are_waited_for_as_long_as_was_said_last(
     guard = begin(grace=0)
     assert guard.said() == "ready"
     client = guard.client(60)
-    guard.link.sendall(b"grace 0.7\n")
+    guard.wait_for_clients(0.7)
     guard.process.terminate()
     assert guard.said() == "clients are still there after 0.7 s"
     guard.over()
@@ -201,35 +208,34 @@ def test_a_killed_guard_takes_its_daemon_along_and_the_next_start_clears_the_res
     wait_until(lambda: not mps.daemons())
     assert mps.left()
     assert mps.alive("nvidia-cuda-mps-server")
-    found = mps_dirs.finding(guard.environ)
-    assert found is not None
+    (found,) = system.findings(guard.environ, Machine())
     assert mps.left()[0] in found.what
-    assert mps_dirs.clear(guard.environ) == 1
+    assert system.clear(guard.environ) == 1
     assert mps.left() == mps.alive() == []
-    assert mps_dirs.finding(guard.environ) is None
+    assert not list(system.findings(guard.environ, Machine()))
 
 
 def test_what_a_guard_holds_is_no_leftover(mps: PretendMps, begin: Begin) -> None:
     guard = begin()
     assert guard.said() == "ready"
-    assert mps_dirs.clear(guard.environ) == 0
+    assert system.clear(guard.environ) == 0
     assert len(mps.left()) == 1
     guard.process.terminate()
     guard.over()
 
 
 def test_what_is_being_made_is_no_leftover(mps: PretendMps) -> None:
-    directory, lock = mps_dirs.make(mps.environ)
-    assert mps_dirs.clear(mps.environ) == 0
+    directory, lock = system.make(mps.environ)
+    assert system.clear(mps.environ) == 0
     os.close(lock)
-    mps_dirs.clear(mps.environ)
+    system.clear(mps.environ)
     assert not os.path.exists(directory)
 
 
 def test_others_directories_are_left_alone(mps: PretendMps) -> None:
     (mps.tmp / "gpulaunch-mps-file").write_text("")
     (mps.tmp / "gpulaunch-mps-link").symlink_to(mps.programs)
-    mps_dirs.clear(mps.environ)
+    system.clear(mps.environ)
     assert len(mps.left()) == 2
     assert mps.control.exists()
 
@@ -237,10 +243,10 @@ def test_others_directories_are_left_alone(mps: PretendMps) -> None:
 def test_a_long_tmpdir_is_passed_over(mps: PretendMps) -> None:
     long = mps.tmp / ("x" * 90)
     long.mkdir()
-    directory, lock = mps_dirs.make({"TMPDIR": str(long)})
+    directory, lock = system.make({"TMPDIR": str(long)})
     os.close(lock)
     assert os.path.dirname(directory) == "/tmp"
-    mps_dirs.clear({"TMPDIR": str(long)})
+    system.clear({"TMPDIR": str(long)})
     assert not os.path.exists(directory)
 
 
@@ -251,8 +257,13 @@ def test_where_no_directory_can_be_locked_none_is_left(
         raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    monkeypatch.setattr(mps_dirs, "_places", lambda environ: [str(tmp_path)])
-    monkeypatch.setattr(mps_dirs, "MAX_PIPES_BYTES", 1000)  # the test's own path is long
-    with pytest.raises(mps_dirs.NoRoomError, match="written and locked in"):
-        mps_dirs.make({})
+    monkeypatch.setattr(system, "_places", lambda environ: [str(tmp_path)])
+    monkeypatch.setattr(system, "MAX_PIPES_BYTES", 1000)  # the test's own path is long
+    with pytest.raises(system.NoRoomError, match="written and locked in"):
+        system.make({})
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_limit_is_a_whole_number_of_mib_that_is_rounded_up() -> None:
+    assert system.memory_limit(3 * 2**30) == ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3072M")
+    assert system.memory_limit(3 * 2**30 + 1)[1] == "0=3073M"

@@ -9,14 +9,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.engines.local import mps_dirs
-from gpulaunch.farside.mps import LOOK_PERIOD
+from gpulaunch.engines.local.mps import system
 from tests.cli.launcher import Launcher
 from tests.faults.test_stopping import alive
 from tests.gpus.fake import FakeDriver, usual
@@ -240,32 +238,25 @@ def test_a_killed_launcher_leaves_clients_their_grace_and_then_nothing(
     assert [launcher.log(f"j{n}").splitlines()[-1] for n in range(4)] == 4 * ["saved"]
 
 
-def test_a_stopped_launcher_keeps_no_card_for_a_daemon_and_goes_on_with_another(
+def test_a_daemon_waits_for_its_clients_as_long_as_the_longest_of_their_graces(
     launcher: Launcher, mps: PretendMps
 ) -> None:
-    """Its jobs are over, or loading still, and no client: the daemon stays for those."""
     launcher.file(
         "jobs.yaml",
         """
         per_gpu: 2
         defaults: {mps: true}
         jobs:
-          - {name: first, run: "until [ -e go ]; do sleep 0.02; done; mps-client 0"}
-          - {name: second, needs: first, run: mps-client 0}
+          - {name: first, priority: 1, grace: 1, run: exec mps-client 60}
+          - {name: second, grace: 20, run: exec mps-client 60}
         """,
     )
     with launcher.begun("run", "jobs.yaml") as process:
-        launcher.wait_for("attempt_started")
-        process.send_signal(signal.SIGSTOP)
-        looks = [time.monotonic() + 2.5 * LOOK_PERIOD]
-        wait_until(lambda: time.monotonic() > looks[0])
-        assert mps.daemons()
-        launcher.file("go", "")
-        wait_until(lambda: over(mps))
-        process.send_signal(signal.SIGCONT)
-        assert process.wait(60) == 0
-    assert len(list((launcher.run / "mps").iterdir())) == 2
-    assert over(mps)
+        wait_until(lambda: len(mps.alive("mps-client")) == 2)
+        (directory,) = mps.tmp.glob("gpulaunch-mps-*")
+        assert float((directory / "grace").read_text()) > 20
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
 
 
 def test_a_guard_whose_keepers_are_killed_together_leaves_nothing(
@@ -274,9 +265,9 @@ def test_a_guard_whose_keepers_are_killed_together_leaves_nothing(
     jobs(launcher, "exec mps-client 60")
     with launcher.begun("run", "jobs.yaml") as process:
         wait_until(lambda: len(mps.alive("mps-client")) == 4)
-        victims = (process.pid, *below(process.pid))
+        family = [pid for pid in below(process.pid) if b"gpulaunch-mps" not in _command(pid)]
         for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one's end
-            for pid in victims:
+            for pid in (process.pid, *family):
                 kill(pid, number)
     wait_until(lambda: over(mps))
 
@@ -343,7 +334,7 @@ def test_killed_at_random_moments_nothing_is_left_and_the_list_is_completed(
         if clean:  # else servers and jobs that lost all their keepers are a later start's to end
             wait_until(lambda run=run: not mps.alive() and not alive(run))
             # A guard that had not begun yet leaves its directory, which the next start clears.
-            mps_dirs.clear(launcher.environ)
+            system.clear(launcher.environ)
             assert not mps.left()
         if set(launcher.states().values()) == {"succeeded"}:
             shutil.rmtree(launcher.path / "gpulaunch-runs")
@@ -448,7 +439,7 @@ def test_on_simulated_cards_it_is_passed_over_with_a_note(
 
 def test_doctor_says_whether_it_can_be_used(launcher: Launcher, mps: PretendMps) -> None:
     assert f"jobs may share a card through MPS: {mps.control}" in launcher("doctor").out
-    (mps.tmp / "gpulaunch-mps-left").mkdir(mode=0o700)
+    (mps.tmp / "gpulaunch-mps-left" / "pipe").mkdir(mode=0o700, parents=True)
     assert "gpulaunch-mps-left" in launcher("doctor").out
     mps.control.unlink()
     assert "nvidia-cuda-mps-control is not on PATH" in launcher("doctor").out

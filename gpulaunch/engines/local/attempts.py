@@ -38,7 +38,11 @@ from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
 from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
-from gpulaunch.engines.local.mps import MpsFailedError, MpsServices, MpsStartingError
+from gpulaunch.engines.local.mps.services import (
+    MpsFailedError,
+    MpsServices,
+    MpsStartingError,
+)
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.engines.local.postponed import PostponedLaunches
 from gpulaunch.engines.local.preloads import ServerImporting
@@ -260,7 +264,7 @@ class LocalAttempts:
         beside, near = sharers(job.demand, launch.promised, launch.gpus), None
         if self._placement.gpus:
             near = self._placement.near(job, launch.gpus, slot, beside)
-        mps = self.mps.place(launch) if job.demand.mps else None
+        mps = self.mps.variables(launch) if job.demand.mps else None
         return AttemptPlace(
             run=self._context.run_id,
             run_dir=str(self._context.run.path),
@@ -373,9 +377,8 @@ class LocalAttempts:
 
     def _review_mps(self) -> None:
         """End the MPS daemons of cards on which no attempt and no worker is any more."""
-        if self.mps:
-            running = (_leases(running.launch) for running in self._running.values())
-            self.mps.review(frozenset(chain(self._workers.leases(), *running)))
+        running = (_leases(running.launch) for running in self._running.values())
+        self.mps.review(frozenset(chain(self._workers.leases(), *running)))
 
     def _on(self, pair: Pair) -> _Running:
         return self._on_pair[pair][0]
@@ -401,8 +404,8 @@ class LocalAttempts:
     def _ended(self, report: client.AttemptOver, running: _Running) -> None:
         launch = running.launch
         memory = self._limits.used(launch) if launch.job.demand.memory else None
-        mps, post = running.place.mps, partial(self._in_order.post, behind=launch.behind)
-        tell = post if mps is None else self.mps.telling(launch, mps, post)
+        post = partial(self._in_order.post, behind=launch.behind)
+        tell = self.mps.telling(launch, post) if launch.job.demand.mps else post
         self._over(running, report.kept, report.cpu)
         follower = next(iter(self._all_on(running.pair)), None)
         if report.kept and follower:
@@ -507,7 +510,7 @@ class LocalAttempts:
             del self._on_pair[running.pair]
         self._services.end(attempt)
         if running.place.mps is not None:
-            self.mps.left(attempt, running.place.mps)
+            self.mps.left(attempt)
             self._context.loop.later(self._review_mps)  # the next attempt may be there by then
         if not kept:
             self._context.loop.later(lambda: self._ports.give_back(running.ports))

@@ -95,7 +95,7 @@ class Local(LeaseUser):
                 self._images.pull(instruction)
             case Drain(gpu):  # what an MPS server has of the memory comes back once it is gone
                 self._to_drain.add(gpu)
-                self._attempts.mps.when_gone(gpu, partial(self._drain, instruction))
+                self._attempts.mps.end_on(gpu, partial(self._drain, instruction))
             case Release(gpu):
                 self._to_drain.discard(gpu)
                 self._cards.carry_out(instruction)

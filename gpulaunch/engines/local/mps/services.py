@@ -5,20 +5,20 @@
                                  ▼               ▼
                               failed, died ─▶ ending ─▶ gone: its lease is given up, its card drains
 
-A daemon is the job of a keeper pair of its own, which holds the card's lease: so it is ended
-whoever is killed. Between the keepers and the daemon stands the guard (`farside/mps.py`), which
-knows when the daemon is ready, and ends it after its clients. This module starts and ends guards
-and says what became of them; it never chooses a card, and never signals a process.
+A daemon is the job of a keeper pair of its own, which holds the card's lease. So the daemon ends
+no matter who is killed. Between the keepers and the daemon stands the guard (`guard`), which knows
+when the daemon is ready, and ends it after its clients. This module starts and ends guards and
+tells what became of them; it never chooses a card, and never signals a process.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import shutil
-import socket
-import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -32,14 +32,14 @@ from gpulaunch.core.events import Ended, Launch
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.environment import MpsPlace
-from gpulaunch.engines.local import mps_dirs
+from gpulaunch.engines.environment import MpsVariables
+from gpulaunch.engines.local.mps import system
 from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import named_unkillable
-from gpulaunch.gpus.mps import LOGS, PIPES, PROGRAM, find_program
-from gpulaunch.gpus.visible import visible
-from gpulaunch.own_files import farside_command
+from gpulaunch.files import replace as replace_file
+from gpulaunch.gpus.visible import MPS_LOGS, MPS_PIPES, visible
+from gpulaunch.helper_process import command
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
 from gpulaunch.process.command import Command
@@ -48,18 +48,20 @@ START_TIMEOUT = 30.0
 """Seconds until a daemon has to have a server that answers. It mostly takes one; longer on machines
 with several cards and no persistence daemon, says NVIDIA's troubleshooting guide of MPS."""
 QUIT_TIMEOUT = 10.0
-"""Seconds until a daemon without clients has to end, once it was told to quit."""
+"""Seconds until a daemon without clients has to end, after it was told to quit."""
 CLIENTS_MARGIN = 5.0
 """Seconds beyond the longest grace of its clients that a daemon waits for them to end."""
 GUARDS_GRACE = 86400.0
-"""Seconds after which keepers end a guard by force, against a mistake of ours: it ends by itself,
-once the clients' grace is over, and that may be any time."""
+"""Seconds after which keepers kill a guard that was told to end. It ends by itself, after its
+clients' grace; the limit is for a mistake of ours."""
 SHARED_FATE = 10.0
 """Seconds after an attempt's end for which its neighbours' ends may come from the same fault."""
 FATAL = frozenset({"crash", "assert", "gpu_library", "mps"})
 """Failure classes of what ends all clients on the card, NVIDIA says, if it ends one."""
 DOUBTFUL = FATAL | {"exit", "signal", "secondary"}
 """Failure classes that a client may have of its daemon's death."""
+_WRONG = re.compile("(?i)error|fail|fatal|cannot|unable|denied|invalid")
+_ORDINARY = re.compile(r"^gpulaunch: |assuming client exit|^\s*$")
 
 Tell: TypeAlias = Callable[[Ended], None]
 
@@ -79,19 +81,21 @@ class MpsFailedError(GpulaunchError):
 class MpsService(Struct, eq=False):
     """One daemon. `clients`: attempts that had it, with when each ended (monotonic), None before.
 
-    `waiting`: attempts whose launch waits for it. `lock` keeps its directory from being removed as
-    a leftover until the guard does; -1 once that is connected. `died`: how it failed.
+    `waiting`: attempts whose launch waits for it. `variables`: those of its clients. `lock` keeps
+    `directory` from being removed as a leftover. `news`: the descriptor from which its guard is
+    heard, -1 after the guard's end. `ready`: it has been up. `died`: how it failed. `then`: what
+    waits for its end.
     """
 
     gpu: Gpu
-    place: MpsPlace
     directory: str
     lock: int
-    listener: socket.socket
+    news: int
+    variables: Mapping[str, str]
     pair: Pair
     grace: float
     state: Literal["starting", "up", "ending"] = "starting"
-    link: socket.socket | None = None
+    ready: bool = False
     heard: bytes = b""
     died: str = ""
     waiting: set[AttemptId] = field(default_factory=set)
@@ -107,68 +111,64 @@ class MpsServices:
         self._pairs = pairs
         self._resume = resume
         self._on: dict[str, MpsService] = {}
-        self._by_pipes: dict[str, MpsService] = {}
-        self._failed: dict[AttemptId, Failure] = {}
+        self._of: dict[AttemptId, MpsService] = {}
         self._begun = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._on)
 
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def require(self, launch: Launch) -> None:
         """See to it that the attempt's card has a daemon that is up.
 
-        Raises MpsStartingError, MpsFailedError; OSError, GpulaunchError where none can be begun.
+        Raises MpsStartingError, MpsFailedError; OSError, GpulaunchError if none can be begun.
         """
         if launch.gpus[0].simulated:
             return
-        if failure := self._failed.pop(launch.attempt, None):
-            raise MpsFailedError(failure)
         service = self._on.get(launch.gpus[0].uuid) or self._begin(launch)
-        if service.link is not None:
-            self._hear_guard(service)  # it may have left while this process was stopped
-        self._spare_time(service, launch.job.grace)
-        if service.state != "up":
+        self._hear_guard(service)  # it may have died by now
+        if service.died and launch.attempt in service.waiting:
+            raise MpsFailedError(self._failure(service))
+        if launch.job.grace + CLIENTS_MARGIN > service.grace:
+            service.grace = launch.job.grace + CLIENTS_MARGIN
+            self._write_grace(service.directory, service.grace)
+        if service.state == "starting":
             service.waiting.add(launch.attempt)
+        if service.state != "up":
             raise MpsStartingError("MPS starts on its card")
 
-    def place(self, launch: Launch) -> MpsPlace | None:
-        """Return where the attempt finds its card's daemon; the attempt counts as a client."""
+    def variables(self, launch: Launch) -> MpsVariables | None:
+        """Return how the attempt finds its card's daemon; the attempt counts as a client."""
         service = self._on.get(launch.gpus[0].uuid)
         if service is None:  # of a pretend card
             return None
         service.clients[launch.attempt] = None
+        self._of[launch.attempt] = service
         limit = launch.promised or launch.job.demand.gpu_memory
-        return replace(service.place, limit=limit)
+        offered = (system.memory_limit(limit),) if limit else ()
+        return MpsVariables(tuple(service.variables.items()), offered)
 
     def forget(self, attempt: AttemptId) -> None:
-        """Expect an attempt no more whose launch waited."""
-        self._failed.pop(attempt, None)
+        """Expect an attempt no more that never began."""
+        if service := self._of.pop(attempt, None):
+            service.clients.pop(attempt, None)
         for service in self._on.values():
             service.waiting.discard(attempt)
 
-    def left(self, attempt: AttemptId, place: MpsPlace) -> None:
-        """Learn that an attempt is over."""
-        service = self._by_pipes.get(place.pipes)
-        if service is None:
-            return
-        now = time.monotonic()
-        service.clients[attempt] = now
-        for other, end in list(service.clients.items()):
-            if end is not None and now - end > SHARED_FATE:
-                del service.clients[other]
+    def left(self, attempt: AttemptId) -> None:
+        """Learn that an attempt is over, if it was a client."""
+        if service := self._of.pop(attempt, None):
+            now = service.clients[attempt] = time.monotonic()
+            for other, end in list(service.clients.items()):
+                if end is not None and now - end > SHARED_FATE:
+                    del service.clients[other]
 
-    def telling(self, launch: Launch, place: MpsPlace, tell: Tell) -> Tell:
+    def telling(self, launch: Launch, tell: Tell) -> Tell:
         """Return what tells an attempt's end with what MPS has to do with its failure."""
-        service = self._by_pipes.get(place.pipes)
-        if service is None:
-            return tell
-        return lambda ended: tell(self._explained(ended, launch.job, service))
+        if service := self._of.get(launch.attempt):
+            return lambda ended: tell(self._explained(ended, launch.job, service))
+        return tell
 
     def _explained(self, ended: Ended, job: Job, service: MpsService) -> Ended:
-        if service.link is not None:
-            self._hear_guard(service)  # by another way than the end, and perhaps later
+        self._hear_guard(service)  # its word comes by another way than the end, and perhaps later
         found, kind = ended.end.failure, failure_of(ended.end.outcome, job)
         if kind is not None and found is not None:
             kind = found.kind
@@ -181,63 +181,57 @@ class MpsServices:
             found = replace(found, advice=(*found.advice, SharedFate(beside)))
         return replace(ended, end=replace(ended.end, failure=found))
 
+    # ── Cards ───────────────────────────────────────────────────────────────────────────────────
+
     def clear_left(self) -> None:
         """End what daemons of runs that were killed have left."""
-        if killed := mps_dirs.clear(self._context.base):
+        if killed := system.clear(self._context.base):
             self._context.warn(None, f"{killed} processes of MPS had outlived their run: killed")
 
     def review(self, used: Collection[str]) -> None:
         """End the daemons of cards on which nothing of the run is or waits. `used`: the others."""
-        for uuid, service in list(self._on.items()):
+        for uuid, service in self._on.items():
             if uuid not in used and not service.waiting:
                 self._end(service)
 
-    # ── Cards ───────────────────────────────────────────────────────────────────────────────────
-
-    def end_on(self, gpu: str) -> None:
-        """End the card's daemon, if it has one: the card is about to be given back."""
+    def end_on(self, gpu: str, then: Callable[[], object] = lambda: None) -> None:
+        """End the card's daemon, and call `then` when it is gone; at once if there is none."""
         if service := self._on.get(gpu):
             self._end(service)
-
-    def when_gone(self, gpu: str, then: Callable[[], object]) -> None:
-        """Call once no daemon is on the card, at once if none is; one that is there is ended."""
-        service = self._on.get(gpu)
-        if service is None:
+            service.then.append(then)
+        else:
             then()
-            return
-        self._end(service)
-        service.then.append(then)
 
     # ── One daemon ──────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, launch: Launch) -> MpsService:
         """Start the card's daemon; what fails here leaves nothing behind."""
-        program = find_program(self._context.base)
-        if program is None:
-            why = f"{PROGRAM} is not on PATH"
+        if (program := system.find_program(self._context.base)) is None:
+            why = f"{system.PROGRAM} is not on PATH"
             raise MpsFailedError(Failure("mps", why, (Hint("mps"),)))
         self.clear_left()
-        gpu = launch.gpus[0]
+        gpu, grace = launch.gpus[0], launch.job.grace + CLIENTS_MARGIN
         logs = self._fresh_logs(gpu)
         with ExitStack() as stack:
-            directory, lock = mps_dirs.make(self._context.base)
+            directory, lock = system.make(self._context.base)
             stack.callback(os.close, lock)
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(os.path.join(directory, "launcher"))
-            listener.listen(1)
-            listener.setblocking(False)
-            place = MpsPlace(os.path.join(directory, "pipe"), str(logs))
-            grace = launch.job.grace + CLIENTS_MARGIN
+            self._write_grace(directory, grace)
+            news = os.open(f"{directory}/news", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, news)
+            variables = {MPS_PIPES: os.path.join(directory, "pipe"), MPS_LOGS: str(logs)}
             pair = self._pairs.take(PairKind((gpu.uuid,)))
             stack.callback(self._pairs.dismiss, pair)
-            pair.launch(self._command(gpu, place, directory, program, grace))
+            pair.launch(self._command(gpu, variables, directory, program))
             stack.pop_all()
-        service = MpsService(gpu, place, directory, lock, listener, pair, grace)
-        self._on[gpu.uuid] = self._by_pipes[place.pipes] = service
+        service = MpsService(gpu, directory, lock, news, variables, pair, grace)
+        self._on[gpu.uuid] = service
         self._context.loop.watch(pair.fileno(), partial(self._hear, service))
-        self._context.loop.watch(listener.fileno(), partial(self._connected, service))
+        self._context.loop.watch(news, partial(self._hear_guard, service, woken=True))
         return service
+
+    def _write_grace(self, directory: str, seconds: float) -> None:
+        replace_file(Path(directory, "grace"), str(seconds).encode())
 
     def _fresh_logs(self, gpu: Gpu) -> Path:
         """Make the directory of a daemon's logs, which stay with the run."""
@@ -249,112 +243,79 @@ class MpsServices:
                 return logs
 
     def _command(
-        self, gpu: Gpu, place: MpsPlace, directory: str, program: str, grace: float
+        self, gpu: Gpu, variables: Mapping[str, str], directory: str, program: str
     ) -> Command:
-        times = START_TIMEOUT, QUIT_TIMEOUT, grace
+        logs, times = variables[MPS_LOGS], (str(START_TIMEOUT), str(QUIT_TIMEOUT))
+        line = command("gpulaunch.engines.local.mps.guard", directory, program, *times, title="mps")
         return Command(
             attempt=f"MPS on GPU {gpu.index}",
-            argv=(*farside_command(sys.executable, "mps"), directory, program, *map(str, times)),
-            log=os.path.join(place.logs, "daemon.log"),
-            end=os.path.join(place.logs, "end"),
+            argv=tuple(line),
+            log=os.path.join(logs, "daemon.log"),
+            end=os.path.join(logs, "end"),
             env_set={
                 **visible((gpu,), "uuid"),
-                PIPES: place.pipes,
-                LOGS: place.logs,
+                **variables,
                 "GPULAUNCH_RUN_ID": self._context.run_id,
-                mps_dirs.MARK: directory,
+                system.MARK: directory,
             },
             grace=GUARDS_GRACE,
         )
 
-    def _spare_time(self, service: MpsService, grace: float) -> None:
-        """Have the guard wait as long for its clients as the longest of their graces."""
-        if grace + CLIENTS_MARGIN > service.grace:
-            service.grace = grace + CLIENTS_MARGIN
-            self._tell(service, f"grace {service.grace}")
+    def _hear_guard(self, service: MpsService, woken: bool = False) -> None:
+        """Take in what the guard has reported by now.
 
-    def _tell(self, service: MpsService, words: str) -> None:
-        if service.link is not None:
-            with suppress(OSError):  # it is gone, which its pair says
-                service.link.send(words.encode() + b"\n")
-
-    def _connected(self, service: MpsService) -> None:
-        try:
-            service.link, _ = service.listener.accept()
-        except OSError:
+        `woken`: the loop calls. Otherwise an end of file may mean that no guard is there yet.
+        """
+        if service.news < 0:
             return
-        service.link.setblocking(False)
-        self._stop_listening(service)
-        self._context.loop.watch(service.link.fileno(), partial(self._hear_guard, service))
-        self._tell(service, f"grace {service.grace}")
-        if service.state == "ending":
-            self._tell(service, "end")
-
-    def _stop_listening(self, service: MpsService) -> None:
-        if service.lock >= 0:
-            self._context.loop.unwatch(service.listener.fileno())
-            service.listener.close()
-            os.close(service.lock)
-            service.lock = -1
-
-    def _hear_guard(self, service: MpsService) -> None:
-        assert service.link is not None
-        try:
-            while data := service.link.recv(4096):
+        over = False
+        with suppress(BlockingIOError):
+            while data := os.read(service.news, 4096):
                 service.heard += data
-            over = True
-        except BlockingIOError:
-            over = False
-        except OSError:
             over = True
         *lines, service.heard = service.heard.split(b"\n")
         for line in lines:
             word, _, words = line.decode("utf-8", "replace").partition(" ")
             if word in ("failed", "died"):
                 self._fail(service, words)
-            elif word == "left":  # this process was stopped, and nothing ran on the card
-                service.state = "ending"
             elif word == "ready" and service.state == "starting":
-                service.state = "up"
+                service.state, service.ready = "up", True
                 service.waiting.clear()
                 self._resume()
-        if over:
+        if over and (woken or service.ready):
             self._hang_up(service)
             if service.state != "ending":
                 self._fail(service, "its guard was killed")
 
     def _hang_up(self, service: MpsService) -> None:
-        if service.link is not None:
-            self._context.loop.unwatch(service.link.fileno())
-            service.link.close()
-            service.link = None
+        if service.news >= 0:
+            self._context.loop.unwatch(service.news)
+            os.close(service.news)
+            service.news = -1
 
     def _fail(self, service: MpsService, why: str) -> None:
         """Take the daemon for failed: what waits for it fails, the next attempt has another."""
-        if not service.died:
-            service.died = why
-            failure = self._failure(service)
-            if service.state == "up":
-                where = f"GPU {service.gpu.index}"
-                self._context.warn(None, f"MPS on {where}: {why}; its jobs fail, the next start it")
-            self._failed.update(dict.fromkeys(service.waiting, failure))
-            service.waiting.clear()
+        service.died = service.died or why
+        if service.state == "up":
+            where = f"GPU {service.gpu.index}"
+            self._context.warn(None, f"MPS on {where}: {why}; its jobs fail, the next start it")
         service.state = "ending"
         self._resume()
+        service.waiting.clear()
 
     def _failure(self, service: MpsService) -> Failure:
-        said = last_words(Path(service.place.logs))
+        said = last_words(Path(service.variables[MPS_LOGS]))
         words = f"GPU {service.gpu.index}: {service.died}"
         return Failure("mps", f"{words}: {said}" if said else words, (Hint("mps"),))
 
     def _end(self, service: MpsService) -> None:
-        """Have the daemon end, as it has no client; by force where it does not."""
+        """Have the daemon end, because it has no client; by force if it does not."""
         if service.state == "ending":
             return
         service.state = "ending"
-        self._tell(service, "end")
-        limit = 2 * QUIT_TIMEOUT + CLIENTS_MARGIN
+        service.pair.stop("stopped")
         kill = partial(service.pair.stop, "stopped", now=True)
+        limit = 2 * QUIT_TIMEOUT + CLIENTS_MARGIN
         self._context.loop.call_after(f"mps:{service.directory}", limit, kill)
 
     # ── Its keepers ─────────────────────────────────────────────────────────────────────────────
@@ -364,17 +325,10 @@ class MpsServices:
         pair = service.pair
         for report in pair.on_readable():
             match report:
-                case client.AttemptOver():
+                case client.AttemptOver() | client.Gone():
                     self._pairs.dismiss(pair)
                     self._gone(service)
                     return
-                case client.Gone():
-                    self._context.loop.unwatch(pair.fileno())
-                    pair.close()
-                    self._pairs.forget(pair)
-                    self._gone(service)
-                case client.PairLeft():
-                    self._pairs.forget(pair)
                 case client.Lent(descriptors):
                     self._pairs.lent(pair, descriptors)
                 case client.Unkillable(attempt=attempt, pids=pids):
@@ -384,16 +338,14 @@ class MpsServices:
 
     def _gone(self, service: MpsService) -> None:
         """Forget a daemon of which no process is left."""
-        if service.link is not None:
-            self._hear_guard(service)
+        self._hear_guard(service)
         if service.state != "ending":
             self._fail(service, "its guard ended at once")
-        self._stop_listening(service)
         self._hang_up(service)
+        os.close(service.lock)
         self._context.loop.forget(f"mps:{service.directory}")
         shutil.rmtree(service.directory, ignore_errors=True)
         del self._on[service.gpu.uuid]
-        self._tidy()
         self._go_on(service)
         self._resume()
 
@@ -403,13 +355,6 @@ class MpsServices:
         for then in waiting:
             then()
 
-    def _tidy(self) -> None:
-        """Forget daemons that are gone, whose clients all have ended."""
-        here = {service.place.pipes for service in self._on.values()}
-        for pipes, service in list(self._by_pipes.items()):
-            if pipes not in here and None not in service.clients.values():
-                del self._by_pipes[pipes]
-
     def close(self) -> None:
         """Wait for the ends of daemons without clients, which their keepers bring about; not long.
 
@@ -417,32 +362,26 @@ class MpsServices:
         """
         until = time.monotonic() + QUIT_TIMEOUT
         for service in self._on.values():
-            self._stop_listening(service)
-            if service.link is not None and None not in service.clients.values():
-                with suppress(OSError):
-                    while (left := until - time.monotonic()) > 0:
-                        service.link.settimeout(left)
-                        if not service.link.recv(4096):
-                            break
+            if service.news >= 0 and service.ready and None not in service.clients.values():
+                poll = select.poll()
+                poll.register(service.news, select.POLLIN)
+                while service.news >= 0 and (left := until - time.monotonic()) > 0:
+                    poll.poll(left * 1000)
+                    self._hear_guard(service)
             self._hang_up(service)
+            os.close(service.lock)
         self._on.clear()
 
 
 def last_words(logs: Path) -> str:
-    """Return the line of a daemon's logs that tells of an error, else the last one; or nothing."""
-    lines: list[str] = []
+    """Return the line of a daemon's logs that tells of an error, else the last one; or nothing.
+
+    Not a line of a guard's, nor that of a client's ordinary end.
+    """
+    text = ""
     for name in ("server.log", "control.log", "daemon.log"):
         with suppress(OSError):
-            text = (logs / name).read_text("utf-8", "replace")
-            lines += [line.strip() for line in text.splitlines() if _tells(line)]
-    wrong = [line for line in lines if any(word in line.lower() for word in _WRONG)]
+            text += (logs / name).read_text("utf-8", "replace") + "\n"
+    lines = [line.strip() for line in text.splitlines() if not _ORDINARY.search(line)]
+    wrong = [line for line in lines if _WRONG.search(line)]
     return (wrong or lines or [""])[-1]
-
-
-def _tells(line: str) -> bool:
-    """Tell whether a line may say what was wrong: not a guard's, nor of a client's ordinary end."""
-    ours = line.startswith("gpulaunch: ")
-    return bool(line.strip()) and not ours and "assuming client exit" not in line
-
-
-_WRONG = ("error", "fail", "fatal", "cannot", "unable", "denied", "invalid")
