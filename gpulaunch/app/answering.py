@@ -171,7 +171,7 @@ class Answers(Struct):
         text = asking.text
         if asking.stem:
             text = _named(text, self.list.name_for(asking.stem))
-        beside = Beside(ListedNames(self.list.run), self.list.limits, self.list.was_archived)
+        beside = Beside(ListedNames(self.list.run), self.list.limits)
         read = partial(read_addition, asking, text, beside, self.list.pool, self.filed)
         return Reading(read, asking.label)
 

@@ -82,7 +82,7 @@ def cancel(
         resuming.cancel_left(orphan, observer)
         observer.note(f"cancelled what {orphan.path} had in Slurm's queue")
         return CancelledJobs(orphan, None)
-    names = None if jobs is None else jobs_of(one.ledger, jobs, one.run)
+    names = None if jobs is None else jobs_of(one.ledger, jobs)
     if names is not None:
         left = [name for name in names if one.ledger.jobs[name].state not in SETTLED_STATES]
         if not left:

@@ -15,7 +15,6 @@ from uuid import uuid4
 from msgspec import Struct
 
 from gpulaunch.app import user_queue
-from gpulaunch.app.archived import recall
 from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, pulse
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
@@ -156,8 +155,6 @@ def status_of(added: Added) -> int:
         while True:
             supervisor = pulse(added.run, added.run_id)
             follower.fold(ledger)
-            if gone := [name for name in added.names if name not in ledger.jobs]:
-                recall(added.run, ledger, gone)  # over and archived, while this process slept
             if supervisor is None or all(ledger.jobs[name].settled for name in added.names):
                 break
             with supervisor:
@@ -190,7 +187,7 @@ def set_fields(
     if not patterns or not fields:
         raise UsageError("set takes jobs and fields: gpulaunch set 'fold-x*' priority=5 timeout=4h")
     one = alive(run, observer)
-    names = jobs_of(one.ledger, patterns, one.run)
+    names = jobs_of(one.ledger, patterns)
     waiting = tuple(name for name in names if one.ledger.jobs[name].state == "waiting")
     if not waiting:
         raise UsageError(f"{names[0]} does not wait ({one.ledger.jobs[names[0]].state})")

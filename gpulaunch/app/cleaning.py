@@ -18,7 +18,6 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.app.archived import older_ledgers
 from gpulaunch.app.led_to import LedTo
 from gpulaunch.app.lookup import directory
 from gpulaunch.app.observer import Observer
@@ -295,17 +294,16 @@ def _superseded(run: RunDir, ledger: Ledger) -> Iterator[Removable]:
     led_to = LedTo(run.outs)
     led_to.follow(run.results)
     led_to.follow(run.keeps)
-    for one in (ledger, *older_ledgers(run, ledger)):
-        may_go = {attempt: None for attempt in superseded(one) if _is_there(run.out(attempt))}
-        jobs = {attempt.job for attempt in may_go}
-        stay = [each.id for job in jobs for each in one.jobs[job].attempts if each.id not in may_go]
-        while stay:
-            for attempt in stay:
-                led_to.follow(run.out(attempt))
-            stay = [attempt for attempt in may_go if str(attempt) in led_to]
-            for attempt in stay:
-                del may_go[attempt]
-        yield from (Removable(run.out(attempt), 0, attempt) for attempt in may_go)
+    may_go = {attempt: None for attempt in superseded(ledger) if _is_there(run.out(attempt))}
+    jobs = {attempt.job for attempt in may_go}
+    stay = [each.id for job in jobs for each in ledger.jobs[job].attempts if each.id not in may_go]
+    while stay:
+        for attempt in stay:
+            led_to.follow(run.out(attempt))
+        stay = [attempt for attempt in may_go if str(attempt) in led_to]
+        for attempt in stay:
+            del may_go[attempt]
+    yield from (Removable(run.out(attempt), 0, attempt) for attempt in may_go)
 
 
 def _is_there(path: Path) -> bool:

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpulaunch.app import lookup
-from gpulaunch.app.archived import older_ledgers
 from gpulaunch.app.lookup import FoundRun
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.core.model import JobState
@@ -104,7 +103,7 @@ def _gather(
     states: Sequence[JobState],
     only: Sequence[str],
 ) -> ResultRun:
-    """Add the run's jobs, archived ones first, as they ended first; return what the run is."""
+    """Add the run's jobs; return what the run is."""
     before = len(into.rows)
 
     def wanted(job: JobRecord) -> bool:
@@ -113,8 +112,7 @@ def _gather(
         )
 
     used = measured(one.run.metrics)
-    for ledger in (*older_ledgers(one.run, one.ledger), one.ledger):
-        gather(into, one.run, ledger, used, files, label, wanted)
+    gather(into, one.run, one.ledger, used, files, label, wanted)
     counts = Counter(row.job.state for row in into.rows[before:])
     opening, path = one.ledger.opening, os.fspath(one.run.path)
     return ResultRun(

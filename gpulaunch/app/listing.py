@@ -9,7 +9,6 @@ Decides nothing that the core decides, records nothing and answers nobody (`answ
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -23,7 +22,7 @@ from gpulaunch.app.rereading import RefusedError
 from gpulaunch.core.events import Relisted
 from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.core.model import Job
 from gpulaunch.core.relisting import ListChange
 from gpulaunch.core.run import Run
 from gpulaunch.engines.pool import CardPool
@@ -33,12 +32,9 @@ from gpulaunch.jobfile.needs import find_cycles, spell_cycle
 from gpulaunch.jobfile.plan import why_never
 from gpulaunch.jobfile.settings import with_settings
 from gpulaunch.journal.given import additions_in
-from gpulaunch.journal.history import stem_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing
 
-STEMS_KEPT = 1_000
-"""Kinds of names whose numbers are remembered."""
 GIVEN_GROUPS = 1 << 20
 """Groups of added jobs begin here: those of a job file count its entries."""
 
@@ -62,8 +58,7 @@ class ListedNames(Collection[str]):
 class RunList(Struct):
     """The list of a live run. `given`: the jobs that were added to it, by name.
 
-    `numbers`: the last number of each stem in `name_for`. `directory`: the run's, whose logs tell
-    of names that were used before.
+    `numbers`: the last number of each stem in `name_for`.
 
     `limits` are the run's tokens; `only`: patterns of the names that it was begun with.
 
@@ -77,7 +72,6 @@ class RunList(Struct):
     only: tuple[str, ...] = ()
     given: dict[str, Job] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
-    directory: RunDir | None = None
     taken: int = 0
 
     def reloaded(self, plan: Plan) -> Relisted:
@@ -115,12 +109,6 @@ class RunList(Struct):
                 f"{listing(known)} {are} of this run already: a job is its name. Give another one"
                 " with --name, or run a failed one again with gpulaunch retry"
             )
-        if used := [job.name for job in plan.jobs if self._was_used(job.name)]:
-            were = "were jobs" if len(used) > 1 else "was a job"
-            raise RefusedError(
-                f"{listing(used)} {were} of this run, and archived: a job is its name. Give another"
-                " one with --name"
-            )
         kind = GIVEN_GROUPS + zlib.crc32(plan.name.encode()) % GIVEN_GROUPS
         self._refuse_misfits(plan, plan.jobs)
         seat = f"@{hash(frozenset(environ.items())):x}"
@@ -145,49 +133,11 @@ class RunList(Struct):
         return Relisted(tuple(jobs))
 
     def name_for(self, stem: str) -> str:
-        """Return a name that no job of the run has or had, for a command: `train-3`."""
-        last = self.numbers.pop(stem, 0)
-        free, step = last + 1, 1
-        # A million jobs of this name may be archived: look ahead in steps that double, and back.
-        while self._is_taken(f"{stem}-{free}"):
-            last, free, step = free, free + step, 2 * step
-        while free - last > 1:
-            middle = (last + free) // 2
-            if self._is_taken(f"{stem}-{middle}"):
-                last = middle
-            else:
-                free = middle
-        self.numbers[stem] = free
-        if len(self.numbers) > STEMS_KEPT:
-            del self.numbers[next(iter(self.numbers))]
-        return f"{stem}-{free}"
-
-    def forget(self, names: Collection[str]) -> None:
-        """Let go of the definitions of jobs that were archived."""
-        for name in names:
-            self.given.pop(name, None)
-
-    def was_archived(self, name: str) -> bool:
-        """Tell whether the run has archived a job of this name. May be called by any thread."""
-        history = self.run.ledger.history
-        if self.directory is None:
-            return False
-        try:
-            return stem_of(self.directory, history, name) is not None
-        except UsageError:
-            return False
-
-    def _is_taken(self, name: str) -> bool:
-        return name in self.run.ledger.jobs or self._was_used(name)
-
-    def _was_used(self, name: str) -> bool:
-        """Tell whether a job that is archived had this name, by the log that it left."""
-        if self.directory is None or not self.run.ledger.history:
-            return False
-        try:
-            return os.path.lexists(self.directory.log_file(AttemptId(name, 1)))
-        except ValueError:
-            return False  # no name of a file: what is wrong with it, its list is told
+        """Return a name that no job of the run has, for a command: `train-3`."""
+        while True:
+            self.numbers[stem] = number = self.numbers.get(stem, 0) + 1
+            if (name := f"{stem}-{number}") not in self.run.ledger.jobs:
+                return name
 
     def summary(self, change: Relisted) -> ListChange:
         """Return what the change does, by names."""

@@ -10,7 +10,6 @@ from socket import socket
 
 from msgspec.structs import replace
 
-from gpulaunch.app.archived import recall, refuse_archived
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import live_runs, present, reasons, suspended, watch
@@ -77,16 +76,6 @@ class FoundRun:
     @property
     def id(self) -> str:
         return self.ledger.opening.run
-
-    def jobs_of(self, patterns: Sequence[str]) -> list[str]:
-        """Return the names of jobs by names and patterns, archived ones included: for looking.
-
-        Where a pattern fits jobs that are not archived, it means those alone. Raises UsageError.
-        """
-        ledger = self.ledger
-        unknown = [one for one in patterns if not _fits(ledger, one)] if ledger.history else []
-        recall(self.run, ledger, unknown)
-        return jobs_of(ledger, patterns)
 
     def reasons(self) -> dict[str, WaitReason]:
         """Why each waiting job waits: by a live run's answer; for another, why it went no further.
@@ -303,31 +292,20 @@ def pulse(run: RunDir, id: str) -> socket | UnseenLife | None:
     return UnseenLife() if state_of(run) == "running" else None
 
 
-def jobs_of(ledger: Ledger, patterns: Sequence[str], run: RunDir | None = None) -> list[str]:
-    """Return the names of jobs, in the run's order. Raises UsageError if a pattern fits none.
-
-    `run`: something is to be done with them, so that an archived one is refused by name.
-    """
-    if run is not None:
-        refuse_archived(run, ledger, patterns)
+def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
+    """Return the names of jobs, in the run's order. Raises UsageError if a pattern fits none."""
     chosen: dict[str, None] = {}
     for pattern in patterns:
         if pattern in ledger.jobs:
             chosen[pattern] = None
             continue
-        fits = _fits(ledger, pattern)
+        fits = [name for name in ledger.jobs if fnmatchcase(name, pattern)]
         if not fits:
             raise UsageError(
                 f"no job of {ledger.opening.name} is called {pattern}{_near(pattern, ledger)}"
             )
         chosen.update(dict.fromkeys(fits))
     return list(chosen)
-
-
-def _fits(ledger: Ledger, pattern: str) -> list[str]:
-    if pattern in ledger.jobs:
-        return [pattern]
-    return [name for name in ledger.jobs if fnmatchcase(name, pattern)]
 
 
 def with_needs(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[Job]:

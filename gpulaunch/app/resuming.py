@@ -148,7 +148,7 @@ def retry(
     """
     one = own_directory(run, observer)
     refuse_elsewhere(one)
-    names = tuple(jobs_of(replay(one.events), jobs, one)) if jobs else None
+    names = tuple(jobs_of(replay(one.events), jobs)) if jobs else None
     if state_of(one) == "running":
         if observer.preview_only:
             _preview(one, names, options, observer, recorded)

@@ -18,7 +18,6 @@ from msgspec import Struct, field
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
-from gpulaunch.app.archiving import Archiver
 from gpulaunch.app.code_watch import CodeMinder
 from gpulaunch.app.disk_room import short_room_told
 from gpulaunch.app.list_follower import ListFollower
@@ -290,12 +289,6 @@ def supervise(
         stack.callback(minder.close)
         stack.enter_context(closing(FilesKeeper(loop, str(session.run.path), note)))
         supervisor.listeners.append(minder.see)
-        if opened.standing == "queue":
-            forget = (runs_list.forget, context.environments.forget)
-            archiver = Archiver(session.run, run, journal, supervisor, loop, forget)
-            stack.callback(archiver.close)
-            supervisor.listeners.append(archiver.see)
-            loop.later(archiver.look)
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
 
@@ -331,7 +324,7 @@ def _list_of(session: Session, run: Run) -> RunList:
     """Return the list of the run, which may change while it lives."""
     given = {job.name: job for job in session.given}
     only = session.options.choices.only
-    return RunList(run, session.pool, session.plan.limits, only, given, directory=session.run)
+    return RunList(run, session.pool, session.plan.limits, only, given)
 
 
 def _follower(

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from gpulaunch.app.archived import added_jobs
 from gpulaunch.app.lookup import FoundRun
 from gpulaunch.app.typed_paths import TypedPaths
 from gpulaunch.core.model import Job
@@ -16,27 +15,20 @@ from gpulaunch.digest.status import Standing
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
+from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.joblog import command_line, what_runs
 from gpulaunch.journal.manifest import boot_id
 from gpulaunch.metrics.read import measured
 
-USES_READ = 20_000
-"""Attempts whose use is read of a run that has archived jobs: more than those that it shows."""
 
-
-def standing_of(
-    one: FoundRun, names: Sequence[str] = (), base: str | None = None, everything: bool = False
-) -> Standing:
+def standing_of(one: FoundRun, names: Sequence[str] = (), base: str | None = None) -> Standing:
     """Return the run as it stands, its paths as typed from `base` (`/`: absolute).
 
-    `names` are the jobs that are asked for, whose use and definitions are read in any case;
-    `everything`: the use of all attempts is.
+    `names` are the jobs that are asked for, whose definitions are read.
     """
     digests = {job.name: job.definition.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
-    newest = USES_READ if one.ledger.history and not everything else None
-    attempts = [each.id for name in names for each in one.ledger.jobs[name].attempts]
-    used, why, at = measured(one.run.metrics, newest, attempts), one.reasons(), now()
+    used, why, at = measured(one.run.metrics), one.reasons(), now()
     paths, at = TypedPaths(one.run, base), one.ledger.here(at, boot_id())
     asked = _definitions(one, names) if names else {}
     return Standing(
@@ -47,8 +39,8 @@ def standing_of(
 def _definitions(one: FoundRun, names: Sequence[str]) -> dict[str, Job]:
     """Return these jobs by name, from the run's copy of its file; none if that is lost.
 
-    Those of jobs that were added are in the journal, or in the history. Fields that a person set
-    are as they were set, and memory that was learned from earlier runs is known.
+    Those of jobs that were added are in the journal. Fields that a person set are as they were set,
+    and memory that was learned from earlier runs is known.
     """
     from gpulaunch.app.listing import as_set
     from gpulaunch.app.rereading import recorded_plan
@@ -60,7 +52,7 @@ def _definitions(one: FoundRun, names: Sequence[str]) -> dict[str, Job]:
         found = {job.name: job for job in plan.jobs}
     with suppress(GpulaunchError):
         if any(one.ledger.jobs[name].definition.given for name in names):
-            found |= added_jobs(one.run, one.ledger, names)
+            found |= {job.name: job for one in additions_in(one.run.events) for job in one.jobs}
     jobs = one.ledger.jobs
     return {
         name: replace(as_set(found[name], one.ledger), learned=jobs[name].definition.learned)

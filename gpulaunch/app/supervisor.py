@@ -129,19 +129,6 @@ class Supervisor:
         else:
             self._once_recorded.append(recorded)
 
-    def archive(self, names: Sequence[str], history: str, put: Callable[[], bool]) -> bool:
-        """Have the core forget jobs, right after `put` has put a journal without them in place.
-
-        False where `put` refuses, or the journal cannot be written now. Raises what `put` raises.
-        """
-        self._driver.settle()
-        self._show()  # what is still to be shown may speak of them
-        if not self._recording or self._driver.busy or not put():
-            return False
-        self.post(ev.Archived(tuple(names), history))
-        self._driver.settle()
-        return True
-
     def on_signal(self, number: int) -> None:
         """Ask the run to stop; at the second signal, to stop at once."""
         again = self.stopped_by is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
-from gpulaunch.app.lookup import pulse, status
+from gpulaunch.app.lookup import jobs_of, pulse, status
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import run_option
 from gpulaunch.cli.output import say
@@ -64,7 +64,7 @@ def command(
     gpulaunch logs --failed
     """
     one = status(run, Terminal())
-    names = one.jobs_of(jobs) if jobs else None
+    names = jobs_of(one.ledger, jobs) if jobs else None
     if failed:
         among = one.ledger.jobs if names is None else names
         names = [name for name in among if one.ledger.jobs[name].state == "failed"]
@@ -72,8 +72,7 @@ def command(
             say(f"{typed(one.run.path)}: nothing failed{' so far' * (one.state == 'running')}")
             return
     wanted = LogSelection(one.run, one.id, names, attempt, raw)
-    over = names is not None and all(one.ledger.jobs[name].settled for name in names)
-    if follow and not (over and one.ledger.history):
+    if follow:
         follow_logs(wanted, lines)
     else:
         show_logs(wanted, one.ledger, lines)
@@ -222,7 +221,7 @@ def follow_logs(wanted: LogSelection, lines: int | None) -> None:
                     streams[attempt] = _Stream(path, name, wanted.raw, lines)
             for attempt in list(streams):
                 streams[attempt].pump()
-                if attempt.job not in ledger.jobs or ledger.attempt(attempt).ended:
+                if ledger.attempt(attempt).ended:
                     streams.pop(attempt).close()
             if supervisor is None or ledger.closed or _all_settled(wanted, ledger):
                 if supervisor is None and not ledger.closed and ledger.queueing and streams:
@@ -239,8 +238,6 @@ def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
 
 def _is_news(wanted: LogSelection, ledger: Ledger, attempt: AttemptId) -> bool:
     """Tell whether to show the attempt: it runs, or is the newest of a job that was named."""
-    if attempt.job not in ledger.jobs:
-        return wanted.names is not None  # its job has been archived since
     newest = ledger.jobs[attempt.job].attempts[-1].id == attempt
     return ledger.attempt(attempt).ended is None or (wanted.names is not None and newest)
 

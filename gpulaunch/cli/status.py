@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from gpulaunch.app import lookup
-from gpulaunch.app.archived import older_ledgers
 from gpulaunch.app.damage import tell, tell_of_metrics
-from gpulaunch.app.lookup import FoundRun, directory
+from gpulaunch.app.lookup import FoundRun, directory, jobs_of
 from gpulaunch.app.standing import command_in, standing_of
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import as_json, run_argument, run_option
@@ -23,16 +20,13 @@ from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 
-if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import RunJob
-
 
 @click.command("status")
 @click.argument(
     "what", required=False, metavar="[RUN | JOB]", shell_complete=completion.jobs_or_runs()
 )
 @run_option("The run; the newest one here.")
-@click.option("--all", "everything", is_flag=True, help="List every job, archived ones too.")
+@click.option("--all", "everything", is_flag=True, help="List every job.")
 @as_json
 def status(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:
     """Show every job's state, and why jobs wait. RUN: the newest one here.
@@ -44,17 +38,12 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from gpulaunch.views.standing import print_job, print_older, print_status
+    from gpulaunch.views.standing import print_job, print_status
 
     one, names = _asked_for(what, run)
-    standing = standing_of(one, names, "/" if as_json else None, everything)
+    standing = standing_of(one, names, "/" if as_json else None)
     if as_json:
         told = status_json(standing)
-        older: list[RunJob] = []
-        if everything and not names:
-            for ledger in older_ledgers(one.run, one.ledger):
-                older += status_json(replace(standing, ledger=ledger))["jobs"]
-            told["jobs"] = older + told["jobs"]
         if names:
             told["jobs"] = [job for job in told["jobs"] if job["name"] in set(names)]
         print_json(told)
@@ -62,8 +51,6 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     console = stdout_console()
     if not names:
         print_status(console, standing, everything)
-        if everything and one.ledger.history:
-            print_older(console, standing, older_ledgers(one.run, one.ledger))
         return
     for number, name in enumerate(names):
         if number:
@@ -76,14 +63,14 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     terminal = Terminal()
     if run is not None or what is None:
         one = lookup.status(run, terminal)
-        return one, one.jobs_of([what]) if what is not None else []
+        return one, jobs_of(one.ledger, [what]) if what is not None else []
     try:
         return lookup.status(what, terminal), []
     except UsageError as error:
         no_run = error
     try:
         one = lookup.status(None, terminal)
-        return one, one.jobs_of([what])
+        return one, jobs_of(one.ledger, [what])
     except UsageError:
         raise no_run from None
 
@@ -97,7 +84,6 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     metavar="FILE",
     help="Write it there; report.html in the run's directory.",
 )
-@click.option("--all", "everything", is_flag=True, help="With archived jobs, which takes longer.")
 @click.option(
     "--file",
     "files",
@@ -105,7 +91,7 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     metavar="PATH",
     help="The file of figures in each job's {{out}} (metrics.json), as of gpulaunch results.",
 )
-def report(run: str | None, output: Path | None, everything: bool, files: tuple[str, ...]) -> None:
+def report(run: str | None, output: Path | None, files: tuple[str, ...]) -> None:
     """Write a run's report.html anew: finished, crashed or as far as it is. RUN: the newest one.
 
     \b
@@ -113,14 +99,12 @@ def report(run: str | None, output: Path | None, everything: bool, files: tuple[
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
     from gpulaunch.app.gathering import checked_files
-    from gpulaunch.report.fold import read_whole_history
     from gpulaunch.report.write import write
 
     terminal, faults = Terminal(), list[Fault]()
     looked_for = checked_files(files)
     one = directory(run, terminal)
-    history = read_whole_history(one, faults) if everything else None
-    click.echo(typed(write(one, output, faults=faults, history=history, files=looked_for)))
+    click.echo(typed(write(one, output, faults=faults, files=looked_for)))
     state = state_of(one)
     tell(one, faults, state, terminal)
     tell_of_metrics(one, state, terminal)

@@ -58,7 +58,6 @@ class RunHeader(TypedDict):
     simulated: Annotated[bool, "whether its cards are pretend ones"]
     counts: Annotated[dict[JobState, int], "how many jobs there are in each state"]
     vanished: Annotated[int, "how many jobs are no longer in the job file, and are not run"]
-    archived: Annotated[int, "how many of these are archived, and in `jobs` with --all only"]
     images: Annotated[
         list[RunImage], "the images of its jobs' containers, as far as they are known"
     ]

@@ -380,16 +380,6 @@ class Relisted(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
-class Archived(Struct, frozen=True):
-    """What is recorded of these jobs lies in `history` from now on: the core forgets them.
-
-    `jobs` are as `Run.archivable` named them, and nothing has happened since.
-    """
-
-    jobs: tuple[str, ...]
-    history: str
-
-
 Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | PullBegun
 """What the engine saw of an attempt or an image: recorded as it is, where it is news."""
 ImageEvent: TypeAlias = ImageReady | ImageDigest | ImageFailed
@@ -398,7 +388,6 @@ LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | 
 Event: TypeAlias = (
     Submitted
     | Relisted
-    | Archived
     | LeaseEvent
     | AllowanceFreed
     | GangGranted

@@ -108,36 +108,6 @@ class ListClosed(Struct, frozen=True):
     """A person said that no more jobs come: a standing run ends once all that it has are over."""
 
 
-class JobsArchived(Struct, frozen=True):
-    """Jobs that are over, and that nothing needs any more, are no longer in the journal.
-
-    What is recorded of them lies in `history`, a file of the run's. `archived` counts all that have
-    been archived so far, by state; `failed` is the newest of those that failed.
-    """
-
-    names: tuple[str, ...]
-    history: str
-    archived: Mapping[str, int]
-    failed: Sparse[str] = ""
-
-
-class JournalCompacted(Struct, frozen=True):
-    """The journal begins anew: with what it held, but for jobs that are archived.
-
-    `read`: lines of the journal before this one, of which `kept` lines here are left; what came
-    behind them follows here. `history`: the files that hold the rest, the oldest first. `since`:
-    seconds since 1970, before which not all is told any more. `archived` and `failed` as for
-    JobsArchived.
-    """
-
-    read: int
-    kept: int
-    history: tuple[str, ...]
-    since: float
-    archived: Mapping[str, int]
-    failed: Sparse[str] = ""
-
-
 class JobVanished(Struct, frozen=True):
     """A resume found the job no longer in the file: it is kept, and not run."""
 
@@ -379,8 +349,6 @@ CardFact: TypeAlias = WorkerLeft | WorkerGone | GpuChanged | GpuReported | GpuDr
 RunFact: TypeAlias = (
     RunOpened
     | JobsGiven
-    | JobsArchived
-    | JournalCompacted
     | ListClosed
     | PullBegun
     | ImageKnown

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import cast, get_args
+from typing import get_args
 
 from msgspec import Struct, field
 
@@ -41,9 +41,6 @@ from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
 
-NOTES_KEPT = 100
-"""Notes that are kept when jobs are archived."""
-
 NOT_OPENED = f.RunOpened("", "", 0, "", "", "", 0, ())
 """The opening of a run of which nothing is on record."""
 
@@ -73,10 +70,6 @@ class Ledger(Struct):
     vanished: int = 0  # jobs that are gone, which `counts` leaves out
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by job: see JobSet
     complete: bool = False  # no more jobs come: a standing run may end
-    archived: Counter[JobState] = field(default_factory=Counter)
-    """Jobs that `jobs` has no more; `counts` has them all the same."""
-    archived_failure: str = ""  # the newest of them that failed
-    history: tuple[str, ...] = ()  # the files that hold what is recorded of them
     code_changes: dict[str, f.CodeChanged] = field(default_factory=dict)  # each path's last
     images: dict[ImageSource, f.ImageKnown] = field(default_factory=dict)  # as last known
     ahead: float = 0.0
@@ -196,10 +189,6 @@ class Ledger(Struct):
                 self.complete = True
             case f.ImageKnown(source):
                 self.images[source] = fact
-            case f.JobsArchived():
-                self._archive(fact)
-            case f.JournalCompacted():
-                self._begin_anew(fact)
             case f.AdmissionPaused(why, by):
                 self.pauses[by] = why
             case f.AdmissionContinued(by):
@@ -235,27 +224,6 @@ class Ledger(Struct):
         self.pauses, self.stopping = {}, None
         if fact.standing == "queue":
             self.complete = False  # it is open again
-
-    def _archive(self, fact: f.JobsArchived) -> None:
-        for name in fact.names:
-            self.jobs.pop(name, None)
-            self.settings.pop(name, None)
-            self.noted.pop(name, None)
-        del self.notes[:-NOTES_KEPT]
-        self.archived, self.archived_failure = _by_state(fact.archived), fact.failed
-        if fact.history not in self.history:
-            self.history = (*self.history, fact.history)
-
-    def _begin_anew(self, fact: f.JournalCompacted) -> None:
-        """Forget all but the opening: what follows in the journal says it once more."""
-        self.jobs, self.settings, self.notes, self.vanished = {}, {}, [], 0
-        self.code_changes = {}
-        self.gpus = {gpu.uuid: GpuRecord(gpu) for gpu in self.opening.gpus}
-        self.pauses, self.stopping = {}, None
-        self.complete = False
-        self.archived, self.archived_failure = _by_state(fact.archived), fact.failed
-        self.counts = Counter(self.archived)
-        self.history = fact.history
 
     def _apply_to_job(self, fact: f.JobFact, at: Instant) -> None:
         if isinstance(fact, f.JobAdded):
@@ -355,9 +323,7 @@ class Ledger(Struct):
             return
         self._set(self.jobs[fact.attempt.job], "running", None)
         if record.behind is not None:
-            # A compacted journal names the cards, where that attempt is archived.
-            uuids = tuple(gpu.uuid for gpu in fact.gpus)
-            record.gpus = uuids or self.attempt(record.behind).gpus
+            record.gpus = self.attempt(record.behind).gpus
             self._occupy(record)
             return
         record.gpus, record.node = tuple(gpu.uuid for gpu in fact.gpus), fact.node
@@ -440,10 +406,6 @@ def unrecorded(gpus: Sequence[Gpu], name: str = "", pid: int = 0) -> Ledger:
     ledger = Ledger()
     ledger.apply(f.RunOpened(name, name, 1, "", "", "", pid, tuple(gpus)), Instant(0.0, 0.0))
     return ledger
-
-
-def _by_state(counted: Mapping[str, int]) -> Counter[JobState]:
-    return Counter(cast("dict[JobState, int]", dict(counted)))
 
 
 _PAUSED_BY: tuple[PausedBy, ...] = get_args(PausedBy)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from msgspec.structs import replace
-
 from gpulaunch.core import graph
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import NO_LINKS, Links, Node
@@ -46,20 +44,6 @@ def untie(nodes: Collection[Node]) -> None:
         other.followers = [each for each in other.followers if each not in leaving]
     for node in nodes:
         node.links = NO_LINKS
-
-
-def sever(nodes: Collection[Node]) -> None:
-    """Unlink these jobs from all others, also from those that wait for them or did."""
-    leaving = set(nodes)
-    waiting = {other: None for node in nodes for other in (*node.dependants, *node.followers)}
-    untie(nodes)
-    for other in waiting:
-        if other not in leaving:
-            links = other.links
-            needs, after = _without(links.needs, leaving), _without(links.after, leaving)
-            other.links = replace(links, needs=needs, after=after)
-    for node in nodes:
-        node.dependants = node.followers = ()
 
 
 def uncount(state: State, nodes: Iterable[Node]) -> None:
@@ -117,10 +101,6 @@ def _is_known(state: State, need: str) -> bool:
         return True
     record = state.ledger.jobs.get(need)
     return record is not None and record.state == "succeeded" and not record.definition.service
-
-
-def _without(nodes: tuple[Node, ...], leaving: set[Node]) -> tuple[Node, ...]:
-    return tuple(node for node in nodes if node not in leaving)
 
 
 def _with(nodes: Collection[Node], node: Node) -> list[Node]:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 
 from gpulaunch.core import (
     admission,
-    archiving,
     completion,
     deadlock,
     due,
@@ -88,13 +87,6 @@ class Run:
     def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> relisting.ListChange:
         """Return what Relisted(jobs, gone) would do."""
         return relisting.compare(self._state, jobs, gone)
-
-    def archivable(self, keep: int) -> list[str]:
-        """Return the jobs that may be forgotten, the oldest end first: see Archived.
-
-        The `keep` jobs that ended last are not among them.
-        """
-        return archiving.archivable(self._state, keep)
 
     def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
@@ -239,8 +231,6 @@ def _on(state: State, event: ev.Event) -> None:
             requests.retry(state, names)
         case ev.Relisted(jobs, gone) if state.course.submitted:
             relisting.relist(state, jobs, gone)
-        case ev.Archived(names, history):
-            archiving.forget(state, names, history)
         case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
         case ev.Asked(ev.Pause(why, by)):
@@ -406,8 +396,4 @@ def _left_alive(state: State) -> LeftAlive | None:
 def _failures(state: State) -> SomeFailed | None:
     there = (node for node in state.jobs if not state.record(node).vanished)
     bad = [node.name for node in there if state.record(node).state not in ("succeeded", "waiting")]
-    archived = state.ledger.archived
-    before = archived.total() - archived["succeeded"]
-    if not bad and not before:
-        return None
-    return SomeFailed(bad[0] if bad else state.ledger.archived_failure, len(bad) + before - 1)
+    return SomeFailed(bad[0], len(bad) - 1) if bad else None

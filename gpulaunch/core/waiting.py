@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -424,7 +424,6 @@ class Jobs(Struct, eq=False):
 
     `demands` counts the demands of unsettled jobs; `failed` keeps the order of the failures.
     `perhaps_ahead`: blocked jobs of which something has changed since they were last looked at.
-    `added`: how many jobs there have been, those that were forgotten included.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -438,25 +437,13 @@ class Jobs(Struct, eq=False):
     perhaps_ahead: dict[Node, None] = field(default_factory=dict)
     dues: DueTimes = field(default_factory=DueTimes)
     images: ImageWaits = field(default_factory=ImageWaits)
-    added: int = 0
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
     def add(self, job: Job) -> Node:
         """Add a job as the last one of the list, and return its node."""
-        node = self.nodes[job.name] = Node.of(job, self.added)
-        self.added += 1
+        node = self.nodes[job.name] = Node.of(job, len(self.nodes))
         if job.service is not None:
             self.services.append(node)
         return node
-
-    def forget(self, nodes: Collection[Node]) -> None:
-        """Remove jobs that are over. They count among the `added` all the same."""
-        for node in nodes:
-            del self.nodes[node.name]
-            self.failed.pop(node, None)
-            for name in {*node.job.needs, *node.job.after} & self.missed.keys():
-                self.missed[name].pop(node, None)
-                if not self.missed[name]:
-                    del self.missed[name]

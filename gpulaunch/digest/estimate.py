@@ -142,8 +142,6 @@ class Estimate:
                 # with none of this one. A resumed run has jobs of its own that finished.
                 self._begin(self._of_another_run if epoch == 1 else {})
                 self.seed(ledger)
-            case f.JournalCompacted():
-                self._begin({})
             case f.JobAdded(name) | f.JobRequeued(name):
                 job = ledger.jobs[name]
                 self._recall(job)

@@ -145,7 +145,6 @@ def header_json(run: Standing) -> RunHeader:
         "simulated": ledger.opening.simulated,
         "counts": {name: ledger.counts[name] for name in STATES},
         "vanished": ledger.vanished,
-        "archived": ledger.archived.total(),
         "images": [
             {
                 "image": source.image,

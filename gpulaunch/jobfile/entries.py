@@ -195,7 +195,7 @@ def resolved(drafts: Drafts, mistakes: Mistakes, beside: Beside) -> tuple[list[J
     `beside` waits for these.
     """
     others = beside.names
-    index = Index(Joined(drafts.names, others) if others else drafts.names, beside.was_there)
+    index = Index(Joined(drafts.names, others) if others else drafts.names)
     resolver = Resolver(index, [*drafts.shapes, *drafts.growing])
     waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []

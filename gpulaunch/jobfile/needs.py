@@ -83,13 +83,9 @@ def escape(value: str) -> str:
 
 
 class Index(Struct, dict=True):
-    """All names of jobs, and what globs found among them.
-
-    `was_there` tells whether the run has had a job of a name, which it has no more.
-    """
+    """All names of jobs, and what globs found among them."""
 
     names: Collection[str]
-    was_there: Callable[[str], bool] = lambda name: False
     found: dict[str, Names] = field(default_factory=dict)
     suggested: dict[str, str] = field(default_factory=dict)
 
@@ -218,9 +214,6 @@ class Resolver:
             return matches
         if pattern.glob is not None:
             raise FieldError(f"{pattern.name} matches no job's name")
-        if self.index.was_there(pattern.name):
-            over = "it is archived, and no job can need it any more; leave it out if it did well"
-            raise FieldError(f"{pattern.name} ended long ago: {over}")
         raise FieldError(f"there is no job {pattern.name}{self.index.suggest(pattern.name)}")
 
     def _without_itself(self, job: str, patterns: tuple[Pattern, ...], known: Names) -> Names:

@@ -16,12 +16,10 @@ from gpulaunch.jobfile.sources import Following
 
 class Beside(Struct, frozen=True):
     """What jobs that are added to a live run find there: names of its jobs, which they may need,
-    and its `limits`, which hold for them. `was_there` tells whether an archived job has a name.
-    """
+    and its `limits`, which hold for them."""
 
     names: Collection[str] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
-    was_there: Callable[[str], bool] = lambda name: False
 
 
 Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]

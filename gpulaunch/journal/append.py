@@ -19,37 +19,20 @@ import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-
-from msgspec import Struct
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
-from gpulaunch.farside.shared import sync
 from gpulaunch.files import regular
-from gpulaunch.journal import codec
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.read import scan
 from gpulaunch.journal.rundir import RunDir
 
 _BATCH_LINES = 4096
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-class ShorterJournal(Struct, frozen=True):
-    """A shorter journal to come. It stands for the first `size` bytes, `read` lines, of this one.
-
-    `kept`: its own lines. `path` is where it lies, `history` what holds the rest is called.
-    """
-
-    path: str
-    history: str
-    size: int
-    read: int
-    kept: int
 
 
 class BusyJournalError(UsageError):
@@ -84,7 +67,6 @@ class Journal:
         self._unsynced: list[bytes] = []
         self._torn = False
         self._taken_back = False
-        self._moved = False  # into another file's place, and that is not yet on disk
         self._write, self._fdatasync = write, sync
 
     @classmethod
@@ -125,13 +107,6 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def size(self) -> int | None:
-        """The bytes of the file; None while lines wait in memory, or the file is gone."""
-        if self._pending or self.failure or self._torn or self.gone:
-            return None
-        return self._size
 
     @property
     def pending(self) -> int:
@@ -190,65 +165,7 @@ class Journal:
                 self.failure = error
                 self._take_back()
             self._unsynced.clear()
-        return self._settle_name() and not self._taken_back
-
-    def go_on_in(
-        self, draft: ShorterJournal, step: Callable[[str], object] = lambda name: None
-    ) -> None:
-        """Put the draft in the journal's place, with the lines that have come since; write there.
-
-        `step` is called with each step's name once that is done. Raises OSError, and BadLineError
-        where one of the newer lines is not what was written: then nothing has changed, and the
-        draft is gone.
-        """
-        if self.size is None:
-            raise self.failure or OSError(errno.ENOENT, self._what_is_gone())
-        fd = regular(draft.path, _FLAGS)
-        try:
-            # Before it has its name: no other launcher finds it there without this lock.
-            lock(fd)
-            newer = self._lines_behind(draft.size)
-            tail = b"".join(
-                codec.renumbered(line, number) for number, line in enumerate(newer, draft.kept + 1)
-            )
-            while tail:
-                tail = tail[self._write(fd, tail) :]
-            os.fsync(fd)
-            step("tail")
-            os.replace(draft.path, self.path)
-        except BaseException:
-            os.close(fd)
-            with suppress(OSError):
-                os.unlink(draft.path)
-            raise
-        old, self._fd = self._fd, fd
-        found = os.fstat(fd)
-        self._size, self._identity = found.st_size, (found.st_dev, found.st_ino)
-        self.next = draft.kept + len(newer) + 1
-        self._unsynced.clear()
-        os.close(old)
-        step("replaced")
-        self._moved = True
-        self._settle_name()
-
-    def _settle_name(self) -> bool:
-        """Have the file's new place on disk: a power cut might bring the old file back."""
-        if self._moved:
-            try:
-                sync(os.fsencode(self.path.parent))
-            except OSError as error:
-                self.failure = error
-                return False
-            self._moved = False
-        return True
-
-    def _lines_behind(self, size: int) -> list[bytes]:
-        with open(self.path, "rb", opener=regular) as file:
-            file.seek(size)
-            data = file.read(self._size - size)
-        if data and not data.endswith(b"\n"):
-            raise codec.BadLineError("the journal's newest lines are not what was written")
-        return data.split(b"\n")[:-1]
+        return not self._taken_back
 
     def close(self) -> None:
         """Sync and close the file. Lines still pending are lost: call `retry` first."""
@@ -342,7 +259,7 @@ def _claimed(rundir: RunDir) -> int:
             raise UsageError(f"{rundir.events} cannot be written: {error.strerror}") from None
         try:
             _claim(rundir.events, fd)
-            # Another launcher may have put a shorter one in its place since it was opened.
+            # `gpulaunch clean` may have removed the run since it was opened.
             if os.path.samestat(os.fstat(fd), os.stat(rundir.events)):
                 return fd
         except FileNotFoundError:

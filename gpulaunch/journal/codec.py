@@ -119,16 +119,6 @@ def check(line: bytes) -> int:
     return _number(_body(line))
 
 
-def renumbered(line: bytes, number: int) -> bytes:
-    """Return a line (without its newline) as line `number`, with its newline.
-
-    Raises BadLineError where its checksum is wrong.
-    """
-    check(line)
-    body = HEAD + b"%d" % number + line[line.index(b",", len(HEAD)) : -_SUM_BYTES]
-    return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
-
-
 def _fields_json(fields: dict[str, Any]) -> bytes:
     # Far quicker than `to_json`. It would write inf and nan as null: `shapes` makes them text.
     try:

@@ -22,10 +22,6 @@ from gpulaunch.core.template import Text, shown
 from gpulaunch.files import regular, replace
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
-_END_BYTES = 1 << 20
-"""Bytes of the file that are read to learn how many rows it has: there may be a million."""
-_DIGITS = 15
-"""Digits of a row's number, at most."""
 _NEVER_STARTED = "0.000"
 
 
@@ -72,19 +68,6 @@ class JobLog:
 
     def _measure(self) -> tuple[int, int]:
         """Cut a torn last row off; return the number of rows, and the file's size then."""
-        whole = os.fstat(self._fd).st_size
-        start = max(0, whole - _END_BYTES)
-        *_, row, torn = (b"\n" + os.pread(self._fd, _END_BYTES, start)).split(b"\n")
-        number = row.partition(b"\t")[0]
-        if (
-            not number.isdigit() or len(number) > _DIGITS
-        ):  # only the header, or somebody else's rows
-            return self._measure_all()
-        if torn:
-            os.ftruncate(self._fd, whole - len(torn))
-        return int(number), whole - len(torn)
-
-    def _measure_all(self) -> tuple[int, int]:
         lines = size = held = 0
         while chunk := os.pread(self._fd, 1 << 20, held):
             lines += chunk.count(b"\n")

@@ -127,12 +127,6 @@ class Splitter(Generic[T]):
         self._too_long = not newline
         return behind
 
-    def skip_to(self, lines: int, end: int) -> None:
-        """Go on in another file, behind so many lines of it, which end at that offset."""
-        self.lines, self.end, self._bad = lines, end, 0
-        self._too_long = False
-        self.rest.clear()
-
     def finish(self) -> None:
         """Note the end of the file: an unread last line is damage, an unfinished one is torn."""
         if self.rest.endswith(b"\n"):

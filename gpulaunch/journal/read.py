@@ -7,13 +7,12 @@ and reported (`Damage`, `Foreign`); lost facts that later ones imply are added (
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpulaunch import __version__
-from gpulaunch.core.facts import Fact, JournalCompacted, RunOpened
+from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import Instant
@@ -23,7 +22,6 @@ from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.lines import LINE_BYTES, Fault, Splitter
 from gpulaunch.journal.watch import HasFileno, Watch
-from gpulaunch.shapes import UnknownKindError
 
 _CHUNK = 1 << 20
 
@@ -158,7 +156,6 @@ class Follower:
         self._fd = _open(path)
         self._watch = Watch()
         self._watch.add(path)
-        self._history: tuple[str, ...] = ()
 
     def fold(self, ledger: Ledger) -> list[Fact]:
         """Apply the facts recorded since the last call, and return them.
@@ -171,74 +168,15 @@ class Follower:
         return [fact for fact, _ in facts]
 
     def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
-        """Return the facts recorded since the last call; with `piece`, some MiB at most.
-
-        Through a compaction each fact comes once. Where more than one was missed, the facts of the
-        present journal come from the first one on: JournalCompacted then sets back who folds them.
-        """
-        facts, over = self._read_on(piece)
-        while over and self._turn_over():
-            more, over = self._read_on(piece)
-            facts += more
-        return facts
-
-    def _read_on(self, piece: bool) -> tuple[list[tuple[Fact, Instant]], bool]:
-        """Return the facts of the file that is open, and whether this was its end."""
+        """Return the facts recorded since the last call; with `piece`, some MiB at most."""
         facts: list[tuple[Fact, Instant]] = []
-        over = True
-        while data := self._read_at(self._lines.end + len(self._lines.rest)):
-            for line in self._lines.take(data):
-                facts.append((line.fact, line.at))
-                if type(line.fact) is JournalCompacted:
-                    self._history = line.fact.history
-            if len(data) < _CHUNK:
-                break  # the end of the file, as it was
-            if piece and facts:
-                over = False
-                break
+        while data := os.pread(self._fd, _CHUNK, self._lines.end + len(self._lines.rest)):
+            facts += ((line.fact, line.at) for line in self._lines.take(data))
+            if len(data) < _CHUNK or (piece and facts):
+                break  # the end of the file, as it was, or enough
         # An unfinished line is read again: a torn tail may be cut off and written anew.
         self._lines.rest.clear()
-        return facts, over
-
-    def _read_at(self, offset: int) -> bytes:
-        try:
-            return os.pread(self._fd, _CHUNK, offset)
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            return b""  # another machine has put a shorter one in its place
-
-    def _turn_over(self) -> bool:
-        """Go on in the file that stands in this one's place by now; False where none does."""
-        try:
-            if os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
-                return False
-            fd = regular(self._path, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            begun = _compaction_of(fd)
-            if begun is None:
-                os.close(fd)
-                return False
-            beyond = self._lines.lines - begun.read
-            if begun.history[:-1] == self._history and beyond >= 0:
-                at = _behind(fd, begun.kept + beyond)
-                if at is None:  # another machine's writer, of whose lines some are still to come
-                    os.close(fd)
-                    return False
-                self._lines.skip_to(begun.kept + beyond, at)
-                self._history = begun.history
-            else:
-                self._lines = _Facts(self._path)
-                self._history = ()
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(self._fd)
-        self._fd = fd
-        self._watch.add(self._path)
-        return True
+        return facts
 
     @property
     def faults(self) -> Sequence[Fault]:
@@ -272,30 +210,6 @@ class Follower:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _compaction_of(fd: int) -> JournalCompacted | None:
-    """Return the fact that a compacted journal has in its second line; None for another journal."""
-    lines = os.pread(fd, _CHUNK, 0).split(b"\n", 2)
-    try:
-        fact = codec.decode(lines[1]).fact
-    except (IndexError, ValueError, UnknownKindError):
-        return None
-    return fact if isinstance(fact, JournalCompacted) else None
-
-
-def _behind(fd: int, lines: int) -> int | None:
-    """Return the offset behind so many lines of a file; None where it has fewer."""
-    offset = 0
-    while data := os.pread(fd, _CHUNK, offset):
-        count = data.count(b"\n")
-        if count >= lines:
-            end = 0
-            for _ in range(lines):
-                end = data.index(b"\n", end) + 1
-            return offset + end
-        lines, offset = lines - count, offset + len(data)
-    return None if lines else offset
 
 
 def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.JournalLine]:

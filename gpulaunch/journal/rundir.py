@@ -5,7 +5,6 @@
       NAME-20261120-074215/     (mode 0700)
         jobs.yaml jobs.2.yaml (.txt: a list of commands) manifest.json events.jsonl metrics.db
         joblog.tsv report.html
-        history/0001-3fa9c1.jsonl.gz history/0001-3fa9c1.jobs
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  keep/JOB/  ends/
         inputs/records/JOB.fasta  inputs/batches/JOB/
         containers/  of attempts that run in one, while they run
@@ -43,12 +42,12 @@ OWN_ENTRIES = frozenset(
     {
         *("manifest.json", "events.jsonl", "joblog.tsv", "report.html", "supervisor.log"),
         *("metrics.db", "metrics.db-wal", "metrics.db-shm", "metrics.db-journal"),
-        *("logs", "out", "results", "keep", "ends", "inputs", "history", "slurm"),
+        *("logs", "out", "results", "keep", "ends", "inputs", "slurm"),
         *("containers", "cache", "mps", "shims", "preload"),
     }
 )
 """What a run's directory may hold, besides copies of the job file and drafts."""
-_OWN_COPIES = re.compile(r"jobs(\.\d+)?\.(yaml|txt)|\.(new|events|gpulaunch-removed)-[0-9a-f]+")
+_OWN_COPIES = re.compile(r"jobs(\.\d+)?\.(yaml|txt)|\.(new|gpulaunch-removed)-[0-9a-f]+")
 
 LIST = ".txt"
 """The ending of a copy of a list of commands."""
@@ -127,8 +126,6 @@ class RunDir(Struct, frozen=True):
     metrics = Below("metrics.db")
     joblog = Below("joblog.tsv")
     report = Below("report.html")
-    history = Below("history")
-    """What is recorded of archived jobs, once some are."""
     logs = Below("logs")
     outs = Below("out")
     keeps = Below("keep")

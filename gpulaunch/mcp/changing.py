@@ -107,7 +107,7 @@ def retry(asked: RetryArguments, notes: NoteTaker, _: Caller) -> RetriedDocument
     """Run again what failed, or the jobs named: in the live run, or by going on with it."""
     one = lookup.own_directory(asked.run, notes)
     refuse_elsewhere(one)
-    names = tuple(lookup.jobs_of(replay(one.events), asked.jobs, one)) if asked.jobs else None
+    names = tuple(lookup.jobs_of(replay(one.events), asked.jobs)) if asked.jobs else None
     alive = state_of(one) == "running"
     if alive:
         resuming.retry_alive(one, names, observer=notes)

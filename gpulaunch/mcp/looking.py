@@ -14,7 +14,7 @@ from gpulaunch.app.checking import check as check_file
 from gpulaunch.app.checking import plan_document
 from gpulaunch.app.gathering import results as table_of_results
 from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
-from gpulaunch.app.lookup import FoundRun, pulse
+from gpulaunch.app.lookup import FoundRun, jobs_of, pulse
 from gpulaunch.app.options import RunOptions
 from gpulaunch.app.standing import command_in, standing_of
 from gpulaunch.contracts import SCHEMA
@@ -102,7 +102,7 @@ def status(asked: StatusArguments, notes: NoteTaker, caller: Caller) -> StatusPa
     if asked.wait and one.state == "running":
         _wait(one, asked.wait, caller)
         one = lookup.status(one.run.path)
-    names = one.jobs_of(asked.jobs) if asked.jobs else list(one.ledger.jobs)
+    names = jobs_of(one.ledger, asked.jobs) if asked.jobs else list(one.ledger.jobs)
     records = [one.ledger.jobs[name] for name in names]
     meant = [job for job in records if job.state in (asked.states or URGENCY)]
     standing = standing_of(one, base="/")
@@ -119,7 +119,7 @@ def status(asked: StatusArguments, notes: NoteTaker, caller: Caller) -> StatusPa
 def why(asked: WhyArguments, notes: NoteTaker, _: Caller) -> JobDocument:
     """Return all about one job: why it waits or failed, its command, how its log ends."""
     one = lookup.status(asked.run, notes)
-    names = one.jobs_of([asked.job])
+    names = jobs_of(one.ledger, [asked.job])
     if len(names) > 1:
         raise UsageError(f"{asked.job} fits {len(names):,} jobs, name one: {listing(names, 10)}")
     (name,) = names
@@ -142,7 +142,7 @@ def logs(asked: LogsArguments, notes: NoteTaker, _: Caller) -> LogsDocument:
     """Return the last lines of jobs' logs, those of failed jobs first."""
     one = lookup.status(asked.run, notes)
     named = bool(asked.jobs) or asked.failed
-    among = one.jobs_of(asked.jobs) if asked.jobs else list(one.ledger.jobs)
+    among = jobs_of(one.ledger, asked.jobs) if asked.jobs else list(one.ledger.jobs)
     jobs = _urgent([one.ledger.jobs[name] for name in among])
     names = [job.name for job in jobs if job.state == "failed" or not asked.failed]
     if asked.failed and not names:

@@ -88,15 +88,6 @@ DELETE FROM attempt_sample WHERE attempt = ? AND at = ?;
 -- name: attempt_put
 INSERT OR REPLACE INTO attempt_sample VALUES (?, ?, ?, ?, ?);
 
--- name: attempts_beyond
-SELECT max(id) - :most FROM attempt;
-
--- name: drop_samples
-DELETE FROM attempt_sample WHERE attempt <= :id;
-
--- name: drop_attempts
-DELETE FROM attempt WHERE id <= :id;
-
 -- ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
 -- name: anything
@@ -168,5 +159,4 @@ FROM attempt WHERE job = :job AND number = :number;
 SELECT sum(energy), max(gpu_memory_peak > 0) FROM attempt;
 
 -- name: pins
-SELECT job, number, pin, pin_why FROM attempt
-WHERE pin IS NOT NULL AND id > (SELECT max(id) FROM attempt) - :newest;
+SELECT job, number, pin, pin_why FROM attempt WHERE pin IS NOT NULL;

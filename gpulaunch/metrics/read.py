@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
 from gpulaunch.core.model import AttemptId
 from gpulaunch.files import is_regular
 from gpulaunch.metrics.model import NOTHING, AttemptUse, CardSample, Measured, PinState
@@ -79,10 +77,10 @@ def _is_own(path: Path) -> bool:
         return False
 
 
+ALL = 1 << 62
+"""More attempts than a run can have."""
 PEAKS_READ = 20_000
 """Attempts of a run, the newest ones, whose peaks are read before another run begins."""
-EVERY = 1 << 62
-"""More attempts than there can be."""
 
 
 def peaks_of(paths: Iterable[Path]) -> dict[str, int]:
@@ -92,24 +90,23 @@ def peaks_of(paths: Iterable[Path]) -> dict[str, int]:
     """
     peaks: dict[str, int] = {}
     for path in paths:
-        for use in measured(path, newest=PEAKS_READ).uses.values():
-            took = use.peak_gpu_memory or 0
-            peaks[use.attempt.job] = max(took, peaks.get(use.attempt.job, 0))
+        reader = open_metrics(path)
+        if reader is None:
+            continue
+        with reader:
+            for use in reader.uses(PEAKS_READ).values():
+                took = use.peak_gpu_memory or 0
+                peaks[use.attempt.job] = max(took, peaks.get(use.attempt.job, 0))
     return peaks
 
 
-def measured(path: Path, newest: int | None = None, also: Iterable[AttemptId] = ()) -> Measured:
-    """Return what every attempt used, in one query, for a view of the whole run.
-
-    `newest`: only of about so many that were measured last, and of those in `also`.
-    """
+def measured(path: Path) -> Measured:
+    """Return what every attempt used, in one query, for a view of the whole run."""
     reader = open_metrics(path)
     if reader is None:
         return NOTHING
     with reader:
-        named = {use.attempt: use for use in map(reader.use, also) if use is not None}
-        known = reader.measured(newest)
-        return replace(known, uses={**known.uses, **named})
+        return reader.measured()
 
 
 def _ours(connection: sqlite3.Connection) -> bool:
@@ -152,10 +149,10 @@ class MetricsReader:
         """Return when (UTC) each card last told its counter of energy, and that, in joules."""
         return {gpu: (at, energy) for gpu, at, energy in self._rows("counters")}
 
-    def measured(self, newest: int | None = None) -> Measured:
-        """Return what is known of all attempts; `newest`: of about so many, the last ones."""
+    def measured(self) -> Measured:
+        """Return what is known of all attempts."""
         energy, names = self.totals()
-        return Measured(self.uses(newest), self.pins(newest), self.last_seen(), energy, names)
+        return Measured(self.uses(), self.pins(), self.last_seen(), energy, names)
 
     def totals(self) -> tuple[float | None, bool]:
         """Return the joules of all attempts, None where none was measured; and whether the driver
@@ -181,21 +178,17 @@ class MetricsReader:
         who = {"job": attempt.job, "number": attempt.number}
         return next(iter(self._rows("one_use", who, _use)), None)
 
-    def uses(self, newest: int | None = None) -> dict[AttemptId, AttemptUse]:
+    def uses(self, newest: int = ALL) -> dict[AttemptId, AttemptUse]:
         """Return what every measured attempt used; `newest`: of about so many, the last ones."""
-        uses: list[AttemptUse] = self._rows("uses", {"newest": newest or EVERY}, _use)
+        uses: list[AttemptUse] = self._rows("uses", {"newest": newest}, _use)
         return {use.attempt: use for use in uses}
 
-    def pins(self, newest: int | None = None) -> dict[AttemptId, tuple[PinState, str]]:
+    def pins(self) -> dict[AttemptId, tuple[PinState, str]]:
         """Return whether attempts' processes were proved to be on their own cards, and why.
 
         Not in it: those of which no process was seen on any card. "unverified": it cannot be told.
         """
-        values = {"newest": newest or EVERY}
-        return {
-            AttemptId(job, number): (pin, why)
-            for job, number, pin, why in self._rows("pins", values)
-        }
+        return {AttemptId(job, number): (pin, why) for job, number, pin, why in self._rows("pins")}
 
     def close(self) -> None:
         self._connection.close()

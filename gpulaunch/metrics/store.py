@@ -24,7 +24,7 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.files import regular
 from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema, upgrade
-from gpulaunch.metrics.thin import forget_old, thin
+from gpulaunch.metrics.thin import thin
 
 MAX_STORE_BYTES = 256 << 20
 BACKLOG = 120
@@ -88,7 +88,6 @@ class Store:
                     connection.execute(query[name], values)
             if now >= self._thin_at or now < self._thin_at - THIN_EVERY:
                 thin(connection, now)
-                forget_old(connection)
                 self._thin_at = now + THIN_EVERY
             connection.execute("COMMIT")
         except BaseException:

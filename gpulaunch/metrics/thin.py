@@ -76,8 +76,6 @@ def _highest(values: Sequence[Number | None]) -> Number | None:
     return max((value for value in values if value is not None), default=None)
 
 
-MAX_ATTEMPTS = 200_000
-"""Attempts of which it is kept what they used: a run that stands for years has millions."""
 TIERS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (3 * 3600.0, 60.0), (7 * 86400.0, 600.0))
 """From which age on (seconds), one sample in how many seconds."""
 
@@ -96,15 +94,6 @@ def thin(connection: sqlite3.Connection, now: float) -> None:
         for kind, merge in (("card", merge_cards), ("attempt", merge_attempts)):
             _thin(connection, kind, merge, (since, until, step))
         connection.execute(query["set_thinned"], {"step": step, "until": until})
-
-
-def forget_old(connection: sqlite3.Connection, most: int = MAX_ATTEMPTS) -> None:
-    """Drop what the oldest attempts used, where there are more than `most`; likewise inside one."""
-    query = queries()
-    (oldest,) = connection.execute(query["attempts_beyond"], {"most": most}).fetchone()
-    if oldest is not None and oldest > 0:
-        for name in ("drop_samples", "drop_attempts"):
-            connection.execute(query[name], {"id": oldest})
 
 
 def _thin(

@@ -36,8 +36,7 @@ class Tally:
     """What the metrics count of one run. `see` every fact of its journal, from the first one on.
 
     INVARIANT: `ends`, `failures` and `retries` never go down: a resumed run's journal has the facts
-    of its earlier supervisors too, so they count on. But where a journal was compacted, whoever
-    reads it from its beginning counts from what it still has.
+    of its earlier supervisors too, so they count on.
 
     `earlier`: how long jobs took in an earlier run of the same file, in seconds by name.
     """
@@ -63,10 +62,6 @@ class Tally:
                 if end.failure is not None:
                     kind = end.failure.kind
                     self.failures[kind if kind in POLICIES else OTHER] += 1
-            case f.JournalCompacted():
-                # The counts begin anew, as those of a program that was started again.
-                self.ends, self.failures, self.retries = Counter(), Counter(), 0
-                self._open = set()
         self._estimate.see(fact, at, self.ledger)
 
     @property

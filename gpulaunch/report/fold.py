@@ -17,12 +17,11 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Gpu, Instant, RunState
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
-from gpulaunch.journal.history import facts_in
 from gpulaunch.journal.lines import Fault
-from gpulaunch.journal.read import fold, read, replay
+from gpulaunch.journal.read import fold, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.report.idle import CardTimes, Cause, Span
+from gpulaunch.report.idle import CardTimes, Span
 from gpulaunch.text import clock
 from gpulaunch.wording import warning
 
@@ -86,35 +85,23 @@ def _shown(at: Instant, ahead: float) -> Instant:
 
 
 class RunHistory(Struct):
-    """A run so far. `cards` are all that it ever had; of jobs and attempts the ledger knows.
-
-    `begins`: where its journal was compacted, what ended before is left out (seconds since 1970).
-    `whole`: archived jobs are in it, too; how their time was spent beside them is not known.
-    """
+    """A run so far. `cards` are all that it ever had; of jobs and attempts the ledger knows."""
 
     ledger: Ledger = field(default_factory=Ledger)
     cards: dict[str, Gpu] = field(default_factory=dict)
     times: CardTimes = field(default_factory=CardTimes)
     remarks: list[TimedRemark] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
-    begins: float = 0.0
-    whole: bool = False
     clock: SteadyClock = field(default_factory=SteadyClock)
 
     def see(self, fact: f.Fact, at: Instant, where: str = "the journal") -> None:
         """Fold a fact. Raises DamagedJournalError where it fits nothing before it."""
-        if self.whole and isinstance(fact, f.JournalCompacted | f.JobsArchived):
-            return  # nothing is left out
         known = len(self.clock.shifts)
         fact, at = self.clock.of(fact, at)
         if len(self.clock.shifts) > known and abs(by := self.clock.set_by()) > SET:
             self.remarks.append(TimedRemark(at.utc, _set(by)))
         fold(self.ledger, fact, at, where)
-        if isinstance(fact, f.JournalCompacted):
-            self._begin_at(fact.since)
-            return
-        if not self.whole or self.times.began is None:
-            self.times.see(fact, at, self.ledger)
+        self.times.see(fact, at, self.ledger)
         match fact:
             case f.RunOpened(gpus=gpus):
                 self._know(gpus)
@@ -133,11 +120,6 @@ class RunHistory(Struct):
                 self.remarks.append(TimedRemark(at.utc, words.code_changed(fact, at.utc)))
             case f.Noted(text, job):
                 self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
-
-    def _begin_at(self, since: float) -> None:
-        """Begin where the journal has all again: what was before is in the run's history."""
-        self.begins, self.times, self.remarks = since, CardTimes(), []
-        self.times.see(self.ledger.opening, Instant(0.0, since), self.ledger)
 
     def cut_off(self, run: RunDir) -> None:
         """Note when attempts without a recorded end were seen last, as their supervisor is gone."""
@@ -166,10 +148,7 @@ class RunHistory(Struct):
     def attempts_by_job(self) -> list[AttemptRecord]:
         """Return the same in the order of the jobs, which takes less time."""
         every = (attempt for job in self.ledger.jobs.values() for attempt in job.attempts)
-        return [each for each in every if not each.in_queue and not self._is_before(each)]
-
-    def _is_before(self, attempt: AttemptRecord) -> bool:
-        return attempt.ended is not None and attempt.ended.utc < self.begins
+        return [attempt for attempt in every if not attempt.in_queue]
 
 
 def _set(by: float) -> str:
@@ -193,17 +172,6 @@ def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> R
 def read_history(run: RunDir, faults: list[Fault] | None = None) -> RunHistory:
     """Fold a run's journal; `faults` gets what it lacks. Raises as `journal.read.read` does."""
     return of(read(run.events, faults), str(run.events))
-
-
-def read_whole_history(run: RunDir, faults: list[Fault] | None = None) -> RunHistory:
-    """Fold a run's history and its journal, for a report of all jobs. Raises as both do."""
-    history = RunHistory(whole=True)
-    for stem in replay(run.events, []).history:
-        for fact, at in facts_in(run, stem):
-            history.see(fact, at, f"{run.history}/{stem}")
-    for fact, at in read(run.events, faults):
-        history.see(fact, at, str(run.events))
-    return history
 
 
 class Period(Struct, frozen=True):
@@ -239,17 +207,15 @@ def period(history: RunHistory, state: RunState, now: float, seen: float | None 
 
 def spans(history: RunHistory, when: Period) -> Mapping[str, tuple[Span, ...]]:
     """Return where each card's time went, by UUID, in the order of the cards."""
-    if history.whole:
-        return _times_of_jobs(history, when, "untold")
     found = history.times.until(when.end)
-    beyond = _times_of_jobs(history, when, "cluster") if history.on_nodes else {}
+    beyond = _times_on_nodes(history, when) if history.on_nodes else {}
     return {
         uuid: (beyond if gpu.node else found).get(uuid, ()) for uuid, gpu in history.cards.items()
     }
 
 
-def _times_of_jobs(history: RunHistory, when: Period, rest: Cause) -> dict[str, tuple[Span, ...]]:
-    """Return where the time of cards went of which only the run's jobs are known: `rest` else."""
+def _times_on_nodes(history: RunHistory, when: Period) -> dict[str, tuple[Span, ...]]:
+    """Return where the time of a cluster's cards went: the run's where a job of it was there."""
     on: dict[str, list[Span]] = {uuid: [] for uuid in history.cards}
     for attempt in history.attempts():
         for uuid in attempt.gpus:
@@ -257,23 +223,23 @@ def _times_of_jobs(history: RunHistory, when: Period, rest: Cause) -> dict[str, 
             on.setdefault(uuid, []).append(
                 Span(start, min(finish(attempt, when), when.end), "busy")
             )
-    return {uuid: _with_gaps(busy, when, rest) for uuid, busy in on.items()}
+    return {uuid: _with_gaps(busy, when) for uuid, busy in on.items()}
 
 
-def _with_gaps(busy: Iterable[Span], when: Period, rest: Cause) -> tuple[Span, ...]:
+def _with_gaps(busy: Iterable[Span], when: Period) -> tuple[Span, ...]:
     """Return the spans one after another, overlaps cut, the rest of the period between them."""
     spans: list[Span] = []
     reached = when.start
     for span in busy:
         if span.start > reached:
-            spans.append(Span(reached, span.start, rest))
+            spans.append(Span(reached, span.start, "cluster"))
         if span.end > max(reached, span.start):
             spans.append(Span(max(reached, span.start), span.end, "busy"))
             reached = span.end
         else:
             reached = max(reached, span.start)
     if when.end > reached:
-        spans.append(Span(reached, when.end, rest))
+        spans.append(Span(reached, when.end, "cluster"))
     return tuple(spans)
 
 

@@ -37,7 +37,6 @@ Cause: TypeAlias = Literal[
     "stopping",
     "away",
     "cluster",
-    "untold",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 """In the order in which people are shown them."""
@@ -98,7 +97,7 @@ class CardTimes:
                 self._look(self._open, ledger)
             case f.AttemptLaunched(attempt, gpus):
                 for gpu in gpus:
-                    # A compacted journal need not name the cards of a supervisor long gone.
+                    # A journal that lost lines may not name the cards of an earlier supervisor.
                     self._on.setdefault(gpu, set()).add(attempt)
                 self._idle_leases.difference_update(gpus)
                 self._in_vain.difference_update(gpus)

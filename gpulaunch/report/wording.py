@@ -43,7 +43,6 @@ CAUSE_WORDS: Mapping[Cause, tuple[str, str]] = {
     "hours": ("outside its hours", "the run starts jobs within certain hours alone (--between)"),
     "stopping": ("stopping", "the run was told to stop"),
     "away": ("run not alive", "before the card belonged to the run, or between two starts of it"),
-    "untold": ("not told", "of archived jobs it is not kept what cards did beside them"),
     "cluster": ("not the run's", "the cluster had it for others, or for nobody"),
 }
 """Where a card's time went: in a column's head, and in a line beneath the table."""

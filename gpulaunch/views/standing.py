@@ -6,9 +6,8 @@ The run's state comes from the caller: whether a supervisor is alive is not in t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -108,9 +107,6 @@ def _foot(run: Standing, everything: bool) -> list[Text]:
         lines.append(Text(waits, "dim"))
     if command := run.next_command:
         lines.append(Text.assemble(("go on with  ", "dim"), (words.visible(command), "bold")))
-    if older := run.ledger.archived.total():
-        are = f"{words.count(older)} older {'job is' if older == 1 else 'jobs are'} archived"
-        lines.append(Text(are if everything else f"{are}: status --all lists them", "dim"))
     if not everything and run.ledger.jobs:
         lines.append(Text("more: status --all, status JOB", "dim"))
     return lines
@@ -196,18 +192,6 @@ def _print_jobs(console: Console, run: Standing) -> None:
         console.print(Text.assemble(name, "  ", state, f"  {time}" if time else ""), soft_wrap=True)
         if about:
             console.print(Text.assemble("  ", about), soft_wrap=True)
-
-
-def print_older(console: Console, run: Standing, older: Iterable[Ledger]) -> None:
-    """Print a line per archived job, as they are read: there may be a million of them."""
-    for ledger in older:
-        part = replace(run, ledger=ledger)
-        lines = [Text()]
-        for job in ledger.jobs.values():
-            last = job.attempts[-1] if job.attempts else None
-            cells = (job.name, job.state, _time_of(last, part), _about(job, last, part))
-            lines.append(Text("  ".join(words.visible(cell) for cell in cells if cell)))
-        console.print(Text("\n").join(lines), soft_wrap=True)
 
 
 def _jobs(run: Standing) -> Table:

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.app.supervisor import Supervisor
+from gpulaunch.core import resume_plan
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
@@ -36,9 +37,7 @@ from gpulaunch.core.model import AttemptId, Demand, DueTime, End, Exited, Gpu, I
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.compaction import compact
 from gpulaunch.journal.given import additions_in, facts_of
-from gpulaunch.journal.history import names_in
 from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import Recorder
@@ -48,7 +47,6 @@ from tests.engines.fakes import FakeEngine, FakeView
 
 CARDS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
 HOUR = 3600.0
-ARCHIVE_AT, ARCHIVE_KEEP = 150, 50
 
 
 class Machine(FakeEngine):
@@ -93,7 +91,6 @@ class Day:
         self.takes: dict[str, float] = {}
         self.cancelled: set[str] = set()
         self.done: list[str] = []
-        self.largest = 0
 
     def people(self) -> list[tuple[float, Callable[[], object]]]:
         """What each does, and at which hour."""
@@ -109,7 +106,6 @@ class Day:
             stem = chance.choice(["ann", "bob", "eve"]) + str(number)
             acts.append((chance.uniform(0, 11), lambda stem=stem: add(stem, 1, 0.01, 0.3)))
         acts += [(chance.uniform(1, 11), self.cancel_one) for _ in range(20)]
-        acts += [(hour / 4, self.archive) for hour in range(1, 95)]
         return acts
 
     def play(self, until: float, acts: Sequence[tuple[float, Callable[[], object]]]) -> None:
@@ -120,7 +116,8 @@ class Day:
             "id", "queue", whole.opening.epoch + 1, "", "", "", 1, CARDS, standing="queue"
         )
         every = [job for addition in given for job in addition.jobs]
-        jobs = tuple(job for job in every if not whole.jobs[job.name].settled)
+        waiting = {job.name for job in every if not whole.jobs[job.name].settled}
+        plan = resume_plan.resume(whole, every, waiting)
         make = Journal.reopen if self.run.events.exists() else Journal.create
         whole.apply(opened, self.clock())
         with (
@@ -138,7 +135,7 @@ class Day:
             last = Finish() if until == 24 else Stop(Quoted("the machine is updated"))
             close = lambda: self.supervisor.post(Asked(last))  # noqa: E731
             loop.call_at("close", self.begin + until * HOUR, close)
-            self.supervisor.serve(engine, Submitted(jobs))
+            self.supervisor.serve(engine, Submitted(plan.jobs, plan.requeue, plan.left))
             self.done += engine.done
         self.clock.go_to(self.begin + until * HOUR + 600)
 
@@ -180,17 +177,6 @@ class Day:
         changed = tuple(replace(job, priority=5) for job in jobs)
         self.supervisor.take(Relisted(changed), facts, lambda: None)
 
-    def archive(self) -> None:
-        ledger = self.core.ledger
-        over = sum(job.settled is not None for job in ledger.jobs.values())
-        self.largest = max(self.largest, len(ledger.jobs))
-        names = self.core.archivable(ARCHIVE_KEEP)
-        if over <= ARCHIVE_AT or self.journal.size is None:
-            return
-        draft = compact(self.run, self.journal.size, names)
-        put = lambda: self.journal.go_on_in(draft) or True  # noqa: E731
-        assert self.supervisor.archive(names, draft.history, put)
-
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_day_of_a_queue(tmp_path: Path, seed: int) -> None:
@@ -201,11 +187,7 @@ def test_a_day_of_a_queue(tmp_path: Path, seed: int) -> None:
     day.play(24, [(hour, act) for hour, act in acts if hour > 20.2])
     ledger = replay(day.run.events)
     assert (ledger.state, ledger.complete) == ("failed", True)  # some were cancelled
-    names = [name for stem in ledger.history for name in names_in(day.run, stem)]
-    names += ledger.jobs
-    assert Counter(names) == Counter(day.takes.keys())  # each is in one place
-    assert len(ledger.history) >= 2
-    assert day.largest < len(names)
+    assert ledger.jobs.keys() == day.takes.keys()
     done = Counter(day.done)
     assert max(done.values()) == 1
     assert done.keys() | day.cancelled == day.takes.keys()

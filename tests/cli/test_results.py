@@ -17,11 +17,8 @@ from gpulaunch.results.gathering import MAX_FILE_COLUMNS
 from gpulaunch.results.table import OWN
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.terminal import terminal
-from tests.cli.test_archived import archived, run, supervised
 from tests.cli.test_contracts import check
 from tests.helpers import wait_until
-
-__all__ = ["run"]  # the fixture
 
 SWEEP = r"""
 name: sweep
@@ -349,18 +346,6 @@ def test_csv_carries_cells_as_they_are_and_shows_a_terminal_no_escape_code(
         assert screen.ended() == 0
     assert "\x1b[31m" not in screen.raw
     assert "red" in screen.text
-
-
-def test_jobs_of_the_past_are_in_the_table(launcher: Launcher, run: Any) -> None:
-    out = run.outs / "train-1.1"
-    out.mkdir()
-    (out / "metrics.json").write_text('{"acc": 0.125}')
-    with supervised(launcher, run):
-        wait_until(lambda: archived(run), 60, "jobs archived")
-    found = rows(launcher, run.path)
-    assert len(found) == 60
-    assert found["train-1"]["acc"] == 0.125
-    assert found["train-4"]["state"] == "failed"
 
 
 def test_from_python_it_is_a_table_of_values(

@@ -52,7 +52,6 @@ def check_jobs(state: State) -> None:
     """Check that every job is in exactly one state, and that the ledger says the same."""
     ledger, jobs, attempts = state.ledger, state.jobs, state.attempts
     states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
-    states += ledger.archived
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
     running = {live.id.job: live.id for live in attempts}
     assert len(running) == len(attempts), "a job has two attempts running"

@@ -28,10 +28,6 @@ class Edited:
         self._gone: dict[str, Job] = {}
         self._changes = 0
 
-    def archive(self, names: Sequence[str]) -> None:
-        """Take out what the run has archived."""
-        self.jobs = tuple(job for job in self.jobs if job.name not in names)
-
     def change(self, rng: random.Random) -> Relisted:
         """Define some jobs otherwise, take some out, put new and old ones in; return that."""
         self._changes += 1

@@ -167,7 +167,6 @@ def random_memory(rng: random.Random) -> int | None:
 def play(
     seed: int,
     sides: int = 1,
-    archives: bool = True,
     images: bool = True,
     shares: bool = True,
     limited: bool = False,
@@ -176,11 +175,10 @@ def play(
 ) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise.
 
-    `archives`: in some histories, jobs that are over are archived; `images`: in some, jobs run in
-    containers; `shares`: in some, jobs share cards by memory. `limited`: the sides are one user's,
-    who may have so many cards at once. `refuses`: in some, launches are refused at once. `unified`:
-    some cards use the host's memory. In some, cards are linked, and jobs are for one model, or for
-    one card.
+    `images`: in some histories, jobs run in containers; `shares`: in some, jobs share cards by
+    memory. `limited`: the sides are one user's, who may have so many cards at once. `refuses`: in
+    some, launches are refused at once. `unified`: some cards use the host's memory. In some, cards
+    are linked, and jobs are for one model, or for one card.
     """
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
@@ -217,11 +215,7 @@ def play(
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
     lively = rng.choice([0.0, 0.0, 0.05, 0.15])
-    tidying = random.Random(f"tidy {seed}")
-    tidy = tidying.choice([0.0, 0.1, 0.4]) if archives else 0.0
     for _ in range(rng.randint(0, 150)):
-        if tidying.random() < tidy:
-            world.archive(tidying.choice(world.sides), tidying.choice([1, 1, 2, 4]))
         if rng.random() < nervous:
             world.disturb(rng.choice(world.sides))
         elif rng.random() < sleepy:

@@ -15,12 +15,10 @@ from msgspec.structs import replace
 
 from gpulaunch.core import (
     active,
-    archiving,
     card,
     cards,
     completion,
     due,
-    facts,
     gang,
     graph,
     idle_workers,
@@ -78,7 +76,7 @@ def test_every_history_in_an_engines_queue_keeps_every_invariant_and_ends(first:
 def test_an_attempt_that_had_not_begun_ends_after_two_crashes_in_a_row(
     seed: int, sides: int
 ) -> None:
-    play(seed, sides, archives=False, images=False, shares=False)
+    play(seed, sides, images=False, shares=False)
 
 
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
@@ -99,13 +97,12 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
             seen["unlike"] += side.shares.unlike
             seen["learned"] += side.shares.learned
             seen["outgrew"] += side.shares.outgrew
-        seen["archived"] += world.archived
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
-        "LeaseLost HolderChanged robbed followed Relisted JobsArchived archived PullImage "
+        "LeaseLost HolderChanged robbed followed Relisted PullImage "
         "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle Unanswered"
     )
     others = "unlike", "learned", "outgrew", "taken back", "gave way", "WantCards"
@@ -311,49 +308,6 @@ def _never_come_back(patch: pytest.MonkeyPatch) -> None:
     back = relisting._back_in_the_list
     patch.setattr(relisting, "_back_in_the_list", lambda state, nodes: back(state, nodes)[:0])
 
-
-def _archive_what_is_needed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(archiving, "_needed", lambda state, old: set())
-
-
-def _archive_what_only_links_need(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, old: set[waiting.Node]) -> set[waiting.Node]:
-        others = (node for node in state.jobs if node not in old)
-        return {need for node in others if node.waits for need in node.links.required}
-
-    patch.setattr(archiving, "_needed", broken)
-
-
-def _archive_what_runs(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, node: waiting.Node) -> float | None:
-        return node.order if node.job.service is None else None
-
-    patch.setattr(archiving, "_over_since", broken)
-
-
-def _count_the_archived_wrongly(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(archiving, "Counter", lambda archived: Counter())
-
-
-def _stay_linked_to_the_archived(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(links, "sever", lambda nodes: None)
-
-
-def _remember_what_failed(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: ledger.Ledger, fact: facts.JobsArchived) -> None:
-        self.archived = Counter(fact.archived)  # type: ignore[arg-type]
-
-    patch.setattr(ledger.Ledger, "_archive", broken)
-
-
-ARCHIVING = [
-    _archive_what_is_needed,
-    _archive_what_only_links_need,
-    _archive_what_runs,
-    _count_the_archived_wrongly,
-    _stay_linked_to_the_archived,
-    _remember_what_failed,
-]
 
 RELISTING = [
     _keep_what_the_list_has_no_more,
@@ -573,7 +527,6 @@ SHARING = [
     [
         *RELISTING,
         *SHARING,
-        *ARCHIVING,
         *IMAGES,
         _never_judge_what_is_held,
         _take_any_answer,

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import (
-    Archived,
     Asked,
     Cancel,
     ImageDigest,
@@ -305,16 +304,6 @@ def test_a_job_that_the_list_has_no_more_while_it_waits_for_its_image_is_cancell
     assert table.on(ready()) == []
     table.ended("keeps.1")
     assert table.run.finished
-
-
-def test_a_job_of_an_archived_list_does_not_pull_its_image_again() -> None:
-    table = Table(0)
-    table.submit(job("a", gpus=0, container=IMG), job("b", gpus=0, container=OTHER))
-    table.on(ready())
-    table.ended("a.1")
-    assert table.run.archivable(0) == ["a"]
-    table.on(Archived(("a",), "0001"))
-    assert table.on(Relisted((job("new", gpus=0, container=IMG),))) == ["launch new.1 on none"]
 
 
 @pytest.mark.parametrize("needs", [(), ("first",)])

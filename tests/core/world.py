@@ -25,7 +25,6 @@ from gpulaunch.core.events import (
     Acquire,
     AllowanceFreed,
     AllowanceSpent,
-    Archived,
     Asked,
     Cancel,
     Drain,
@@ -206,7 +205,6 @@ class Side:
     ladders: LadderRule = field(default_factory=LadderRule)
     dues: dict[str, float] = field(default_factory=dict)  # as first read
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
-    archived: Counter[str] = field(default_factory=Counter)
     pulls: Pulls = field(default_factory=Pulls)
     shares: CardShares = field(default_factory=CardShares)
     beside: dict[str, object] = field(default_factory=dict)  # who had which card, once it was spent
@@ -251,7 +249,7 @@ class World:
         self.workers: dict[tuple[str, AttemptId], Idle] = {}
         self.behind: dict[tuple[str, AttemptId], Process] = {}  # launched, and not begun
         self.continued = 0
-        self.followed = self.taken_back = self.gave_way = self.archived = 0
+        self.followed = self.taken_back = self.gave_way = 0
         self.gatherer: Side | None = None
         self.gather_queue: list[Side] = []
         self.pending: list[tuple[str, Callable[[], None]]] = []
@@ -1319,31 +1317,6 @@ class World:
         """Somebody changes the list while the run lives."""
         if not side.asleep:
             self.tell(side, side.list.change(self.rng))
-
-    def archive(self, side: Side, keep: int) -> None:
-        """The journal is compacted: what the run needs no more is forgotten."""
-        if side.asleep or not (names := side.run.archivable(keep)):
-            return
-        self.archived += len(names)
-        before, known = +side.replayed.counts, dict(side.replayed.jobs)
-        for name in names:
-            alive = [a.job for who, a in (*self.processes, *self.behind) if who == side.name]
-            assert name not in alive, f"{name} runs, and is archived"
-            state = known[name].state
-            assert state in ("succeeded", "failed", "cancelled", "skipped"), f"{name} is {state}"
-        for job in side.jobs:
-            over = job.name in names or known[job.name].state == "succeeded"
-            needed = set() if over else set(job.needs) & set(names)
-            assert not needed, f"{job.name} needs {needed}, which is archived"
-        side.list.archive(names)
-        self.tell(side, Archived(tuple(names), f"{len(side.replayed.history) + 1:04}"))
-        assert +side.replayed.counts == before, f"{before} before, {side.replayed.counts} now"
-        left = known.keys() - side.replayed.jobs.keys()
-        assert left == set(names), f"{names} were archived, and {left} forgotten"
-        counted = Counter(known[name].state for name in names)
-        side.archived += counted
-        found = side.run.ledger.archived
-        assert found == side.archived, f"{side.archived} are archived, {found} counted"
 
     def _nonsense(self, side: Side) -> Event:
         """Events that nothing asked for."""

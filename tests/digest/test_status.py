@@ -49,7 +49,6 @@ def test_json_has_the_documented_shape() -> None:
             "waiting": 1, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
         },
         "vanished": 1,
-        "archived": 0,
         "images": [],
         "code_changes": [],
         "energy": None,

@@ -138,6 +138,14 @@ def test_a_pin_is_what_was_said_last_and_none_where_nothing_was(store: Store, pa
     assert measured(path).pins == {A: ("verified", "")}
 
 
+def test_only_the_newest_attempts_are_read_where_that_is_asked(store: Store, path: Path) -> None:
+    for number in range(30):
+        store.write(end_steps(AttemptId(f"j{number}", 1), 1, 1.0, 1.0), 1.7e9)
+    with opened(path) as reader:
+        assert len(reader.uses()) == 30
+        assert {who.job for who in reader.uses(5)} == {f"j{number}" for number in range(25, 30)}
+
+
 def test_a_run_was_last_seen_with_its_newest_sample_of_all(store: Store, path: Path) -> None:
     store.write(card_steps(CardSample("GPU-0", 5.0, 1, 1)), 0.0)
     with opened(path) as reader:

@@ -148,12 +148,6 @@ class Board:
                     self.failed.pop(name, None)
                 elif state == "failed":
                     self.failed.setdefault(name)
-            case f.JobsArchived(names):
-                for name in names:
-                    self.ended.pop(name, None)
-                    self.failed.pop(name, None)
-            case f.JournalCompacted():
-                self.failed, self.ended, self.waiting = {}, {}, {}
         self.now = at
 
     def at(self, now: Instant) -> None:
