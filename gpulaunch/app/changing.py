@@ -14,8 +14,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from gpulaunch.app import user_queue
-from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, pulse
+from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, living_queue, pulse
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
 from gpulaunch.control.protocol import (
@@ -42,7 +41,7 @@ from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.liveness import own_id
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import Follower
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import RunDir, queue_dirs
 from gpulaunch.text import listing
 
 READING = 600.0
@@ -115,21 +114,27 @@ def add(
 
     `label` and `base` as for `load_text`; `stem` as in Add. Raises JobFileError with every mistake,
     UsageError where nothing was added. A run that dies before it answers may have added them: then
-    this is found out, and they are returned.
+    this is found out, and they are returned. If a queue goes over to its next directory meanwhile,
+    they are added there.
     """
     one = _where(run, observer)
-    require_own(one)
-    addition, id = uuid4().hex, own_id(one)
-    asking = Add(addition, text, label, str(base), as_given(os.environ), stem)
-    try:
-        names = call(id, asking, READING, GIVEN).names
-    except NoAnswerError:
-        kept = next((each for each in additions_in(one.events) if each.name == addition), None)
-        if kept is None:
-            raise
-        names = tuple(job.name for job in kept.jobs)
-        observer.note(f"added, but the run ended at once: gpulaunch resume {one.path}", urgent=True)
-    return Added(one, id, names)
+    asking = Add(uuid4().hex, text, label, str(base), as_given(os.environ), stem)
+    while True:
+        require_own(one)
+        id = own_id(one)
+        try:
+            return Added(one, id, call(id, asking, READING, GIVEN).names)
+        except NoAnswerError:
+            parts = additions_in(one.events)
+            kept = next((each for each in parts if each.name == asking.addition), None)
+            if kept is not None:
+                text = f"added, but the run ended at once: gpulaunch resume {one.path}"
+                observer.note(text, urgent=True)
+                return Added(one, id, tuple(job.name for job in kept.jobs))
+            later = living_queue() if one in queue_dirs() else None
+            if later in (None, one):
+                raise
+            one = later
 
 
 def _where(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
@@ -137,7 +142,7 @@ def _where(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     try:
         return alive_dir(run, observer)
     except NoneAliveError as error:
-        queue = user_queue.alive()
+        queue = living_queue()
         if queue is None:
             start = "gpulaunch queue start --detach"
             raise UsageError(f"{error}; nor is your queue, which {start} begins") from None

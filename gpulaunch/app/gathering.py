@@ -50,7 +50,7 @@ def results(
     The observer is told of what is missing or broken. Raises UsageError.
     """
     looked = checked_files(files)
-    found = _found(runs, observer)
+    found = _found(runs, observer, only)
     gathered = Gathered()
     labels = _labels(found)
     tabled = [
@@ -78,11 +78,13 @@ def checked_files(files: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(f"./{one}" if one in (JOB, PARAMS) else one for one in paths))
 
 
-def _found(runs: Sequence[str | os.PathLike[str]], observer: Observer) -> list[FoundRun]:
+def _found(
+    runs: Sequence[str | os.PathLike[str]], observer: Observer, jobs: Sequence[str]
+) -> list[FoundRun]:
     """Return the runs, each once: gpulaunch-runs/* has the newest one as `latest` as well."""
     found: dict[Path, FoundRun] = {}
     for run in runs or (None,):
-        directory = lookup.directory(run, observer)
+        directory = lookup.directory(run, observer, jobs)
         before = found.pop(directory.path, None)
         found[directory.path] = before or FoundRun(directory, observer)
     return list(found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -41,14 +42,17 @@ from gpulaunch.journal.finding import (
     typed,
     working_directory,
 )
+from gpulaunch.journal.glance import states_of
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay
-from gpulaunch.journal.rundir import RunDir, queue_dir
+from gpulaunch.journal.rundir import QUEUE, RunDir, queue_dir, queue_dirs
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.text import listing, shell_word
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
+NEXT_DIRECTORY_TIMEOUT = 30.0
+"""Seconds for a queue to write the report of a full directory, and to begin the next one."""
 MAX_RUNS_NAMED = 10
 """Live runs that an error names."""
 
@@ -107,21 +111,46 @@ class FoundRun:
         return self.ledger.why_queued(self.ledger.jobs[name])
 
 
-def status(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> FoundRun:
+def status(
+    run: str | os.PathLike[str] | None = None,
+    observer: Observer = NOBODY,
+    jobs: Sequence[str] = (),
+) -> FoundRun:
     """Return a run as it stands now, found by its directory, name, id or job file.
 
     Left out, it is the newest one under the working directory, or under its nearest parent that has
-    one. Raises UsageError where there is none.
+    one. `jobs` as for `directory`. Raises UsageError where there is none.
     """
-    return FoundRun(directory(run, observer), observer)
+    return FoundRun(directory(run, observer, jobs), observer)
 
 
-def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
+def directory(
+    run: str | os.PathLike[str] | None, observer: Observer, jobs: Sequence[str] = ()
+) -> RunDir:
     """Return the run of that directory, name, id or job file: here, else among the live ones.
 
-    Left out, it is the newest one here, and a note says which, unless there is no other. Raises
+    Left out, it is the newest one here, and a note says which, unless there is no other. `jobs`:
+    names or patterns of jobs that are asked for. If the user's queue is meant, and its newest
+    directory does not have these jobs, an older directory that has them is returned. Raises
     UsageError.
     """
+    one = _directory(run, observer)
+    queue = queue_dirs() if jobs else []
+    if one not in queue[:1] or _has(one, jobs):
+        return one
+    return next((older for older in queue[1:] if _has(older, jobs)), one)
+
+
+def _has(run: RunDir, jobs: Sequence[str]) -> bool:
+    """Return True if each name or pattern means a job of the run."""
+    try:
+        known = states_of(run)
+    except OSError:
+        return False
+    return all(job in known or any(fnmatchcase(name, job) for name in known) for job in jobs)
+
+
+def _directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     if run is None:
         near = runs_here()
         if len(near.runs) > 1 or near.directory != working_directory():
@@ -139,12 +168,14 @@ def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     return fits[0]
 
 
-def own_directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
+def own_directory(
+    run: str | os.PathLike[str] | None, observer: Observer, jobs: Sequence[str] = ()
+) -> RunDir:
     """Return the run that `directory` returns, for what starts something from it.
 
     Raises UsageError also for a run that another user owns or may change.
     """
-    one = directory(run, observer)
+    one = directory(run, observer, jobs)
     require_own(one)
     return one
 
@@ -158,6 +189,8 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     """Return the directory of the live run that `alive` returns. Its journal is not read."""
     if run is not None:
         one = directory(run, observer)
+        if one == queue_dir():
+            one = living_queue() or one
         if state_of(one) != "running":
             raise UsageError(f"{one.path} is not alive: it {_was(FoundRun(one, observer))}")
         refuse_elsewhere(one)
@@ -173,6 +206,18 @@ def alive_dir(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     refuse_elsewhere(living[0])
     _require_answer_of(living[0])
     return living[0]
+
+
+def living_queue() -> RunDir | None:
+    """Return this user's queue if it is alive. Waits while it goes over to its next directory."""
+    until = time.monotonic() + NEXT_DIRECTORY_TIMEOUT
+    while (run := queue_dir()).holds_run:
+        if state_of(run) == "running":
+            return run
+        if time.monotonic() > until or not replay(run.events).is_full:
+            return None
+        time.sleep(0.5)
+    return None
 
 
 def left_in_queue(run: str | os.PathLike[str] | None) -> RunDir | None:
@@ -261,8 +306,8 @@ def _elsewhere(near: Here | None = None) -> str:
 
 def _listed(runs: Sequence[RunDir]) -> str:
     queue = queue_dir()
-    named = queue in runs and find_or_queue(queue.path.name, working_directory()) == queue
-    names = (queue.path.name if named and each == queue else str(each.path) for each in runs)
+    named = queue in runs and find_or_queue(QUEUE, working_directory()) == queue
+    names = (QUEUE if named and each == queue else str(each.path) for each in runs)
     return listing(map(shell_word, names), shown=MAX_RUNS_NAMED)
 
 

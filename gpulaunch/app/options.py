@@ -55,12 +55,13 @@ class RunEnd(Struct, frozen=True):
     """What a call came to: the run, its jobs as they are now, and the command's exit status.
 
     After a call that only asked something of a live run, `ledger` is that run as it stands, and
-    `status` 0.
+    `status` 0. `full`: the run is a directory of a queue, which goes on in its next directory.
     """
 
     run: RunDir
     ledger: Ledger
     status: int
+    full: bool = False
 
     @property
     def path(self) -> Path:

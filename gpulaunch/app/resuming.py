@@ -70,7 +70,7 @@ from gpulaunch.journal.liveness import (
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import RunDir, queue_dirs
 from gpulaunch.text import listing, several, shell_word
 
 JOB_FILE_TIMEOUT = 600.0
@@ -146,7 +146,7 @@ def retry(
     `recorded` as for `resume`. A live run requeues the jobs, as its job file has them now, and the
     call returns at once. Raises as `resume` does.
     """
-    one = own_directory(run, observer)
+    one = own_directory(run, observer, jobs)
     refuse_elsewhere(one)
     names = tuple(jobs_of(replay(one.events), jobs)) if jobs else None
     if state_of(one) == "running":
@@ -201,7 +201,7 @@ def _go_on(
         manifest = replace(run.read_manifest(), run=server.run)
         ledger, endless = remembered_to_go_on(run, observer)
         options = as_before(options, manifest, ledger, observer)
-        if ledger.opening.standing == "queue" and not asked:
+        if ledger.opening.standing == "queue" and not asked and run not in queue_dirs()[1:]:
             options = replace(options, standing=True)
         plan = plan_again(run, manifest, options, recorded, ledger.complete)
         given = added_to(run, plan, ledger)

@@ -30,7 +30,7 @@ from gpulaunch.app.telling import targets_of
 from gpulaunch.app.upgraded import FilesKeeper
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
-from gpulaunch.core.events import Asked, Request, Submitted
+from gpulaunch.core.events import Asked, Finish, Request, Submitted
 from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Job
@@ -170,7 +170,8 @@ def run_to_its_end(
         raise NotRecordedError(
             f"the run could not be recorded ({supervisor.unrecorded}) and was stopped; {what_now}"
         )
-    return RunEnd(session.run, ledger, ledger.exit_status)
+    full = supervisor.full and not ledger.stopping and report.stopped_by is None
+    return RunEnd(session.run, ledger, ledger.exit_status, full)
 
 
 @contextmanager
@@ -289,6 +290,8 @@ def supervise(
         stack.callback(minder.close)
         stack.enter_context(closing(FilesKeeper(loop, str(session.run.path), note)))
         supervisor.listeners.append(minder.see)
+        if opened.standing == "queue":
+            supervisor.listeners.append(_closing_when_full(supervisor, answers, loop))
         server.serve(loop, answers.answer)
         stack.callback(server.leave)
 
@@ -308,6 +311,25 @@ def _preparing(report: Writing, loop: Loop) -> Listener:
         last = ledger.counts["running"] and not ledger.counts["waiting"]
         if last and not ledger.awaits_more:
             loop.later(report.prepare)
+
+    return hear
+
+
+def _closing_when_full(supervisor: Supervisor, answers: Answers, loop: Loop) -> Listener:
+    """Return what lets a queue's run end once its directory is full, for the next directory.
+
+    Jobs that are added before the run has ended still run in this one.
+    """
+
+    def close() -> None:
+        ledger = supervisor.ledger
+        if ledger.is_full and not (ledger.complete or answers.busy):
+            supervisor.full = True
+            supervisor.post(Asked(Finish()))
+
+    def hear(fact: Fact, at: Instant, ledger: Ledger) -> None:
+        if isinstance(fact, JobSettled) and ledger.is_full:
+            loop.later(close)
 
     return hear
 

@@ -94,6 +94,8 @@ class Supervisor:
         self.unrecorded = ""
         self.no_card = False
         self.no_card_as = ""
+        self.full = False
+        """True once no more jobs are taken, because a queue goes on in its next directory."""
         self._told_of_allowance = False
 
     # ── From outside ────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """A user's queue: one standing run, which has no job file, and waits for `add` when it is empty.
 
 queue start ─▶ the run in the user's state directory, begun or gone on with ─▶ until it is stopped
+                  └── full, and no job waits or runs ─▶ the next run, in the next directory
 queue install ─▶ a systemd user unit that says `queue start` at boot
 """
 
@@ -14,8 +15,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpulaunch.app import resuming, starting
+from gpulaunch.app.lookup import living_queue
 from gpulaunch.app.observer import NOBODY, Observer
-from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions
+from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, as_before
 from gpulaunch.app.own_command import own_command
 from gpulaunch.control.client import call, wait_until_gone
 from gpulaunch.core.causes import Quoted
@@ -25,9 +27,10 @@ from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile.plan import empty_plan
 from gpulaunch.journal.liveness import own_id, state_of
 from gpulaunch.journal.ownership import require_own
-from gpulaunch.journal.rundir import RunDir, queue_dir
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import QUEUE, RunDir, next_queue_dir, queue_dir
+from gpulaunch.text import several
 
-NAME = "queue"
 UNIT = "gpulaunch-queue.service"
 BREAKER_OFF = 0
 """Jobs that fail alike say nothing of those that others add: the queue goes on."""
@@ -38,20 +41,41 @@ def start(options: RunOptions = DEFAULTS, observer: Observer = NOBODY) -> RunEnd
 
     Raises UnfinishedRunError where it is alive, and otherwise as `resume` does.
     """
-    run = queue_dir()
     if options.choices.breaker is None:
         options = replace(options, choices=replace(options.choices, breaker=BREAKER_OFF))
     options = replace(options, standing=True)
+    while True:
+        end = _turn(queue_dir(), options, observer)
+        if not end.full:
+            return end
+
+
+def _turn(run: RunDir, options: RunOptions, observer: Observer) -> RunEnd:
+    """Begin this directory of the queue, or go on with it. If it is full, begin the next one.
+
+    A full directory has no job that waits or runs, so nothing moves from one to the other. The
+    next directory counts from the first line of its journal on: whatever ends this process before,
+    the next start finds the full directory as the newest, and begins the next one.
+    """
     if run.path.is_dir():
         require_own(run)
     if not run.holds_run:
         run.path.parent.mkdir(parents=True, exist_ok=True)
-        return starting.start(empty_plan(NAME, Path.home()), None, options, observer, run.path)
+        return _begin(run, options, observer)
     if state_of(run) == "running":
         raise UnfinishedRunError(
             f"the queue is alive ({run.path}): gpulaunch add -- CMD adds to it"
         )
-    return resuming.resume(run.path, options, observer)
+    ledger = replay(run.events, faults=[])
+    if not ledger.is_full:
+        return resuming.resume(run.path, options, observer)
+    observer.note(f"{run.path} has {several(len(ledger.jobs), 'job')}, and all are over")
+    options = as_before(options, run.read_manifest(), ledger, observer)
+    return _begin(next_queue_dir(run), options, observer)
+
+
+def _begin(run: RunDir, options: RunOptions, observer: Observer) -> RunEnd:
+    return starting.start(empty_plan(QUEUE, Path.home()), None, options, observer, run.path)
 
 
 def found() -> RunDir:
@@ -62,15 +86,9 @@ def found() -> RunDir:
     return run
 
 
-def alive() -> RunDir | None:
-    """Return this user's queue if it is alive."""
-    run = queue_dir()
-    return run if run.holds_run and state_of(run) == "running" else None
-
-
 def stop() -> RunDir:
     """Stop this user's queue: what runs is interrupted, and goes on with the next start."""
-    run = alive()
+    run = living_queue()
     if run is None:
         raise UsageError(f"the queue is not alive ({queue_dir().path})")
     id = own_id(run)

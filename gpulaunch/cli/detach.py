@@ -27,13 +27,20 @@ class DetachedSupervisor:
         self._channel = channel
         self._log = log
 
+    def goes_on(self, log: Path) -> None:
+        """Write into this file once the next run of the same process has begun."""
+        self._log = log
+
     def begun(self) -> None:
         _redirect(self._log)
 
     def listed(self) -> None:
+        if self._channel < 0:
+            return  # the run before has told
         with suppress(BrokenPipeError):  # nobody waits any more: Ctrl-C
             os.write(self._channel, _LISTED)
         os.close(self._channel)
+        self._channel = -1
 
 
 def detach(log: Path) -> int | DetachedSupervisor:

@@ -63,7 +63,7 @@ def command(
     gpulaunch logs 'fold-*' -n 3
     gpulaunch logs --failed
     """
-    one = status(run, Terminal())
+    one = status(run, Terminal(), jobs)
     names = jobs_of(one.ledger, jobs) if jobs else None
     if failed:
         among = one.ledger.jobs if names is None else names

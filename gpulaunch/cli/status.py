@@ -12,13 +12,15 @@ from gpulaunch.app.lookup import FoundRun, directory, jobs_of
 from gpulaunch.app.standing import command_in, standing_of
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import as_json, run_argument, run_option
-from gpulaunch.cli.output import print_json, stdout_console
+from gpulaunch.cli.output import print_json, say, stdout_console
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.digest.status import status_json
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.rundir import queue_dir, queue_dirs
+from gpulaunch.text import shell_word
 
 
 @click.command("status")
@@ -51,6 +53,8 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     console = stdout_console()
     if not names:
         print_status(console, standing, everything)
+        if one.run == queue_dir() and (older := queue_dirs()[1:]):
+            say(f"older jobs of the queue: gpulaunch status {shell_word(str(older[0].path))}")
         return
     for number, name in enumerate(names):
         if number:
@@ -62,8 +66,9 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     """Return the run and the jobs asked for, none for the whole run. Raises UsageError."""
     terminal = Terminal()
     if run is not None or what is None:
-        one = lookup.status(run, terminal)
-        return one, jobs_of(one.ledger, [what]) if what is not None else []
+        jobs = [what] if what is not None else []
+        one = lookup.status(run, terminal, jobs)
+        return one, jobs_of(one.ledger, jobs)
     try:
         return lookup.status(what, terminal), []
     except UsageError as error:

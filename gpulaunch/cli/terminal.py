@@ -52,6 +52,9 @@ class Terminal(Observer):
     def created(self, run: RunDir) -> None:
         if not self._detach or self.preview_only:
             return
+        if self._detached is not None:
+            self._detached.goes_on(run.path / "supervisor.log")
+            return
         from gpulaunch.app.logout import ended_at_logout, how_to_stay
 
         if what := ended_at_logout():

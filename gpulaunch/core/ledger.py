@@ -41,6 +41,9 @@ from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
 
+JOBS_PER_DIRECTORY = 10_000
+"""Jobs in one directory of a queue, above which the queue goes on in the next directory."""
+
 NOT_OPENED = f.RunOpened("", "", 0, "", "", "", 0, ())
 """The opening of a run of which nothing is on record."""
 
@@ -118,6 +121,12 @@ class Ledger(Struct):
     def awaits_more(self) -> bool:
         """True while more jobs may come, so that the run does not end when it has none left."""
         return bool(self.opening.standing) and not self.complete
+
+    @property
+    def is_full(self) -> bool:
+        """True if the queue goes on in its next directory: this one has many jobs, all over."""
+        unsettled = sum(self.counts[state] for state in _UNSETTLED)
+        return len(self.jobs) >= JOBS_PER_DIRECTORY and not unsettled
 
     @property
     def paused(self) -> RunReason | None:

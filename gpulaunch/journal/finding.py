@@ -25,7 +25,7 @@ from gpulaunch.config.rundirs import place_of_runs
 from gpulaunch.errors import NOWHERE, UsageError
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.rundir import LATEST, RUNS, RunDir, home_of_runs, queue_dir
+from gpulaunch.journal.rundir import LATEST, QUEUE, RUNS, RunDir, home_of_runs, queue_dirs
 
 _BEGUN = (b'"e":"attempt_launched"', b'"kind":"outside_hours"', b'"due":{')
 """What the journal has of a run that has begun: an attempt, or a time that was waited for."""
@@ -119,13 +119,16 @@ def find(run: str, cwd: Path) -> RunDir:
 
 
 def find_or_queue(run: str, cwd: Path) -> RunDir:
-    """Return the run that `find` returns; where it finds none called `queue`, this user's queue."""
+    """Return the run that `find` returns. If it finds none, a directory of this user's queue.
+
+    `queue` means the newest of them, `queue-2` the second.
+    """
     try:
         return find(run, cwd)
     except NoSuchRunError:
-        queue = queue_dir()
-        if run == queue.path.name and queue.holds_run:
-            return queue
+        for queue in queue_dirs():
+            if queue.holds_run and run in (QUEUE, queue.path.name):
+                return queue
         raise
 
 

@@ -38,6 +38,8 @@ from gpulaunch.journal.manifest import Manifest
 from gpulaunch.text import shell_word
 
 LATEST = "latest"
+QUEUE = "queue"
+"""What a user's queue is called, and its first directory."""
 OWN_ENTRIES = frozenset(
     {
         *("manifest.json", "events.jsonl", "joblog.tsv", "report.html", "supervisor.log"),
@@ -60,14 +62,37 @@ def new_run_id(when: datetime) -> str:
     return f"{when.strftime(_STAMP)}-{os.urandom(3).hex()}"
 
 
-def queue_dir(environ: Mapping[str, str] = os.environ) -> RunDir:
-    """Return where this user's queue is kept: below $XDG_STATE_HOME, or ~/.local/state.
+def queue_dirs(environ: Mapping[str, str] = os.environ) -> list[RunDir]:
+    """Return the directories of this user's queue that hold a run, the newest first.
 
-    Source: the XDG base directory specification, by which a relative path is passed over.
+    They are `queue`, `queue-2`, `queue-3` and so on. If none holds a run, the first is returned.
+
+    The place is $XDG_STATE_HOME, or ~/.local/state. Source: the XDG base directory specification,
+    by which a relative path is ignored.
     """
     given = environ.get("XDG_STATE_HOME", "")
     state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
-    return RunDir(state / "gpulaunch" / "queue")
+    first = RunDir(Path(os.path.realpath(state)) / "gpulaunch" / QUEUE)
+    there = [first, *map(RunDir, first.path.parent.glob(f"{QUEUE}-*"))]
+    numbered = {number: run for run in there if (number := _queue_number(run))}
+    found = [numbered[number] for number in sorted(numbered, reverse=True)]
+    return [run for run in found if run.holds_run] or [first]
+
+
+def queue_dir() -> RunDir:
+    """Return the directory in which this user's queue goes on: the newest."""
+    return queue_dirs()[0]
+
+
+def next_queue_dir(run: RunDir) -> RunDir:
+    """Return the directory that comes after this one of a queue."""
+    return RunDir(run.path.with_name(f"{QUEUE}-{_queue_number(run) + 1}"))
+
+
+def _queue_number(run: RunDir) -> int:
+    """Return the number of a queue's directory; 0 if it is none."""
+    found = re.fullmatch(f"{QUEUE}(-([1-9][0-9]{{0,8}}))?", run.path.name)
+    return int(found[2] or 1) if found else 0
 
 
 def home_of_runs(cwd: Path) -> Path:

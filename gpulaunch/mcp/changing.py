@@ -105,7 +105,7 @@ def add(asked: AddArguments, notes: NoteTaker, _: Caller) -> AddedPage:
 
 def retry(asked: RetryArguments, notes: NoteTaker, _: Caller) -> RetriedDocument:
     """Run again what failed, or the jobs named: in the live run, or by going on with it."""
-    one = lookup.own_directory(asked.run, notes)
+    one = lookup.own_directory(asked.run, notes, asked.jobs)
     refuse_elsewhere(one)
     names = tuple(lookup.jobs_of(replay(one.events), asked.jobs)) if asked.jobs else None
     alive = state_of(one) == "running"

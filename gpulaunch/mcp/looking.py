@@ -98,7 +98,7 @@ def check(asked: CheckArguments, notes: NoteTaker, _: Caller) -> PlanPage:
 
 def status(asked: StatusArguments, notes: NoteTaker, caller: Caller) -> StatusPage:
     """Return a run as it stands, with the jobs that are meant; with `wait`, as it ends."""
-    one = lookup.status(asked.run, notes)
+    one = lookup.status(asked.run, notes, asked.jobs)
     if asked.wait and one.state == "running":
         _wait(one, asked.wait, caller)
         one = lookup.status(one.run.path)
@@ -118,7 +118,7 @@ def status(asked: StatusArguments, notes: NoteTaker, caller: Caller) -> StatusPa
 
 def why(asked: WhyArguments, notes: NoteTaker, _: Caller) -> JobDocument:
     """Return all about one job: why it waits or failed, its command, how its log ends."""
-    one = lookup.status(asked.run, notes)
+    one = lookup.status(asked.run, notes, [asked.job])
     names = jobs_of(one.ledger, [asked.job])
     if len(names) > 1:
         raise UsageError(f"{asked.job} fits {len(names):,} jobs, name one: {listing(names, 10)}")
@@ -140,7 +140,7 @@ def why(asked: WhyArguments, notes: NoteTaker, _: Caller) -> JobDocument:
 
 def logs(asked: LogsArguments, notes: NoteTaker, _: Caller) -> LogsDocument:
     """Return the last lines of jobs' logs, those of failed jobs first."""
-    one = lookup.status(asked.run, notes)
+    one = lookup.status(asked.run, notes, asked.jobs)
     named = bool(asked.jobs) or asked.failed
     among = jobs_of(one.ledger, asked.jobs) if asked.jobs else list(one.ledger.jobs)
     jobs = _urgent([one.ledger.jobs[name] for name in among])

@@ -50,6 +50,8 @@ class Writing:
         self._line: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
+        self.stopped_by: signal.Signals | None = None
+        """The signal that ended the wait for the report."""
 
     def prepare(self) -> None:
         """Have the process ready, ahead of the end of the run; does nothing the second time."""
@@ -100,7 +102,7 @@ class Writing:
         """
         if self._process is None:
             return self._trouble
-        why = _wait(self._process, stopping, patience)
+        self.stopped_by, why = _wait(self._process, stopping, patience)
         if why:
             self._process.kill()
         with self._process as process:
@@ -114,7 +116,8 @@ class Writing:
 
 def _wait(
     process: subprocess.Popen[bytes], stopping: Mapping[signal.Signals, str], patience: float
-) -> str:
+) -> tuple[signal.Signals | None, str]:
+    """Wait until the process ends; else return why it has not, and the signal that came first."""
     heard = {signal.SIGCHLD, *stopping}
     # Blocked, so that none is missed between the look and the wait, nor ends us by its own way.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -123,11 +126,12 @@ def _wait(
         while process.poll() is None:
             left = end - time.monotonic()
             if left <= 0:
-                return f"it took longer than {patience:.0f} s"
+                return None, f"it took longer than {patience:.0f} s"
             got = signal.sigtimedwait(heard, min(left, _LOOK))
             if got is not None and got.si_signo in stopping:
-                return f"{stopping[signal.Signals(got.si_signo)]} came first"
-        return ""
+                number = signal.Signals(got.si_signo)
+                return number, f"{stopping[number]} came first"
+        return None, ""
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -1,10 +1,14 @@
-"""What the job of an added command is called."""
+"""What the job of an added command is called, and where it goes if a queue moves meanwhile."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from gpulaunch.app import changing
+from gpulaunch.control.protocol import Add, NoAnswerError
+from gpulaunch.journal.rundir import RunDir
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,34 @@ from gpulaunch.app import changing
 )
 def test_it_is_called_as_its_script_or_its_program(command: list[str], name: str) -> None:
     assert changing.stem_of(command) == name
+
+
+def test_jobs_that_a_full_directory_of_a_queue_refuses_are_added_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, later = RunDir(tmp_path / "queue"), RunDir(tmp_path / "queue-2")
+    asked: list[tuple[str, str]] = []
+
+    def call(run: str, asking: Add, *more: object) -> object:
+        asked.append((run, asking.addition))
+        if run == "queue":
+            raise NoAnswerError("it only writes its report")
+        return changing.GIVEN.decode({"names": ["a"]})
+
+    for name, stand_in in {
+        "_where": lambda run, observer: full,
+        "living_queue": lambda: later,
+        "queue_dirs": lambda: [later, full],
+        "require_own": lambda run: None,
+        "own_id": lambda run: run.path.name,
+        "additions_in": lambda events: iter(()),
+        "call": call,
+    }.items():
+        monkeypatch.setattr(changing, name, stand_in)
+    added = changing.add("{}", "add", tmp_path)
+    assert (added.run, added.names) == (later, ("a",))
+    assert [run for run, _ in asked] == ["queue", "queue-2"]
+    assert len({addition for _, addition in asked}) == 1
+    monkeypatch.setattr(changing, "living_queue", lambda: None)
+    with pytest.raises(NoAnswerError):
+        changing.add("{}", "add", tmp_path)
