@@ -30,7 +30,6 @@ _CAUSES: dict[c.Cause, str] = {
     "retried": "retried by a person",
     "gave_back": "its card was given back",
     "cut_off": "was running when the run was cut off",
-    "unrecorded": "its end is not on record",
     "cut_short": "its attempt was cut short",
     "taken_up": "taken up again",
     "needed_again": "it is needed again",

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
+
 from gpulaunch import __version__
 from gpulaunch.app.observer import Observer
-from gpulaunch.core.facts import AttemptLaunched
+from gpulaunch.core.facts import AttemptLaunched, Fact, JobAdded
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.finding import typed
@@ -20,6 +21,8 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import is_damaged
 from gpulaunch.process.ends import Ends, attempts_in
 
+MAX_ATTEMPT_NUMBER = 100_000
+"""The highest number of an attempt that the name of a file can tell of."""
 MAX_FAULTS_TOLD = 3
 """Faults of one journal that are shown one by one."""
 
@@ -33,10 +36,20 @@ def remembered(run: RunDir, state: RunState, observer: Observer) -> Ledger:
     return ledger
 
 
-def remembered_to_go_on(run: RunDir, observer: Observer) -> tuple[Ledger, frozenset[str]]:
-    """Return the run's history, for resuming it, with attempts known only by their files.
+class Remembered(Struct, frozen=True):
+    """A run's history, for resuming it.
 
-    Also returns the jobs whose end, maybe a success, may be among the lost lines and nowhere else.
+    `found`: facts about attempts of which only files are left. They are applied to `ledger`, and
+    are to be recorded. `endless`: jobs whose end, maybe a success, may be among the lost lines.
+    """
+
+    ledger: Ledger
+    found: Sequence[Fact] = ()
+    endless: frozenset[str] = frozenset()
+
+
+def remembered_to_go_on(run: RunDir, observer: Observer) -> Remembered:
+    """Return the run's history, for resuming it.
 
     Raises DamagedJournalError where another version of gpulaunch wrote what this one cannot know.
     """
@@ -47,9 +60,9 @@ def remembered_to_go_on(run: RunDir, observer: Observer) -> tuple[Ledger, frozen
             raise DamagedJournalError(f"{_where(run)}: {_sentence(fault)}")
     tell(run, faults, ledger.state, observer)
     if not any(fault.lost for fault in faults) or ledger.last is None:
-        return ledger, frozenset()
-    _witness(run, ledger, ledger.last)
-    return ledger, frozenset(_endless(run, ledger))
+        return Remembered(ledger)
+    found = list(_attempts_found(run, ledger, ledger.last))
+    return Remembered(ledger, found, frozenset(_endless(run, ledger)))
 
 
 def tell_of_metrics(run: RunDir, state: RunState, observer: Observer) -> None:
@@ -102,18 +115,25 @@ def _sentence(fault: Fault) -> str:
 # ── Attempts that are known only by their files, or not at all ──────────────────────────────────
 
 
-def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
-    """Add attempts to the ledger that left a log or a keeper's record, but whose launch was lost.
+def _attempts_found(run: RunDir, ledger: Ledger, at: Instant) -> Iterator[Fact]:
+    """Apply and yield the launch of each attempt that left a log, or a keeper's record, alone.
 
-    They are then treated as any attempt without an end: found, ended if they still live, and their
-    numbers, and so their logs, are not given out again.
+    Such an attempt is then treated as any without an end: it is ended if it still lives, and its
+    number, and so its log, is not given out again.
     """
-    mender = Mender(ledger)
     for attempt in sorted(_attempts(run)):
+        facts: list[Fact] = []
         job = ledger.jobs.get(attempt.job)
-        known = len(job.attempts) if job else 0
-        if attempt.number > known and not (job and job.state == "succeeded"):
-            mender.fit(AttemptLaunched(attempt, (), queued=ledger.queueing), at)
+        if job is None:
+            facts.append(JobAdded(attempt.job, 0, 0, ""))
+        elif job.state == "succeeded":
+            continue
+        numbers = range(len(job.attempts) + 1 if job else 1, attempt.number + 1)
+        queued = ledger.queueing
+        facts += (AttemptLaunched(AttemptId(attempt.job, n), (), queued=queued) for n in numbers)
+        for fact in facts:
+            ledger.apply(fact, at)
+            yield fact
 
 
 def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
@@ -121,8 +141,7 @@ def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
     for job in ledger.jobs.values():
         if job.attempts and job.state in ("waiting", "running") and not job.goes_on:
             last = job.attempts[-1]
-            cut = last.is_open and ends.of(str(last.id)) is None
-            if cut or last.unrecorded:
+            if last.is_open and ends.of(str(last.id)) is None:
                 yield job.name
 
 
@@ -134,5 +153,5 @@ def _attempts(run: RunDir) -> Iterator[AttemptId]:
             named += [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     for name in named:
         job, _, number = name.rpartition(".")
-        if job and number.isdecimal():
+        if job and number.isdecimal() and 0 < int(number) <= MAX_ATTEMPT_NUMBER:
             yield AttemptId(job, int(number))

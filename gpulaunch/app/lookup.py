@@ -75,7 +75,8 @@ class FoundRun:
             self.suspended = suspended(self.id, owner_of(run))
         if self.state == "interrupted":
             mark_last_seen(run, self.ledger)
-            self.ledger.cut_off()
+        if self.state != "running":
+            self.ledger.cut_off()  # of a run that was closed: attempts whose ends are damaged lines
 
     @property
     def id(self) -> str:

@@ -199,7 +199,8 @@ def _go_on(
     # itself rather than the metrics port that it holds.
     with _taken_up(run, observer) as server, metrics_port(options) as exporter:
         manifest = replace(run.read_manifest(), run=server.run)
-        ledger, endless = remembered_to_go_on(run, observer)
+        remembered = remembered_to_go_on(run, observer)
+        ledger = remembered.ledger
         options = as_before(options, manifest, ledger, observer)
         if ledger.opening.standing == "queue" and not asked and run not in queue_dirs()[1:]:
             options = replace(options, standing=True)
@@ -217,7 +218,7 @@ def _go_on(
         cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
         if not asked:
             observer.note(f"{cards}{chosen}")
-        _note_what_differs(chosen, given, endless, observer)
+        _note_what_differs(chosen, given, remembered.endless, observer)
         if observer.preview_only:
             observer.planned(Preview(plan, resume_plan.starts(ledger, chosen), pool))
         _mend(run, ledger)
@@ -251,6 +252,7 @@ def _go_on(
             asked=asked,
         )
         with Journal.reopen(run) as journal:
+            journal.append([(fact, now()) for fact in remembered.found])
             return run_to_its_end(session, server, journal, exporter, observer)
 
 

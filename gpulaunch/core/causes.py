@@ -14,7 +14,6 @@ Cause: TypeAlias = Literal[
     "retried",  # by a person
     "gave_back",  # a person drained its card
     "cut_off",  # it was running when the run was cut off
-    "unrecorded",  # its end is not on record
     "cut_short",  # its attempt was cut short, and nothing settled the job
     "taken_up",  # a later supervisor goes on with it
     "needed_again",

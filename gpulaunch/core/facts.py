@@ -199,15 +199,11 @@ class ServiceReady(Struct, frozen=True):
 
 
 class AttemptEnded(Struct, frozen=True):
-    """The attempt has ended. `charged`: it spent one of the job's retries.
-
-    `unrecorded`: what is on record implies that it ended, and nothing tells how; never written.
-    """
+    """The attempt has ended. `charged`: it spent one of the job's retries."""
 
     attempt: AttemptId
     end: End
     charged: bool = False
-    unrecorded: Sparse[bool] = False
 
 
 class WorkerLeft(Struct, frozen=True):
@@ -227,15 +223,13 @@ class WorkerGone(Struct, frozen=True):
 class JobDelayed(Struct, frozen=True):
     """The job waits again after an attempt, for at least `delay` seconds.
 
-    `change`: what will differ; `step`: that of its ladder to which it moves. `unrecorded`: what
-    followed from that attempt is not on record; never written.
+    `change`: what will differ; `step`: that of its ladder to which it moves.
     """
 
     name: str
     why: JobReason
     delay: float = 0.0
     change: Sparse[PlacementChange | None] = None
-    unrecorded: Sparse[bool] = False
     step: Sparse[LadderStep | None] = None
 
 

@@ -167,7 +167,8 @@ class Ledger(Struct):
     def open_attempts(self) -> list[AttemptRecord]:
         """Return the attempts without a recorded end: those that run or are in a queue."""
         begun = (job for job in self.jobs.values() if job.attempts and job.state in _UNSETTLED)
-        return [a for job in begun for a in job.attempts if a.is_open]
+        # If a later attempt was launched, an earlier one has ended: its end is a damaged line.
+        return [job.attempts[-1] for job in begun if job.attempts[-1].is_open]
 
     def cut_off(self) -> None:
         """Set attempts without a recorded end to interrupted, as their supervisor is gone.
@@ -261,7 +262,7 @@ class Ledger(Struct):
             case f.JobDelayed(_, why, delay):
                 job.not_before = at.mono + delay if delay else None
                 job.step = fact.step or job.step
-                self._set(job, "waiting", why, fact.unrecorded)
+                self._set(job, "waiting", why)
 
     def _prove(self, job: JobRecord) -> None:
         last = job.attempts[-1] if job.attempts else None
@@ -354,7 +355,7 @@ class Ledger(Struct):
         self._measure(record, fact.end, at)
         record.started = fact.end.started or record.started
         record.end, record.ended = fact.end, fact.end.ended or at
-        record.charged, record.unrecorded = fact.charged, fact.unrecorded
+        record.charged = fact.charged
         record.state = _state_after(fact.end)
         for gpu in record.gpus:
             if gpu in self.gpus:

@@ -37,9 +37,9 @@ class AttemptRecord(Struct):
     the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
     that its worker still ran when it was launched. `digest`: that of the definition that it was
     launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
-    cut off. `unrecorded`: nothing tells how it ended. `warned`: the warning before its end, if it
-    had one. `promised`: bytes that it was promised of a card's memory beside others. `inputs`:
-    how its input files were, as `journal.inputs` writes that; empty where nobody looked at any.
+    cut off. `warned`: the warning before its end, if it had one. `promised`: bytes that it was
+    promised of a card's memory beside others. `inputs`: how its input files were, as
+    `journal.inputs` writes that; empty where nobody looked at any.
     `begins` and `ends`: when it started (until then, was launched) and was over, in seconds of the
     run's own clock, which nobody sets (`Ledger.clock`).
     """
@@ -63,7 +63,6 @@ class AttemptRecord(Struct):
     behind: AttemptId | None = None
     digest: str = ""
     seen: Instant | None = None
-    unrecorded: bool = False
     step: LadderStep | None = None
     warned: SentWarning | None = None
     promised: int = 0
@@ -132,8 +131,8 @@ class JobRecord(Struct):
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
     `definition` is its newest, `succeeded_as` the digest of the one that succeeded.
-    `unrecorded`: it waits because what became of its last attempt is not on record. `step`: that
-    of its ladder which its last attempt had, or to which it has moved since.
+    `unrecorded`: it waits because its last attempt was cut off, and no end is on record. `step`:
+    that of its ladder which its last attempt had, or to which it has moved since.
     """
 
     definition: f.JobAdded

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core import graph, links, sharing
 from gpulaunch.core.causes import Because
-from gpulaunch.core.facts import JobAdded, JobRequeued, JobVanished
-from gpulaunch.core.mending import settlement
+from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.model import SETTLED_STATES, AttemptId, DueTime, Job
 from gpulaunch.core.records import JobRecord
 from gpulaunch.core.state import State
@@ -96,10 +95,18 @@ def record(state: State, job: Job) -> None:
 
 
 def settle_what_ended(state: State, node: Node, running: AttemptId | None) -> None:
-    """Settle a job whose end is on record, and whose supervisor died before it said so."""
+    """Settle a job that succeeded or was cancelled, if its attempt's end is the last on record.
+
+    The supervisor died before it recorded the job's own end, or that line is damaged.
+    """
     known = state.record(node)
-    if known.state == "running" and not running and (fact := settlement(known)):
-        state.effects.fact(fact)
+    if known.state != "running" or running:
+        return
+    match known.attempts[-1].state:
+        case "succeeded":
+            state.effects.fact(JobSettled(node.name, "succeeded"))
+        case "cancelled":
+            state.effects.fact(JobSettled(node.name, "cancelled", Because("cancelled")))
 
 
 def go_on(state: State, node: Node, running: AttemptId | None, again: bool) -> bool:

@@ -17,6 +17,5 @@ def superseded(ledger: Ledger) -> Iterator[AttemptId]:
     for job in ledger.jobs.values():
         begun = [number for number, one in enumerate(job.attempts) if one.started is not None]
         for attempt in job.attempts[: begun[-1]] if begun else ():
-            known = not (attempt.is_open or attempt.unrecorded)
-            if known and attempt.state != "succeeded":
+            if not attempt.is_open and attempt.state != "succeeded":
                 yield attempt.id

@@ -2,7 +2,8 @@
 
 A last line that is not whole is the torn tail of a write that was cut short: it is left out (or
 waited for, while the run lives). Any other line that is not what was written is left out as well,
-and reported (`Damage`, `Foreign`); lost facts that later ones imply are added (`core.mending`).
+and reported (`Damage`, `Foreign`). Later facts count if they fit those before them. Nothing is
+inferred about what is lost, but the run's opening is also in its manifest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 from gpulaunch import __version__
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
 from gpulaunch.files import regular
@@ -35,47 +35,36 @@ class OtherFormatError(UsageError):
 
 
 class _Facts(Splitter[codec.JournalLine]):
-    """Reads facts from lines, and adds those that are missing and implied."""
+    """Reads facts from lines. Behind damage, it leaves out facts that fit nothing before them."""
 
-    __slots__ = ("_mender", "_path")
+    __slots__ = ("_ledger", "_path")
 
     def __init__(self, path: Path, faults: list[Fault] | None = None) -> None:
         super().__init__(self._decode, [] if faults is None else faults)
         self._path = path
-        self._mender: Mender | None = None
+        self._ledger: Ledger | None = None  # from the first damage on
 
     def take(self, data: bytes) -> list[codec.JournalLine]:
-        """Return the facts of the lines that `data` completes, with lost ones that they imply."""
+        """Return the facts of the lines that `data` completes."""
         lines: list[codec.JournalLine] = []
         for line, gap in self.feed(data):
-            if gap and self._mender is None:
+            if gap and self._ledger is None:
                 lines += self._begin(line.at)
-            if self._mender is None:
+            if self._ledger is None or _fits(self._ledger, line):
                 lines.append(line)
-            else:
-                facts = self._mender.fit(line.fact, line.at, gap)
-                lines += [codec.JournalLine(line.number, fact, line.at) for fact in facts]
         return lines
 
-    def last(self) -> list[codec.JournalLine]:
-        """Return the facts that must have followed the last one; call this at the file's end."""
-        self.finish()
-        if self._mender is None or (at := self._mender.ledger.last) is None:
-            return []
-        return [codec.JournalLine(self.lines, fact, at) for fact in self._mender.end(at)]
-
     def _begin(self, at: Instant) -> list[codec.JournalLine]:
-        """Begin to add missing facts; return those that replace the first one, if it is lost."""
+        """Begin to check facts; return the manifest's opening if the first line is damaged."""
+        self._ledger = Ledger()
         start = next(fault.byte for fault in self.faults if fault.lost)
-        before = _Facts(self._path)
-        ledger = Ledger()
-        for line in before.take(_beginning(self._path, start)):
-            fold(ledger, line.fact, line.at, f"{self._path}: line {line.number}")
-        self._mender = Mender(ledger)
-        opened = _opened_by_manifest(self._path) if ledger.opened is None else None
+        for line in _Facts(self._path).take(_beginning(self._path, start)):
+            fold(self._ledger, line.fact, line.at, f"{self._path}: line {line.number}")
+        opened = _opened_by_manifest(self._path) if self._ledger.opened is None else None
         if opened is None:
             return []
-        return [codec.JournalLine(1, fact, at) for fact in self._mender.fit(opened, at)]
+        self._ledger.apply(opened, at)
+        return [codec.JournalLine(1, opened, at)]
 
     def _decode(self, line: bytes) -> tuple[int, codec.JournalLine]:
         try:
@@ -109,6 +98,15 @@ def replay(path: Path, faults: list[Fault] | None = None) -> Ledger:
     for line in _lines(path, faults):
         fold(ledger, line.fact, line.at, f"{path}: line {line.number}")
     return ledger
+
+
+def _fits(ledger: Ledger, line: codec.JournalLine) -> bool:
+    """Apply the fact of a line; return False if it names what no fact before it names."""
+    try:
+        ledger.apply(line.fact, line.at)
+    except (KeyError, IndexError):
+        return False
+    return True
 
 
 def fold(ledger: Ledger, fact: Fact, at: Instant, where: str) -> None:
@@ -216,7 +214,7 @@ def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.JournalLine
     lines = _Facts(path, faults)
     for chunk in _chunks(path):
         yield from lines.take(chunk)
-    yield from lines.last()
+    lines.finish()
 
 
 def _beginning(path: Path, size: int) -> bytes:

@@ -163,7 +163,7 @@ def test_a_number_of_an_attempt_that_no_run_reaches_is_passed_over(
     for line in lines:
         if line["e"] == "attempt_started":
             line["attempt"] = 1_000_000_000
-    del lines[3]  # so that lost facts are added
+    del lines[3]  # so that later facts need not fit
     (run / "events.jsonl").write_bytes(b"\n".join(map(summed, lines)) + b"\n")
     looks(run)
 

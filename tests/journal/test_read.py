@@ -5,25 +5,38 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpulaunch import __version__
+from gpulaunch.core import resume_plan
 from gpulaunch.core.causes import Quoted
+from gpulaunch.core.events import Submitted
 from gpulaunch.core.facts import (
     AttemptEnded,
+    AttemptFact,
     AttemptLaunched,
     AttemptStarted,
     Fact,
     GpuChanged,
+    GpuReported,
     JobDelayed,
+    JobFact,
+    JobRequeued,
     JobSettled,
     Noted,
     RunClosed,
+    StopAsked,
 )
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, End, Exited, Failure, Instant, Signaled
+from gpulaunch.core.model import AttemptId, Demand, End, Exited, Failure, Instant, Job, Signaled
+from gpulaunch.core.run import Run
+from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
@@ -192,22 +205,107 @@ def test_a_follower_of_a_damaged_journal_goes_on_behind_the_damage(rundir: RunDi
             assert len(follower.faults) == 1
 
 
-def test_each_line_of_a_history_may_be_lost(rundir: RunDir) -> None:
-    with Journal.create(rundir) as journal:
-        journal.append([(fact, codec.now()) for fact in HISTORY])
-    lines = rundir.events.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        damaged = bytes([line[0] ^ 1]) + line[1:]
-        rundir.events.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
+B1, C1 = AttemptId("b", 1), AttemptId("c", 1)
+LONG: list[Fact] = [
+    opened(),
+    *(added(name) for name in "abcd"),
+    GpuChanged("GPU-0", "leased"),
+    AttemptLaunched(A1, ("GPU-0",)),
+    AttemptStarted(A1, 99),
+    GpuReported("GPU-0", "Xid 31", (A1,)),
+    AttemptEnded(A1, End(Signaled(9), Failure("signal")), charged=True),
+    JobDelayed("a", Quoted("again in 1 s"), 1.0),
+    AttemptLaunched(A2, ("GPU-0",)),
+    AttemptStarted(A2, 100),
+    AttemptEnded(A2, End(Exited(0))),
+    JobSettled("a", "succeeded"),
+    AttemptLaunched(B1, ("GPU-0",)),
+    AttemptStarted(B1, 101),
+    AttemptEnded(B1, End(Exited(1), Failure("exit")), charged=True),
+    JobSettled("b", "failed", Quoted("exited with status 1")),
+    JobSettled("d", "skipped", Quoted("needs b, which failed")),
+    StopAsked(Quoted("Ctrl-C")),
+    RunClosed("stopped", None, 130),
+    replace(opened(), epoch=2),
+    JobRequeued("b", Quoted("again")),
+    AttemptLaunched(C1, ("GPU-0",)),
+    AttemptStarted(C1, 102),
+    AttemptEnded(C1, End(Exited(0))),
+    JobSettled("c", "succeeded"),
+    RunClosed("failed", None, 1),
+]
+
+
+def about(fact: Fact) -> str:
+    """The job that the fact is about; empty for none."""
+    if isinstance(fact, AttemptFact):
+        return fact.attempt.job
+    return fact.name if isinstance(fact, JobFact) else ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(st.integers(0, len(LONG) - 1)))
+@example({9, 13, 14})  # no end of either attempt of a
+def test_any_lines_may_be_lost_and_jobs_whose_lines_are_whole_are_as_they_were(
+    lost: set[int],
+) -> None:
+    lines = [codec.encode(n, fact, Instant(n, n)) for n, fact in enumerate(LONG, 1)]
+    damaged = [b"?" + line[1:] if at in lost else line for at, line in enumerate(lines)]
+    with TemporaryDirectory() as place:
+        events = Path(place) / "events.jsonl"
+        events.write_bytes(b"".join(lines))
+        before = replay(events)
+        events.write_bytes(b"".join(damaged))
         faults: list[Fault] = []
-        ledger = replay(rundir.events, faults)
-        assert [(f.first, f.last) for f in faults if isinstance(f, Damage)] == [(number + 1,) * 2]
-        assert ledger.jobs["a"].state == "succeeded"
-        with Follower(rundir.events) as follower:
-            live = Ledger()
-            for fact, at in follower.read():
-                live.apply(fact, at)
-            assert live.jobs["a"].state == "succeeded"
+        ledger = replay(events, faults)
+        with Follower(events) as follower:
+            followed = Ledger()
+            follower.fold(followed)
+    named = {n for f in faults if isinstance(f, Damage) for n in range(f.first - 1, f.last)}
+    assert named | {len(LONG) - 1} == lost | {len(LONG) - 1}, "a last line may be torn"
+    assert {job.name: job.state for job in followed.jobs.values()} == {
+        job.name: job.state for job in ledger.jobs.values()
+    }
+    assert ledger.counts.total() + ledger.vanished == len(ledger.jobs)
+    assert min(ledger.counts.values(), default=0) >= 0
+    for job in ledger.jobs.values():
+        numbers = [attempt.id.number for attempt in job.attempts]
+        assert numbers == list(range(1, len(numbers) + 1))
+    under_way = [attempt.id.job for attempt in ledger.open_attempts()]
+    assert len(under_way) == len(set(under_way)), "no job has two attempts under way"
+    whole = set("abcd") - {about(LONG[at]) for at in lost}
+    for name in whole:
+        assert ledger.jobs[name].state == before.jobs[name].state
+        assert len(ledger.jobs[name].attempts) == len(before.jobs[name].attempts)
+    go_on(ledger, whole)
+
+
+def go_on(ledger: Ledger, whole: set[str]) -> None:
+    """Resume what is left: every job is there, and those that are known to be done stay so."""
+    ledger.apply(replace(opened(), epoch=3), Instant(50, 50))
+    jobs = [Job(name, "true", demand=Demand(gpus=1)) for name in "abcd"]
+    plan = resume_plan.resume(ledger, jobs)
+    core = Run(opened().gpus, RunConfig(OnCards(4)), ledger)
+    submitted = Submitted(plan.jobs, plan.requeue, plan.left)
+    facts = core.handle([submitted], Instant(51, 51))
+    again = {fact.name for fact in facts if isinstance(fact, JobRequeued)}
+    assert ledger.jobs.keys() == set("abcd")
+    for name in "abcd":
+        assert ledger.jobs[name].state in ("waiting", "running", "succeeded"), "no job is lost"
+        if name in whole & {"a", "c"}:
+            assert name not in again
+            assert ledger.jobs[name].state == "succeeded", "what is done is not run again"
+
+
+@pytest.mark.parametrize("kind", [AttemptLaunched, AttemptEnded, JobSettled])
+def test_a_success_stays_one_while_any_end_of_it_is_left(rundir: RunDir, kind: type[Fact]) -> None:
+    at = max(n for n, fact in enumerate(LONG) if isinstance(fact, kind) and about(fact) == "c")
+    lines = [codec.encode(n, fact, Instant(n, n)) for n, fact in enumerate(LONG, 1)]
+    lines[at] = b"?" + lines[at][1:]
+    rundir.events.write_bytes(b"".join(lines))
+    ledger = replay(rundir.events)
+    go_on(ledger, {"a"})
+    assert ledger.jobs["c"].state == "succeeded"
 
 
 def test_a_first_line_that_is_lost_is_made_good_by_the_manifest(rundir: RunDir) -> None:
