@@ -43,7 +43,7 @@ from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
 from gpulaunch.jobfile.surroundings import Beside
 from gpulaunch.journal.codec import from_json, to_json
-from gpulaunch.journal.given import facts_of
+from gpulaunch.journal.jobs import facts_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 

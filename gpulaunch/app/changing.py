@@ -37,7 +37,7 @@ from gpulaunch.jobfile.command_names import stem_of
 from gpulaunch.jobfile.settings import pair_of
 from gpulaunch.jobfile.source import read_bytes
 from gpulaunch.journal.finding import working_directory
-from gpulaunch.journal.given import additions_in
+from gpulaunch.journal.jobs import additions_in
 from gpulaunch.journal.liveness import own_id
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import Follower

@@ -30,10 +30,9 @@ from gpulaunch.files import user_name
 from gpulaunch.journal import finding
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.finding import typed, working_directory
-from gpulaunch.journal.lines import Damage, Fault
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.manifest import boot_id
-from gpulaunch.journal.read import replay
+from gpulaunch.journal.read import Damage, Fault, replay
 from gpulaunch.journal.removal import leftovers, weigh
 from gpulaunch.journal.rundir import RUNS, RunDir, home_of_runs
 from gpulaunch.text import listing

@@ -15,8 +15,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.finding import typed
-from gpulaunch.journal.lines import Damage, Fault, Foreign
-from gpulaunch.journal.read import DamagedJournalError, replay
+from gpulaunch.journal.read import Damage, DamagedJournalError, Fault, Foreign, replay
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import is_damaged
 from gpulaunch.process.ends import Ends, attempts_in

@@ -31,7 +31,7 @@ from gpulaunch.jobfile import Plan, scheduler_support
 from gpulaunch.jobfile.needs import find_cycles, spell_cycle
 from gpulaunch.jobfile.plan import why_never
 from gpulaunch.jobfile.settings import with_settings
-from gpulaunch.journal.given import additions_in
+from gpulaunch.journal.jobs import additions_in
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing
 

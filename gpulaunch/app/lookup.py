@@ -42,7 +42,7 @@ from gpulaunch.journal.finding import (
     typed,
     working_directory,
 )
-from gpulaunch.journal.glance import states_of
+from gpulaunch.journal.jobs import states_of
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.read import replay

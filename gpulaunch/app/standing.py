@@ -15,8 +15,8 @@ from gpulaunch.digest.status import Standing
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
-from gpulaunch.journal.given import additions_in
 from gpulaunch.journal.joblog import command_line, what_runs
+from gpulaunch.journal.jobs import additions_in
 from gpulaunch.journal.manifest import boot_id
 from gpulaunch.metrics.read import measured
 

@@ -17,8 +17,8 @@ from gpulaunch.cli.terminal import Terminal
 from gpulaunch.digest.status import status_json
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import typed
-from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.read import Fault
 from gpulaunch.journal.rundir import queue_dir, queue_dirs
 from gpulaunch.text import shell_word
 

@@ -28,10 +28,9 @@ from gpulaunch.extras import require
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.earlier import durations_before
 from gpulaunch.journal.finding import owner_of
-from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import origin_of, original_of
 from gpulaunch.journal.manifest import boot_id
-from gpulaunch.journal.read import Follower, read
+from gpulaunch.journal.read import Fault, Follower, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics

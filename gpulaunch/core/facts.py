@@ -86,7 +86,7 @@ class JobsGiven(Struct, frozen=True):
     """Jobs were added to the live list: recorded before who added them has the answer.
 
     `addition` is theirs, a text that nobody else uses. `jobs`: their definitions (see
-    `journal.given`). `more`: others of the same addition follow; it counts once the last is there.
+    `journal.jobs`). `more`: others of the same addition follow; it counts once the last is there.
     """
 
     addition: str

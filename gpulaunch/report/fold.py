@@ -17,8 +17,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Gpu, Instant, RunState
 from gpulaunch.core.records import AttemptRecord
 from gpulaunch.digest import words
-from gpulaunch.journal.lines import Fault
-from gpulaunch.journal.read import fold, read
+from gpulaunch.journal.read import Fault, fold, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.report.idle import CardTimes, Span

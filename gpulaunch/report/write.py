@@ -34,10 +34,9 @@ from gpulaunch.digest.usage import untouched
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.codec import now
-from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.journal.read import Follower
+from gpulaunch.journal.read import Fault, Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.metrics.read import open_metrics

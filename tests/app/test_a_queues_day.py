@@ -37,8 +37,8 @@ from gpulaunch.core.model import AttemptId, Demand, DueTime, End, Exited, Gpu, I
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.given import additions_in, facts_of
 from gpulaunch.journal.joblog import JobLog
+from gpulaunch.journal.jobs import additions_in, facts_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from gpulaunch.cli import main
 from gpulaunch.core.facts import AttemptLaunched, Fact, JobAdded, WorkerGone, WorkerLeft
 from gpulaunch.core.model import AttemptId, Instant
-from gpulaunch.journal import codec, lines
+from gpulaunch.journal import codec
+from gpulaunch.journal import read as reading
 from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.metrics.store import Store, attempt_steps, card_steps
@@ -172,7 +173,7 @@ def test_a_number_of_an_attempt_that_no_run_reaches_is_passed_over(
 def test_a_journal_that_ends_in_zeros_is_shown(
     run: Path, looks: Looked, monkeypatch: pytest.MonkeyPatch, begins: bytes
 ) -> None:
-    monkeypatch.setattr(lines, "LINE_BYTES", 4 << 20)
+    monkeypatch.setattr(reading, "LINE_BYTES", 4 << 20)
     with (run / "events.jsonl").open("ab") as journal:
         journal.write(begins)
         journal.truncate(journal.tell() + (64 << 20))
@@ -183,9 +184,9 @@ def test_a_journal_that_ends_in_zeros_is_shown(
 def test_of_a_line_without_end_little_is_kept_and_the_next_line_counts(
     run: Path, monkeypatch: pytest.MonkeyPatch, begins: bytes
 ) -> None:
-    monkeypatch.setattr(lines, "LINE_BYTES", 4 << 20)
+    monkeypatch.setattr(reading, "LINE_BYTES", 4 << 20)
     first, _, third, *_ = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
-    found: lines.Splitter[None] = lines.Splitter(lambda line: (codec.check(line), None))
+    found: reading.Splitter[None] = reading.Splitter(lambda line: (codec.check(line), None))
     assert len(found.feed(first)) == 1
     found.feed(begins)
     for _ in range(64):

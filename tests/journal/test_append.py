@@ -18,8 +18,7 @@ from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import append, codec
 from gpulaunch.journal.append import BusyJournalError, Journal
-from gpulaunch.journal.lines import Damage, Fault
-from gpulaunch.journal.read import read
+from gpulaunch.journal.read import Damage, Fault, read
 from gpulaunch.journal.rundir import RunDir
 from tests.helpers import open_files
 from tests.journal.facts import opened

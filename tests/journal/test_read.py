@@ -41,8 +41,16 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.lines import Damage, Fault, Foreign
-from gpulaunch.journal.read import DamagedJournalError, Follower, OtherFormatError, read, replay
+from gpulaunch.journal.read import (
+    Damage,
+    DamagedJournalError,
+    Fault,
+    Follower,
+    Foreign,
+    OtherFormatError,
+    read,
+    replay,
+)
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
 from tests.helpers import open_files, wait_until

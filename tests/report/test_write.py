@@ -20,7 +20,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.codec import encode
-from gpulaunch.journal.lines import Fault
+from gpulaunch.journal.read import Fault
 from gpulaunch.report import write as module
 from gpulaunch.report.write import ASSETS, report, write
 from tests.report import night

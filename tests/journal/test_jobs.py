@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.journal.glance import states_of
+from gpulaunch.journal.jobs import states_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
