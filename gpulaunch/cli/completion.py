@@ -161,11 +161,10 @@ def _matching(typed: str, values: Iterable[tuple[str, str]]) -> Found:
 
 def runs(context: click.Context, _: click.Parameter, typed: str) -> Found:
     """Complete RUN: the runs here, newest first; else a directory or a job file."""
-    from gpulaunch.journal.rundir import queue_dir
+    from gpulaunch.journal.rundir import QUEUE, queue_dir
 
-    queue = queue_dir()
     names = [run.path.name for run in _runs_here()]
-    names += [queue.path.name] if queue.holds_run else []
+    names += [QUEUE] if queue_dir().holds_run else []
     return _matching(typed, ((name, "") for name in names)) or files(context, _, typed)
 
 
@@ -229,7 +228,7 @@ def jobs_of_file(context: click.Context, _: click.Parameter, typed: str) -> Foun
 def _jobs_of(
     run: RunDir | None, typed: str, states: Sequence[str] = (), taken: Iterable[str] = ()
 ) -> Found:
-    from gpulaunch.journal.glance import states_of
+    from gpulaunch.journal.jobs import states_of
 
     known: Mapping[str, str] = {}
     with suppress(OSError):  # which is no reason to keep silent about runs

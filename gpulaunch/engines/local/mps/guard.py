@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.farside.keeper import kernel
+from gpulaunch.farside import kernel
 
 ASK_TIMEOUT = 5.0
 """Seconds for one answer of the daemon."""
