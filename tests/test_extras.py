@@ -183,7 +183,7 @@ def test_a_script_for_init_without_its_extra_is_a_line(lean: Launcher) -> None:
     done = lean("init", "all.sh")
     assert (done.status, done.out) == (2, "")
     assert done.err == (
-        "gpulaunch: translating a script needs tree_sitter and tree_sitter_bash:"
+        "gpulaunch: reading a script needs tree_sitter and tree_sitter_bash:"
         " pip install 'gpulaunch[init]'\n"
     )
     assert not (lean.path / "jobs.yaml").exists()

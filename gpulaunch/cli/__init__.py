@@ -51,7 +51,7 @@ COMMANDS = {
     "check": ("check:check", "Validate a job file and print its plan."),
     "config": ("config:config", "Print what the configuration says, and where."),
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
-    "init": ("init:command", "Write a starter job file, or translate a shell script."),
+    "init": ("init:command", "Write a starter job file, or replace the masks of a script."),
     "mcp": ("mcp:command", "Serve programs that speak the Model Context Protocol."),
     "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
     "completion": ("completion:command", "Print a shell's completion script."),

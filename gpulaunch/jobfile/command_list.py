@@ -118,6 +118,7 @@ def _refuse_script(source: JobFileText) -> None:
         return
     why = (
         f"this is {what}, whose lines belong together, and a list has a command of its own in each;"
-        f" gpulaunch init {source.name} makes a job file of a shell script, gpulaunch exec runs any"
+        f" gpulaunch init {source.name} replaces the masks of a shell script; gpulaunch exec runs"
+        " any script"
     )
     raise JobFileError([source.mistake(0, 0, why)])

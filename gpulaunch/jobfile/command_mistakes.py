@@ -38,7 +38,7 @@ NO_JOB_FILE = (
     "this is no command but YAML, and no job file either: that has jobs: at the beginning of a"
     " line, or a name that ends in .yaml"
 )
-_SCRIPT = "; gpulaunch init makes a job file of a script"
+_SCRIPT = "; for a script, use gpulaunch init"
 _OWN_SHELL = (
     "changes only the shell that runs it, and every line has one of its own: put it before the"
     " command (cd x && python train.py)"
@@ -61,7 +61,7 @@ def mistakes_of(command: str) -> Iterator[str]:
     if masked and (mask := next(filter(sets_mask, masked.group().split()), "")):
         yield (
             f"{mask} chooses a card by hand, which another job may have: leave it out, every job"
-            " gets a card of its own; gpulaunch init makes a job file of all such lines"
+            " gets a card of its own; gpulaunch init replaces all such lines"
         )
     yield from _of_the_shell(command)
 

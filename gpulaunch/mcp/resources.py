@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpulaunch.errors import UsageError
+from gpulaunch.init import starter
 from gpulaunch.jobfile.schema import explained
-from gpulaunch.starter import starter
 
 JOB_FILE = "gpulaunch://job-file"
 FIELD = "gpulaunch://job-file/{field}"

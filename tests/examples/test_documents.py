@@ -118,6 +118,7 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
         "shell",
         "python",
         "json",
+        "diff",
     }
     firsts = [block.first for block in BLOCKS]
     for start in (*NOT_RUN, *NO_EXAMPLE):
@@ -276,11 +277,18 @@ def run_there(text: str, stage: Path) -> None:
 
 
 def test_a_script_becomes_the_job_file_beside_it(tmp_path: Path) -> None:
-    script, made = (one for one in BLOCKS if one.where.startswith("docs/guide/from-a-script.md"))
+    script, made, changed = (
+        one for one in BLOCKS if one.where.startswith("docs/guide/from-a-script.md")
+    )
     at = laid(tmp_path)
     (at / "run_all.sh").write_text(script.text)
     run_there("gpulaunch init run_all.sh -o made.yaml", at)
     assert yaml.safe_load((at / "made.yaml").read_text()) == yaml.safe_load(made.text)
+    before = [line[1:] for line in changed.text.splitlines() if line[0] != "+"]
+    after = [line[1:] for line in changed.text.splitlines() if line[0] != "-"]
+    (at / "seeds.sh").write_text("\n".join(before) + "\n")
+    run_there("gpulaunch init seeds.sh -o new.sh", at)
+    assert (at / "new.sh").read_text().splitlines() == after
 
 
 def test_programs_and_files_that_commands_name_are_there() -> None:

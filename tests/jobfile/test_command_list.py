@@ -93,7 +93,7 @@ def test_a_list_named_as_a_job_file_is_told_how_lists_are_named() -> None:
 def test_a_program_is_no_list(name: str, text: str) -> None:
     (said,) = mistakes(text, name)
     assert said.startswith("1:1: this is a")
-    assert f"gpulaunch init {name} makes a job file of a shell script" in said
+    assert f"gpulaunch init {name} replaces the masks of a shell script" in said
 
 
 # ── lines ───────────────────────────────────────────────────────────────────────────────────────
