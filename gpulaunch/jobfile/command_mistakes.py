@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpulaunch.jobfile.commands import commands_in, sets_mask
-from gpulaunch.jobfile.shell import BLANK, left_open, outline
+from gpulaunch.jobfile.commands import sets_mask
+from gpulaunch.jobfile.shell import BLANK, commands_in, left_open, outline
 
 _YAML = re.compile(r"-(?=\s|$)|[\"']?[A-Za-z][\w-]*[\"']?:(?=\s|$)")
 _MASKED = re.compile(r"(?:[A-Za-z_]\w*=(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|])*\s+)+(?=\S)", re.ASCII)

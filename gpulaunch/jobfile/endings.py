@@ -11,8 +11,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from gpulaunch.jobfile.commands import ScriptPart, ShellCommand, Word, parts_in
-from gpulaunch.jobfile.shell import outline, understood
+from gpulaunch.jobfile.shell import ScriptPart, ShellCommand, Word, outline, parts_in, understood
 
 # fmt: off
 AT_ONCE = frozenset({

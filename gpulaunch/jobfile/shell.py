@@ -1,8 +1,12 @@
-"""Finds where in a shell script each placeholder stands, and so how to quote its values.
+"""Reads shell scripts without running them: quoting, words and simple commands.
 
-A scanner, not a parser: it follows quotes, substitutions, comments and here-documents exactly as
-far as it takes to know each placeholder's context, and says "cannot be quoted here" wherever it
-cannot know. Never guesses.
+    script ──_Scanner──▶ frames ──▶ quoting of placeholders   compile_script, quotings, left_open
+                           └──────▶ outline: only the code ─▶ words ─▶ commands   parts_in
+                                                  one word as its program gets it: value_of
+
+The scanner follows quotes, substitutions, comments and here-documents exactly as far as it takes
+to know the context of each letter. It never guesses: where it cannot know, it is lost, and says
+"cannot be quoted here". What is quoted, expanded or in a here-document is no command.
 
     frames:  bare ── ' ──▶ single      "..." ──▶ double      $'...' ──▶ ansi
              bare, double ── $( ──▶ bare (until its `)`)     ${ ──▶ brace    $(( ──▶ arith
@@ -15,13 +19,14 @@ around it with no `$(` between.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, takewhile
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from gpulaunch.core.template import Quoting, Slot, Text, text_of
+from gpulaunch.jobfile.commands import BUILTINS, PREFIXES
 from gpulaunch.jobfile.placeholders import Piece, pieces
 
 MARK = "\0"
@@ -432,3 +437,188 @@ class _Scanner:
         """Skip characters without a special meaning here, many at once."""
         plain = ordinary.match(self.script, self.at)
         self.at = plain.end() if plain else self.at + 1
+
+
+# ── words and commands ──────────────────────────────────────────────────────────────────────────
+
+_TOKEN = re.compile(
+    r"(?P<end>\n|;+&?|&&|\|[|&]?|&(?!>))|(?P<open>\()|(?P<close>\))"
+    r"|(?P<redirect>[0-9]*(?:&>>?|>>?[&|]?|<<<|<[&>]?))|(?P<word>[^\s;&|()<>]+)|[^\S\n]+"
+)
+_OPERATOR = re.compile(r"[\n;&|()<>]")
+_KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "coproc"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_PROGRAM = re.compile(r"[\w./+@%:-]+", re.ASCII)
+_OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
+_PLAIN = re.compile(r"[^\\'\"$`*?\[\]{}~]+")
+_PART = re.compile(
+    r"'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\`]|\\.)*)\"|\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))"
+    r"|\\(?P<escaped>.)|(?P<plain>[^\\'\"$`*?\[\]{}~]+)",
+    re.DOTALL | re.ASCII,
+)
+_PART_IN_DOUBLE = re.compile(
+    r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))|\\(?P<escaped>[\\\"$`\n])|(?P<plain>[^\\$]+|\\)",
+    re.DOTALL | re.ASCII,
+)
+_LONGEST_VALUE = 10_000
+
+
+class Word(Struct, frozen=True):
+    """A word from `start` to `end` of a script; `text` has BLANK for what is not plain."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def program(self) -> str:
+        """The name of the program that it may be, without its directory."""
+        return self.text.rpartition("/")[2]
+
+
+class ShellCommand(Struct, frozen=True):
+    """A command: `assignments`, its own name (after `nohup`, `env` ...) and its arguments.
+
+    `before` are those other programs and their options.
+    """
+
+    assignments: tuple[Word, ...]
+    name: Word | None
+    arguments: tuple[Word, ...]
+    before: tuple[Word, ...] = ()
+
+    @property
+    def program(self) -> str:
+        return self.name.program if self.name else ""
+
+
+class ScriptPart(NamedTuple):
+    """A command of a script. `end`: the operator after it, empty at the end of the script.
+
+    `expanded`: the command stands in `$(...)` or `<(...)`.
+    """
+
+    command: ShellCommand
+    end: str
+    expanded: bool
+
+
+def commands_in(script: str, dialect: str) -> Iterator[ShellCommand]:
+    """Yield a script's commands, in the order in which they end."""
+    return (part.command for part in parts_in(script, dialect))
+
+
+def parts_in(script: str, dialect: str) -> Iterator[ScriptPart]:
+    """Yield a script's commands with what joins them, in the order in which they end."""
+    outer: list[tuple[list[Word], bool]] = []
+    words: list[Word] = []
+    target = expanded = False
+    for match in _TOKEN.finditer(outline(script, dialect)):
+        kind = match.lastgroup
+        if kind == "word" and not target:
+            words.append(Word(match.group(), match.start(), match.end()))
+        if kind == "end":
+            yield ScriptPart(command_of(words), match.group(), expanded)
+            words = []
+        elif kind == "open":
+            outer.append((words, expanded))
+            words = []
+            expanded = expanded or script[match.start() - 1 : match.start()] in ("$", "<", ">")
+        elif kind == "close" and not outer:
+            words = []  # the pattern of a `case`
+        elif kind == "close":
+            yield ScriptPart(command_of(words), ")", expanded)
+            words, expanded = outer.pop()
+            if script[match.start() - 1] == "(":
+                words = []  # `f()` before a function's body
+        if kind is not None:
+            target = kind == "redirect"
+    yield ScriptPart(command_of(words), "", expanded)
+
+
+def command_of(words: Sequence[Word]) -> ShellCommand:
+    """Return the command of these words, without leading keywords."""
+    at = 0
+    while at < len(words) and words[at].text in _KEYWORDS:
+        at += 1
+    assignments: list[Word] = []
+    before: list[Word] = []
+    for number in range(at, len(words)):
+        word = words[number]
+        if _ASSIGNMENT.match(word.text):
+            assignments.append(word)
+        elif word.program in PREFIXES or (before and _OF_PREFIX.fullmatch(word.text)):
+            before.append(word)
+        else:
+            return ShellCommand(tuple(assignments), word, tuple(words[number + 1 :]), tuple(before))
+    return ShellCommand(tuple(assignments), None, (), tuple(before))
+
+
+def first_program(script: str, environ: Mapping[str, str]) -> str:
+    """Return the program that a bash script starts first; empty if uncertain, or bash itself.
+
+    What the shell inherits as a function is none; where the script defines functions, nobody knows.
+    """
+    command = next(commands_in(script, "bash"), None)
+    if command is None or command.name is None or "(" in outline(script, "bash"):
+        return ""
+    name = command.name
+    typed = script[name.start : name.end]
+    inherited = f"BASH_FUNC_{typed}%%" in environ
+    if any(script.startswith("PATH=", word.start) for word in command.assignments):
+        return ""
+    plain = BLANK not in name.text and _PROGRAM.fullmatch(typed)
+    return typed if plain and typed not in BUILTINS and not inherited else ""
+
+
+def literal_words(script: str) -> list[tuple[str, str]] | None:
+    """Return each word of a bash script that is one command: as typed, and as the program gets it.
+
+    None where only a shell can run the script: it has an operator, an expansion or a comment.
+    """
+    code = outline(script, "bash")
+    if _OPERATOR.search(code):
+        return None
+    if any(one == " " and typed not in " \t" for one, typed in zip(code, script, strict=True)):
+        return None
+    words = [script[match.start() : match.end()] for match in re.finditer(r"[^ \t]+", code)]
+    pairs = [(word, value) for word in words if (value := value_of(word, {})) is not None]
+    return pairs if len(pairs) == len(words) and _KEYWORDS.isdisjoint(words[:1]) else None
+
+
+def value_of(typed: str, variables: Mapping[str, str]) -> str | None:
+    """Return a word as the shell hands it on; None where that is not certain.
+
+    `variables`: what is known of them; HOME is that of a `~/` too.
+    """
+    if _PLAIN.fullmatch(typed):
+        return typed
+    if typed == "~" or typed.startswith("~/"):
+        home, rest = variables.get("HOME"), typed[1:]
+        tail = value_of(rest, variables) if rest else ""
+        return None if home is None or tail is None else home + tail
+    return _joined(typed, variables, _PART)
+
+
+def _joined(text: str, variables: Mapping[str, str], parts: re.Pattern[str]) -> str | None:
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        match = parts.match(text, at)
+        value = None if match is None else _part(match.groupdict(), variables)
+        if match is None or value is None or len(value) > _LONGEST_VALUE:
+            return None
+        out.append(value)
+        at = match.end()
+    return "".join(out)
+
+
+def _part(found: Mapping[str, str | None], variables: Mapping[str, str]) -> str | None:
+    name = found.get("braced") or found.get("name")
+    if name is not None:
+        return variables.get(name)
+    if (double := found.get("double")) is not None:
+        return _joined(double, variables, _PART_IN_DOUBLE)
+    if (escaped := found.get("escaped")) is not None:
+        return "" if escaped == "\n" else escaped
+    return found.get("single") if found.get("single") is not None else found["plain"]

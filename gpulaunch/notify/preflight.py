@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from gpulaunch.digest import words
 from gpulaunch.extras import missing
-from gpulaunch.jobfile.commands import first_program
 from gpulaunch.jobfile.notify_spec import Target, secret_in
+from gpulaunch.jobfile.shell import first_program
 from gpulaunch.notify.delivery import end, start
 
 SECONDS = 20.0

@@ -73,6 +73,7 @@ def test_a_string_that_is_one_simple_command(here: Path) -> None:
         "A": "1", "B": "x y", "PWD": os.path.realpath(here), "SHLVL": "2", "_": f"{here}/bin/python"
     }  # fmt: skip
     assert "_" not in found(here, "exec python a.py", shell=True).main.env
+    assert found(here, 'python a.py "a\\"b"', shell=True).main.args == ('a"b',)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_string_that_is_one_simple_command(here: Path) -> None:
         "python a.py | cat", "python a.py; x", "python a.py > x", "python a.py $X", "python a.py *",
         "python a.py ~/x", "python a.py {a,b}", "python a.py `x`", "python a.py \"$X\"",
         "cd x && python a.py", "python a.py &", "python a.py # x", "(python a.py)", "! python a.py",
-        "python a.py\npython a.py", "python a.py x[1]", 'python a.py "a\\"b"', "python a.py 'x",
+        "python a.py\npython a.py", "python a.py x[1]", "python a.py 'x", "python a.py \\\n x",
     ],
 )  # fmt: skip
 def test_what_a_shell_has_to_run_starts_cold(here: Path, script: str) -> None:

@@ -23,9 +23,9 @@ from gpulaunch.core.model import address_variable
 from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.jobfile import Surroundings, load_text
-from gpulaunch.jobfile.commands import commands_in
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED
+from gpulaunch.jobfile.shell import commands_in
 from gpulaunch.journal import codec
 from tests.examples.documents import DOCUMENTS, Block, blocks, commands
 from tests.examples.helpers import ROOT

@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.template import render
-from gpulaunch.jobfile.shell import compile_script
+from gpulaunch.jobfile.shell import (
+    commands_in,
+    compile_script,
+    literal_words,
+    outline,
+    value_of,
+)
 
 NASTY = [
     "",
@@ -270,3 +276,39 @@ def test_no_script_breaks_the_scanner(script: str) -> None:
     text, errors = compile_script(script.replace("\0", "{{x}}"), "bash")
     assert len(errors) <= names
     del text
+
+
+# ── words and commands ──────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=300)
+@given(st.text("'\"\\$`(){}[]<>#|&;=\n -EOFcaseindocker", max_size=60))
+def test_no_script_breaks_the_outline(script: str) -> None:
+    assert len(outline(script, "bash")) == len(script)
+    assert all(command.program is not None for command in commands_in(script, "bash"))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@given(st.text("'\"\\$`#~*?[]{}!^%=;& \tab-/.é\xa0", max_size=12))
+def test_literal_words_are_those_that_bash_hands_on(script: str) -> None:
+    words = literal_words(f"printf '%s\\0' x {script}")
+    if words is not None:
+        printed = bash(f"set -eu; printf '%s\\0' x {script}")
+        assert printed == "".join(f"{value}\0" for _, value in words[2:])
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("a", "a"), ("'a b'", "a b"), ("a\\ b", "a b"), ('"$A"/x', "1/x"), ("${A}b", "1b"),
+        ("~/x", "/home/x"), ("~", "/home"), ("'~/x'", "~/x"), ("$B", None), ("*.py", None),
+        ("a'*'", "a*"), ("{a,b}", None), ("$(a)", None), ('"`a`"', None), ("~root/x", None),
+    ],
+)  # fmt: skip
+def test_a_word_has_a_value_where_that_is_certain(typed: str, value: str | None) -> None:
+    assert value_of(typed, {"A": "1", "HOME": "/home"}) == value
+
+
+def bash(script: str) -> str:
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60, check=True)
+    return done.stdout.decode()

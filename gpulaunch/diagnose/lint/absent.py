@@ -28,9 +28,8 @@ from gpulaunch.diagnose.lint.finding import silenced
 from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
 from gpulaunch.files import may, out_of_reach
-from gpulaunch.jobfile.commands import Word, first_program
 from gpulaunch.jobfile.mistakes import Mistakes
-from gpulaunch.jobfile.shell import outline
+from gpulaunch.jobfile.shell import Word, first_program, outline
 from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode, node_at, place
@@ -204,13 +203,13 @@ class _Absences:
         if "(" in plain:
             return  # functions and subshells: what runs, and where, cannot be told
         texts: list[str] = []
-        for step in steps(script, kind):
+        for step in steps(script, kind, self._home(job)):
             if ">" in plain[: step.words[0].start] or step.cwd is None:
                 return
             if step.command.program in _TESTING or _is_guarded(plain, step):
                 return
             cwd = posixpath.join(job.cwd, step.cwd)
-            step = replace(step, values=tuple(self._of_shell(job, v) for v in step.values))
+            step = replace(step, values=tuple(map(known, step.values)))
             which, why = self._of_words(job, step.values, cwd)
             if why:
                 if not any(posixpath.basename(str(step.values[which])) in text for text in texts):
@@ -219,14 +218,10 @@ class _Absences:
             if not self._passes(job, step, cwd, texts):
                 return
 
-    def _of_shell(self, job: Job, value: str | None) -> str | None:
-        """Return a word's value, a home directory at its start filled in; None if unknown."""
-        if value is None or known(value) is None:
-            return None
-        if not value.startswith("~"):
-            return value
+    def _home(self, job: Job) -> dict[str, str]:
+        """Return the job's HOME by its name, if it is known."""
         home = job.env.get("HOME", self.environ.get("HOME"))
-        return f"{home}{value[1:]}" if isinstance(home, str) and value.startswith("~/") else None
+        return {"HOME": home} if isinstance(home, str) else {}
 
     def _passes(self, job: Job, step: ScriptStep, cwd: str, texts: list[str]) -> bool:
         """Tell whether the next step needs what is there now. `texts` gets what a script says."""

@@ -18,8 +18,8 @@ from gpulaunch.diagnose.lint import shell, wording
 from gpulaunch.diagnose.lint.finding import Given
 from gpulaunch.diagnose.lint.follow import CommandStart, suspects_in_python
 from gpulaunch.diagnose.lint.runs import ProgramRun
-from gpulaunch.jobfile.commands import Word, commands_in
 from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.shell import Word, commands_in
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import SHELLS, dialect
 

@@ -15,19 +15,14 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.containers.lines import image_in
 from gpulaunch.diagnose.lint import inside, options, wording
 from gpulaunch.diagnose.lint.finding import Suspect
 from gpulaunch.diagnose.lint.runs import ProgramRun, runs
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
-from gpulaunch.jobfile.commands import (
-    SETTERS,
-    ShellCommand,
-    Word,
-    command_of,
-    commands_in,
-    warnings_of,
-)
+from gpulaunch.jobfile.commands import SETTERS, daemon_of, sets_mask, use_container
 from gpulaunch.jobfile.endings import AT_ONCE, hidden, left_running
+from gpulaunch.jobfile.shell import ShellCommand, Word, command_of, commands_in, value_of
 from gpulaunch.jobfile.values import SHELLS
 
 MAX_SUSPECTS = 100
@@ -39,17 +34,7 @@ MAX_ENDING_CHARACTERS = 200_000
 WORDS = 50_000
 """Words of one script that are looked at, those of expanded variables included."""
 
-_PLAIN = re.compile(r"[^\\'\"$`*?\[\]{}~]+")
 _EXPANDED = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
-_PIECE = re.compile(
-    r"'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\`]|\\.)*)\"|\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))"
-    r"|\\(?P<escaped>.)|(?P<plain>[^\\'\"$`]+)",
-    re.DOTALL | re.ASCII,
-)
-_INSIDE = re.compile(
-    r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))|\\(?P<escaped>[\\\"$`\n])|(?P<plain>[^\\$]+|\\)",
-    re.DOTALL | re.ASCII,
-)
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 _BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
 _SETTING = re.compile(r"(?:--?)?[A-Za-z][\w.-]*=", re.ASCII)
@@ -122,9 +107,10 @@ class ScriptStep(Struct, frozen=True):
     cwd: str | None
 
 
-def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
+def steps(script: str, dialect: str, variables: Mapping[str, str]) -> Iterator[ScriptStep]:
     """Yield the commands of a script in turn, those without a program left out."""
     reader = _ShellReader(script, frozenset(), lambda code: ())
+    reader.known.update(variables)
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
         if command.name is not None and reader.spent <= WORDS:
@@ -147,9 +133,9 @@ def look_words(
     return ShellScan(found, tuple(runs([known(word) for word in words], ".")))
 
 
-def known(word: str) -> str | None:
+def known(word: str | None) -> str | None:
     """Return the word, None where a part of it is known only once it runs."""
-    return None if "{{" in word or "${_}" in word else word
+    return None if word is None or "{{" in word or "${_}" in word else word
 
 
 class _ShellReader:
@@ -190,7 +176,8 @@ class _ShellReader:
         elif program in ("fi", "done"):
             self.asked = ""
         self._pass_on(command)
-        self._warned(command)
+        self._asks_a_daemon(command)
+        self._changes_mask(command)
         exported = command.arguments if program in SETTERS else ()
         for word in (*command.assignments, *exported):
             self._assigned(word, command)
@@ -287,20 +274,28 @@ class _ShellReader:
             suspect = wording.by_daemon(suspect, before.suspect.mend)
         self.found.append(SuspectWord(word, suspect))
 
-    def _warned(self, command: ShellCommand) -> None:
-        """Daemons and masks, as for the job file's own commands."""
-        for finding in warnings_of(command, self._typed):
-            if finding.kind == "daemon":
-                why, _, mend = finding.message.partition("; ")
-                suspect = Suspect("daemon", why, mend or "run the program itself")
-            elif command.program == "unset":
-                suspect = wording.no_mask()
-            else:
-                value = self._typed(finding.word).partition("=")[2].strip("'\"")
-                if MASK in self.asked or not self.own.isdisjoint(_names(value)):
-                    continue
-                suspect = wording.mask(value)
-            self.found.append(SuspectWord(finding.word, suspect))
+    def _asks_a_daemon(self, command: ShellCommand) -> None:
+        """Add a command that has a daemon start what then does not end with the job."""
+        kind, shown = daemon_of(command.program, [word.text for word in command.arguments])
+        if not kind or command.name is None:
+            return
+        words = [command.name.text, *map(self.value, command.arguments)]
+        mend = use_container(image_in(words)) if kind == "container" else "run the program itself"
+        suspect = Suspect("daemon", f"{shown} {wording.DAEMONS[kind]}", mend)
+        self.found.append(SuspectWord(command.name, suspect))
+
+    def _changes_mask(self, command: ShellCommand) -> None:
+        """Add each word of a command that sets or removes the mask."""
+        if command.program == "unset":
+            removed = (word for word in command.arguments if word.text == MASK)
+            self.found += [SuspectWord(word, wording.no_mask()) for word in removed]
+        setters = command.arguments if command.program in SETTERS else ()
+        for word in (*command.assignments, *setters):
+            typed = self._typed(word)
+            value = typed.partition("=")[2].strip("'\"")
+            passed_on = MASK in self.asked or not self.own.isdisjoint(_names(value))
+            if sets_mask(typed) and not passed_on:
+                self.found.append(SuspectWord(word, wording.mask(value)))
 
     def _pass_on(self, command: ShellCommand) -> None:
         """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
@@ -320,7 +315,7 @@ class _ShellReader:
         name, equals, typed = self._typed(word).partition("=")
         if not equals:
             return
-        value = typed if self.verbatim else unquoted(typed, self.known)
+        value = typed if self.verbatim else value_of(typed, self.known)
         if command.name is None or command.assignments == () or not self.verbatim:
             self.known.pop(name, None)
             if value is not None and len(value) < 5000:
@@ -349,7 +344,7 @@ class _ShellReader:
         if self.verbatim:
             return None if "${_}" in word.text else word.text
         typed = self._typed(word)
-        value = unquoted(typed, self.known)
+        value = value_of(typed, self.known)
         # Of `--device=$D` at least the option is known.
         return typed if value is None and _SETTING.match(typed) else value
 
@@ -357,13 +352,6 @@ class _ShellReader:
 def _names(text: str) -> set[str]:
     """Return the variables that a text expands."""
     return set(_EXPANDED.findall(text))
-
-
-def unquoted(typed: str, known: Mapping[str, str]) -> str | None:
-    """Return a word as the shell would hand it on, or None: expansions of what is not known."""
-    if _PLAIN.fullmatch(typed):
-        return typed
-    return _expanded(typed, known, _PIECE)
 
 
 def _loosely_unquoted(typed: str) -> str:
@@ -376,27 +364,3 @@ def _loosely_unquoted(typed: str) -> str:
         return single if single is not None else escaped
 
     return _QUOTED.sub(bare, typed)
-
-
-def _expanded(text: str, known: Mapping[str, str], pieces: re.Pattern[str]) -> str | None:
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        match = pieces.match(text, at)
-        if match is None:
-            return None
-        found = match.groupdict()
-        name = found.get("braced") or found.get("name")
-        if name is not None:
-            value = known.get(name)
-        elif found.get("double") is not None:
-            value = _expanded(found["double"], known, _INSIDE)
-        elif (escaped := found.get("escaped")) is not None:
-            value = "" if escaped == "\n" else escaped
-        else:
-            value = found.get("single") if found.get("single") is not None else found["plain"]
-        if value is None or len(value) > 10_000:
-            return None
-        out.append(value)
-        at = match.end()
-    return "".join(out)

@@ -25,6 +25,20 @@ _DEVICE = re.compile(
 _LEAVE_IT_OUT = "leave it out: the job's first card is cuda:0 (gpus: says how many)"
 _WRONG_COMMA = re.compile("[，、﹐､]")
 
+DAEMONS = {
+    "slurm": "has Slurm start it, not this job: it does not end with the job, and runs on cards"
+    " that Slurm chooses",
+    "queue": "has another batch system start it, not this job: it does not end with the job, and"
+    " runs on cards of its own",
+    "terminal": "has its own server run it, not this job: the job ends at once while the work goes"
+    " on outside",
+    "later": "has a daemon start it later: it does not end with the job, nor have its cards",
+    "systemd": "has systemd start it, not this job: it does not end with the job",
+    "container": "has a daemon start it, not this job: it does not end with the job and does not"
+    " see the job's cards alone",
+}
+"""What each kind of daemon does, behind the name of the command that asks it."""
+
 
 def highest(text: str) -> tuple[str, int] | None:
     """`cuda:1` is ("cuda:", 1): what stands before the number of a card, and the largest one."""

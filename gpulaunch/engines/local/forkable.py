@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from gpulaunch.jobfile.shell import literal_words
 from gpulaunch.process.command import Main
 
 PLAIN_SHELL = ("bash", "-eo", "pipefail", "-c")
@@ -27,7 +27,6 @@ EARLY = (
 )  # fmt: skip
 """Prefixes of variables that C code may read when it is loaded, which Python cannot notice."""
 
-_SIMPLE = re.compile(r"""(?:[\w@%+=:,./ \t-]|'[^']*'|"[^"$`\\!]*"|\\[^\n])+""", re.ASCII)
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _PYTHON = re.compile(r"python[0-9.]*t?")
 _SHIM = re.compile(rb'#!/bin/sh\nexec "([^"$`\\\n]+)" "\$@"\n')
@@ -90,10 +89,9 @@ def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, s
         raise Cold(f"a shell of its own ({argv[0]}) runs it")
     if any(name.startswith("BASH_FUNC_") for name in env):
         raise Cold("the environment holds functions of the shell")
-    script = argv[-1].strip()
-    if not _SIMPLE.fullmatch(script):
+    words = literal_words(argv[-1].strip())
+    if not words:
         raise Cold("a shell has to run it: it is more than one command of plain words")
-    words = _split(script)
     extra: dict[str, str] = {}
     exec_ = False
     while words and _ASSIGNED.match(words[0][0]):
@@ -105,12 +103,6 @@ def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, s
     if not words or words[0][1].startswith("-"):
         raise Cold("it is no command of a program")
     return [word for _, word in words], extra, exec_
-
-
-def _split(script: str) -> list[tuple[str, str]]:
-    """Return each word of the script as typed, and without its quotes."""
-    typed = [match.group() for match in re.finditer(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s])+", script)]
-    return [(word, "".join(shlex.split(word))) for word in typed]
 
 
 def _of_shell(env: Mapping[str, str], cwd: str) -> dict[str, str]:
