@@ -96,7 +96,7 @@ class CodeWatch:
             os.close(write)
 
     def _follow_on(self, look: CodeLook, woken: int, write: int) -> None:
-        from gpulaunch.diagnose.lint.code import JobsCode
+        from gpulaunch.diagnose.lint.report import JobsCode
 
         code, poll, breath = JobsCode(), select.poll(), select.poll()
         breath.register(woken, select.POLLIN)

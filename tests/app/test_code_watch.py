@@ -15,7 +15,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job, JobState
 from gpulaunch.core.run import Run
-from gpulaunch.diagnose.lint.code import JobsCode
+from gpulaunch.diagnose.lint.report import JobsCode
 from gpulaunch.loop import Loop
 from tests.helpers import descriptors_left, wait_until
 

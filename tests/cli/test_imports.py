@@ -29,10 +29,7 @@ RUNNING = _names(
 )
 LOOKING_AT_RUNS = _names("gpulaunch.app.lookup gpulaunch.control.client gpulaunch.metrics sqlite3")
 JSON = _names("gpulaunch.contracts.documents")
-PYTHON_LINT = frozenset(
-    f"gpulaunch.diagnose.lint.{name}"
-    for name in ("devices", "functions", "notebook", "python", "tree")
-)
+PYTHON_LINT = frozenset(f"gpulaunch.diagnose.lint.{name}" for name in ("python", "tree"))
 SERVICES = _names("gpulaunch.engines.local.service_answer")
 EVERYTHING = SHOWING | READING_JOBS | RUNNING | LOOKING_AT_RUNS | JSON
 

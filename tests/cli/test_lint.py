@@ -50,14 +50,15 @@ def test_without_findings_nothing_is_said(launcher: Launcher) -> None:
     assert "warning" not in result.err
 
 
-def test_what_reads_no_uuids_is_told_on_a_machine_with_mig_instances(
+def test_a_mask_read_as_numbers_is_told_on_a_machine_with_mig_instances(
     on_cards: Launcher, driver: FakeDriver
 ) -> None:
     driver.card(0)
     on_cards.file(
         "jobs.yaml",
-        "jobs: [{name: a, run: 'vllm serve model || true  # gpulaunch: ok hidden-status'}]\n",
+        "jobs: [{name: a, run: 'python x.py || true  # gpulaunch: ok hidden-status'}]\n",
     )
+    on_cards.file("x.py", "import os\nint(os.environ['CUDA_VISIBLE_DEVICES'].split(',')[0])\n")
     assert "[mask-value]" not in on_cards("check", "jobs.yaml").err
     driver.mig(0, 0)
     checked = on_cards("check", "jobs.yaml", "--json")

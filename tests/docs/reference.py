@@ -421,14 +421,10 @@ def known(suspect: Suspect | None) -> Suspect:
 
 SUSPECTS = {
     "device-index": known(wording.device("cuda:1")),
-    "own-mask": wording.mask("1"),
-    "late-mask": wording.late_mask("torch", 3),
+    "own-mask": wording.mask(),
     "mask-value": wording.mask_as_number()[0],
-    "fullwidth-comma": known(wording.comma("0\uff0c1")),
     "device-order": known(wording.order("FASTEST_FIRST")),
-    "spread": wording.auto_map("auto"),
     "fixed-port": wording.port("MASTER_PORT=29500"),
-    "whole-memory": wording.whole_memory("vllm", "gpu_memory_utilization"),
     "single-brace": wording.single_brace("path"),
     "index-name": wording.index_name(),
     "not-expanded": Suspect("not-expanded", *(not_expanded("/x:$PATH", "env", "PATH") or ("", ""))),

@@ -155,7 +155,6 @@ def test_check_points_at_what_one_card_cannot_mend(tmp_path: Path) -> None:
     ]
     assert found == [
         ("evo2_spread.py", line_of("evo2_spread.py", 'default="cuda:3"'), "device-index"),
-        ("minicpm_map.py", line_of("minicpm_map.py", 'device_map="auto")'), "spread"),
         ("run_eval.sh", line_of("run_eval.sh", "export CUDA_VISIBLE_DEVICES"), "own-mask"),
     ]
 

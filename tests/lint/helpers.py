@@ -6,9 +6,8 @@ import textwrap
 from pathlib import Path
 
 from gpulaunch.diagnose.lint import Finding, python, report
-from gpulaunch.diagnose.lint.files import ReadBudget
+from gpulaunch.diagnose.lint.files import ReadBudget, of_shell
 from gpulaunch.diagnose.lint.finding import Given, judged
-from gpulaunch.diagnose.lint.follow import of_shell
 from gpulaunch.diagnose.lint.report import LintReport
 from tests.jobfile.helpers import plan_of
 

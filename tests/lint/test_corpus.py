@@ -26,8 +26,8 @@ _GPUS = re.compile(r"^# gpus: (\d+)$", re.MULTILINE)
 def report_of(program: Path) -> LintReport:
     text = program.read_text()
     run, gpus = _RUN.search(text), _GPUS.search(text)
-    command = run.group(1) if run else "papermill {name} {{{{out}}}}/out.ipynb"
-    quoted = command.format(name=program.name).replace('"', '\\"')
+    assert run is not None, program
+    quoted = run.group(1).format(name=program.name).replace('"', '\\"')
     jobs = f'jobs: [{{name: x, gpus: {gpus.group(1) if gpus else 1}, run: "{quoted}"}}]'
     return report(plan_of(jobs, base=program.parent))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.diagnose.lint.commands import run_of
 from gpulaunch.diagnose.lint.files import ReadBudget
-from gpulaunch.diagnose.lint.finding import IndexOptions
-from gpulaunch.diagnose.lint.runs import ProgramRun, runs
+from gpulaunch.diagnose.lint.finding import ProgramRun, SetOptions
 from tests.lint.helpers import report_on, told
 
 BAD = "import torch\ntorch.cuda.set_device(1)\n"
@@ -41,15 +41,14 @@ RUNS = {
     "apptainer exec --nv i.sif python x.py": ("python", "x.py"),
     "nsys profile -o r python x.py": ("python", "x.py"),
     "mpirun -np 2 python x.py": ("python", "x.py"),
-    "papermill in.ipynb out.ipynb": ("notebook", "in.ipynb"),
-    "jupyter nbconvert --execute --to notebook in.ipynb": ("notebook", "in.ipynb"),
     "python -m cProfile -o p x.py": ("python", "x.py"),
 }
 
 
 @pytest.mark.parametrize("command", RUNS)
 def test_which_file_a_command_runs(command: str) -> None:
-    (run,) = runs(command.split(), ".")
+    run = run_of(command.split(), ".")
+    assert run is not None
     assert (run.kind, run.what) == RUNS[command]
 
 
@@ -58,13 +57,13 @@ def test_which_file_a_command_runs(command: str) -> None:
     ["rm x.py", "black x.py", "chai-lab fold a b", "cat x.sh", "docker run i x.py", "env"],
 )
 def test_a_file_that_is_only_named_is_not_run(command: str) -> None:
-    assert list(runs(command.split(), ".")) == []
+    assert run_of(command.split(), ".") is None
 
 
 def test_options_are_those_behind_the_script() -> None:
-    (run,) = runs(["python", "-u", "x.py", "--gpu-id", "1", "model.device=a", "--flag"], ".")
+    run = run_of(["python", "-u", "x.py", "--gpu-id", "1", "model.device=a", "--flag"], ".")
     assert run == ProgramRun(
-        "python", "x.py", IndexOptions(frozenset({"gpu_id", "device", "flag"})), ".", 2, True
+        "python", "x.py", SetOptions(frozenset({"gpu_id", "device", "flag"})), ".", 2, True
     )
 
 
@@ -183,21 +182,6 @@ def test_a_default_is_found_where_no_option_overrides_it(tmp_path: Path) -> None
         assert len(report_on(tmp_path, one(command), files).findings) == wanted, command
 
 
-def test_an_option_that_the_script_declares_as_a_number(tmp_path: Path) -> None:
-    files = {
-        "which.py": "p.add_argument('--gpu', type=int, default=0)\n",
-        "many.py": "p.add_argument('--gpu', type=int, help='number of GPUs')\n",
-        "flag.py": "p.add_argument('--gpu', action='store_true')\n",
-    }
-    jobs = one("python which.py --gpu 1; python many.py --gpu 1; python flag.py --gpu 1")
-    single = {
-        name: len(report_on(tmp_path, one(f"python {name}.py --gpu 1"), files).findings)
-        for name in ("which", "many", "flag")
-    }
-    assert single == {"which": 1, "many": 0, "flag": 0}
-    assert report_on(tmp_path, jobs, files).findings
-
-
 def test_masks_by_uuid_are_no_numbers(tmp_path: Path) -> None:
     files = {"x.py": 'import os\nn = int(os.environ["CUDA_VISIBLE_DEVICES"])\n'}
     for more, wanted in {"": 0, "visible: uuid\n  ": 1, "gpus: 2\n  ": 1}.items():
@@ -210,11 +194,12 @@ def test_masks_by_uuid_are_no_numbers(tmp_path: Path) -> None:
 def test_the_job_file_s_comment_speaks_for_all_that_the_job_runs(tmp_path: Path) -> None:
     files = {"x.py": BAD}
     assert told(report_on(tmp_path, one("python x.py  # gpulaunch: ok"), files), tmp_path) == []
-    jobs = one("python x.py --gpu_id 1  # gpulaunch: ok spread")
+    jobs = one("python x.py --device cuda:1  # gpulaunch: ok own-mask")
     assert len(told(report_on(tmp_path, jobs, files), tmp_path)) == 2
-    jobs = "jobs:\n- run: |  # gpulaunch: ok device-index\n    python x.py --gpu_id 1\n"
+    jobs = "jobs:\n- run: |  # gpulaunch: ok device-index\n    python x.py --device cuda:1\n"
     assert told(report_on(tmp_path, jobs, files), tmp_path) == []
-    jobs = "jobs:\n- run: |\n    python q --gpu_id 1  # gpulaunch: ok\n    python q --gpu_id 1\n"
+    command = "python q --device cuda:1"
+    jobs = f"jobs:\n- run: |\n    {command}  # gpulaunch: ok\n    {command}\n"
     assert told(report_on(tmp_path, jobs, files), tmp_path) == [f"jobs.yaml:4 {FOUND}"]
 
 

@@ -84,6 +84,9 @@ jobs:
     assert "another job's card" in other.why
 
 
+NUMBERS = "import os\nfirst = int(os.environ['CUDA_VISIBLE_DEVICES'].split(',')[0])\n"
+
+
 @pytest.mark.parametrize(
     ("job", "found"),
     [
@@ -97,30 +100,34 @@ jobs:
         ("container: docker://vllm/vllm-openai, visible: uuid", False),
     ],
 )
-def test_what_reads_no_uuids_is_found_where_the_job_s_mask_has_them(
+def test_a_mask_that_is_read_as_a_number_is_found_where_it_has_uuids(
     job: str, found: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "vllm.sif").touch()
-    plan = plan_of(f"jobs: [{{name: a, run: vllm serve model, {job}}}]", base=tmp_path)
+    (tmp_path / "x.py").write_text(NUMBERS)
+    plan = plan_of(f"jobs: [{{name: a, run: python x.py, {job}}}]", base=tmp_path)
     assert [one.rule for one in report(plan).findings] == ["mask-value"] * found
 
 
-def test_machines_whose_masks_have_uuids_are_told_apart_by_isolation() -> None:
+def test_machines_whose_masks_have_uuids_are_told_apart_by_isolation(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(NUMBERS)
+    (tmp_path / "b.py").write_text(NUMBERS)
     plan = plan_of(
         """
         jobs:
-          - {name: a, run: vllm serve model}
-          - {name: b, run: vllm serve other, isolation: strict}
-        """
+          - {name: a, run: python a.py}
+          - {name: b, run: python b.py, isolation: strict}
+        """,
+        base=tmp_path,
     )
-    lines = [
-        [one.line for one in report(plan, by_uuid=kinds).findings]
+    files = [
+        [Path(one.path).name for one in report(plan, by_uuid=kinds).findings]
         for kinds in ((), ("env",), ("env", "strict"))
     ]
-    assert lines == [[], [3], [3, 4]]
-    of_mig = plan_of('gpus: ["MIG-1"]\njobs: [{name: a, run: vllm serve model}]')
+    assert files == [[], ["a.py"], ["a.py", "b.py"]]
+    of_mig = plan_of('gpus: ["MIG-1"]\njobs: [{name: a, run: python a.py}]', base=tmp_path)
     assert len(report(of_mig).findings) == 1
-    whole = plan_of('gpus: ["GPU-1"]\njobs: [{name: a, run: vllm serve model}]')
+    whole = plan_of('gpus: ["GPU-1"]\njobs: [{name: a, run: python a.py}]', base=tmp_path)
     assert report(whole).findings == ()
 
 
@@ -130,26 +137,20 @@ COMMANDS = {
     "python x device=cuda:1 lr=1": "device-index",
     "python x -d 'cuda:1'": "device-index",
     "dorado basecaller -x cuda:1 model pod5/": "device-index",
-    "python x --gpu_device 1": "device-index",
-    "python x --gpu-id 3": "device-index",
-    "python x --gpu 3": "device-index",
-    "python x --gpu_ids 0,1": "device-index",
-    "python x --devices 0，1": "fullwidth-comma",
-    "GPU=2; python x --gpu_id $GPU": "device-index",
+    "python run_alphafold.py --gpu_device=1": "device-index",
+    "relion_refine_mpi --gpu 0:1 --o x": "device-index",
+    "llama-server -m x -mg 1": "device-index",
+    "yolo predict model=x device=1": "device-index",
+    "GPU=2; gmx mdrun -gpu_id $GPU": "device-index",
     'D="cuda:1"; python x --device "$D"': "device-index",
     "gmx mdrun -gpu_id 1": "device-index",
-    "boltz predict in --devices 2": "spread",
-    "vllm serve m --tensor-parallel-size 2": "spread",
-    "torchrun --nproc-per-node 4 x.py": "spread",
-    "torchrun --nproc_per_node=4 x.py": "spread",
-    "python -m torch.distributed.run --nproc_per_node 2 x.py": "spread",
-    "accelerate launch --num_processes 2 x.py": "spread",
     "accelerate launch --num_processes 1 --gpu_ids 0 x.py": "own-mask",
     "deepspeed --include localhost:1 x.py": "own-mask",
     "deepspeed --num_gpus 1 x.py": "own-mask",
     "torchrun --master_port 29500 x.py": "fixed-port",
     "accelerate launch --main_process_port 29500 x.py": "fixed-port",
     "torchrun --rdzv_endpoint localhost:29400 x.py": "fixed-port",
+    "python -m torch.distributed.run --master_port=29500 x.py": "fixed-port",
     "export MASTER_PORT=29500": "fixed-port",
     "MASTER_PORT=29500 python x": "fixed-port",
     "docker run --gpus all image python x": "all-gpus",
@@ -166,19 +167,14 @@ COMMANDS = {
     "docker run --gpus '\"device=0\"' image": "own-mask",
     "docker run --gpus 1 image": "own-mask",
     "podman run --device nvidia.com/gpu=0,1 image": "own-mask",
-    "CUDA_VISIBLE_DEVICES=0，1 python x": "fullwidth-comma",
+    "CUDA_VISIBLE_DEVICES=0，1 python x": "own-mask",
     "CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
     "export CUDA_DEVICE_ORDER=FASTEST_FIRST": "device-order",
     "env CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
-    "bash <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
-    "bash -s a b <<'EOF' > log\nCUDA_VISIBLE_DEVICES=1 python x $1\nEOF": "own-mask",
-    'nohup sh -x -o errexit <<-"END"\n\tCUDA_VISIBLE_DEVICES=1 python x\n\tEND': "own-mask",
-    "cat <<EOF | bash\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
-    "bash <<A\nbash <<'B'\npython x --device cuda:1\nB\nA": "device-index",
 }
 QUIET = [
     "python x --device cuda:0 --gpu 0 --gpu_id 0 --gpu_ids 0",
-    "python x --gpu 1",
+    "python x --gpu 1 --gpu_id 1 --gpu_ids 0,1 --devices 2",
     "mmseqs easy-search a b c tmp --gpu 1",
     "python x --gpus 1 --devices 1 --num_processes 8",
     "python x --device $DEVICE --master_port $MASTER_PORT",
@@ -226,20 +222,13 @@ def test_a_command_that_does(tmp_path: Path, command: str) -> None:
     assert told(report_on(tmp_path, _file(command)), tmp_path) == []
 
 
-def test_what_a_here_document_has_a_shell_do_is_told_at_its_line(tmp_path: Path) -> None:
-    script = "set -e\nbash <<EOF\ntrue\n  CUDA_VISIBLE_DEVICES=1 python x\nEOF\n"
-    (tmp_path / "fold.sh").write_text(script)
-    (found,) = report_on(tmp_path, _file("bash fold.sh")).findings
-    assert (found.line, found.column) == (4, 3)
-
-
 def _file(command: str, more: str = "") -> str:
     indented = command.replace("\n", "\n    ")
     return f"jobs:\n- {more}run: |\n    {indented}\n"
 
 
 def test_more_cards_make_it_right(tmp_path: Path) -> None:
-    command = "torchrun --nproc-per-node 2 x.py --device cuda:1"
+    command = "gmx mdrun -gpu_id 1 --device cuda:1"
     assert len(told(report_on(tmp_path, _file(command)), tmp_path)) == 2
     assert told(report_on(tmp_path, _file(command, "gpus: 2\n  ")), tmp_path) == []
 
@@ -257,7 +246,7 @@ def test_values_of_the_matrix_are_looked_at_one_by_one(tmp_path: Path) -> None:
     text = """\
     jobs:
       - {matrix: {d: ["cuda:0", "cuda:1"]}, run: 'python x --seed 1 --device {{d}}'}
-      - {matrix: {d: [0, 1]}, run: [python, x, --gpu_id, "{{d}}"]}
+      - {matrix: {d: [0, 1]}, run: [gmx, mdrun, -gpu_id, "{{d}}"]}
       - {foreach: {values: [a, b]}, run: 'python x {{item}} --device cuda:0'}
     """
     found = report_on(tmp_path, text)
@@ -265,7 +254,8 @@ def test_values_of_the_matrix_are_looked_at_one_by_one(tmp_path: Path) -> None:
 
 
 def test_the_same_command_in_two_entries_is_found_in_both(tmp_path: Path) -> None:
-    text = "jobs:\n- {name: a, run: python x --gpu_id 1}\n- {name: b, run: python x --gpu_id 1}\n"
+    command = "run: python x --device cuda:1"
+    text = f"jobs:\n- {{name: a, {command}}}\n- {{name: b, {command}}}\n"
     assert told(report_on(tmp_path, text), tmp_path) == [
         "jobs.yaml:2 device-index",
         "jobs.yaml:3 device-index",
@@ -273,7 +263,7 @@ def test_the_same_command_in_two_entries_is_found_in_both(tmp_path: Path) -> Non
 
 
 def test_run_in_the_defaults_is_found_there(tmp_path: Path) -> None:
-    text = "defaults: {env: {A: b}}\njobs:\n- &x {name: a, run: python x --gpu_id 1}\n"
+    text = "defaults: {env: {A: b}}\njobs:\n- &x {name: a, run: python x --device cuda:1}\n"
     assert told(report_on(tmp_path, text), tmp_path) == ["jobs.yaml:3 device-index"]
 
 
@@ -286,7 +276,7 @@ def test_a_port_in_the_job_file_s_environment(tmp_path: Path) -> None:
 
 
 def test_each_command_s_findings_are_its_own(tmp_path: Path) -> None:
-    command = "sbatch x\npython x --gpu_id 1\ndocker run --gpus all i"
+    command = "sbatch x\npython x --device cuda:1\ndocker run --gpus all i"
     found = report_on(tmp_path, _file(command)).findings
     assert [one.rule for one in found] == ["daemon", "device-index", "all-gpus"]
 
@@ -342,39 +332,6 @@ def test_of_a_job_in_a_container_only_what_is_mounted_is_read(tmp_path: Path) ->
     assert told(report_on(tmp_path, text), tmp_path) == ["inside/x.py:2 device-index"]
     mounted = text.replace("container: a", "container: {image: a, mounts: [outside]}")
     assert len(report_on(tmp_path, mounted).findings) == 2
-
-
-@pytest.mark.parametrize(
-    ("command", "found"),
-    [
-        ("vllm serve m", True),
-        ("/opt/v/bin/vllm serve m --port 0", True),
-        ("vllm serve m --gpu-memory-utilization 0.3", False),
-        ("vllm serve m --gpu-memory-utilization=0.3", False),
-        ("vllm --version", False),
-        ("python -m vllm.entrypoints.openai.api_server --model m", True),
-        ("python -m sglang.launch_server --model-path m", True),
-        ("python -m sglang.launch_server --model-path m --mem-fraction-static 0.2", False),
-        ("python run.py --engine vllm", False),
-    ],
-)
-def test_a_server_that_takes_the_whole_card_is_pointed_out_where_it_shares_one(
-    command: str, found: bool, tmp_path: Path
-) -> None:
-    for share, expected in (("true", found), ("false", False)):
-        jobs = f'jobs: [{{name: x, share: {share}, gpu_memory: 20GB, run: "{command}"}}]'
-        rules = [one.rule for one in report_on(tmp_path, jobs).findings]
-        assert ("whole-memory" in rules) == expected
-
-
-def test_jax_that_is_told_to_take_the_whole_card_is_pointed_out_where_it_shares_one(
-    tmp_path: Path,
-) -> None:
-    job = "{name: x, share: true, run: python x.py, env: {XLA_PYTHON_CLIENT_PREALLOCATE: TRUE}}"
-    (found,) = report_on(tmp_path, f"jobs: [{job}]", {"x.py": ""}).findings
-    assert (found.rule, found.line) == ("whole-memory", 1)
-    alone = job.replace("share: true", "share: false")
-    assert not report_on(tmp_path, f"jobs: [{alone}]", {"x.py": ""}).findings
 
 
 SCRIPTS = {
@@ -449,11 +406,9 @@ def test_what_only_a_shell_would_expand_is_told_at_its_place(tmp_path: Path) -> 
           - "~/fine"
       - {name: "b-{{item}}", run: "true", foreach: {values: ["~/b"]}}
       - {name: c, run: [echo, "$HOME/x", ">", log]}
-      - {name: d, run: [bash, -c, 'echo "$HOME" > log'], env_file: e.env}
+      - {name: d, run: [bash, -c, 'echo "$HOME" > log']}
     """
-    files = {"e.env": "A=1\nB=$A\nC='$A'\n# D=$A\n"}
     rule = "not-expanded"
-    assert told(report_on(tmp_path, jobs, files), tmp_path) == [
+    assert told(report_on(tmp_path, jobs), tmp_path) == [
         *(f"jobs.yaml:{line} {rule}" for line in (3, 8, 10, 11, 11)),
-        f"e.env:2 {rule}",
     ]

@@ -37,8 +37,6 @@ SETS = {
     "podman": f"podman run -e {MASK}=1 image python x.py",
     "mpirun": f"mpirun -x {MASK}=1 python x.py",
     "python": f"python launch.py --cmd '{MASK}=1 python x.py'",
-    "a list of commands": f"printf '%s\\n' '{MASK}=0 a' '{MASK}=1 b' | parallel -j 2",
-    "printed to bash": f"echo '{MASK}=1 python x.py' | bash",
     "a string in a string": f"bash -c \"nohup sh -c '{MASK}=1 python x.py' &\"",
     "a command in a variable": f"CMD='{MASK}=1 python x.py'\neval $CMD",
     "removed": f"bash -c 'unset {MASK}; python x.py'",

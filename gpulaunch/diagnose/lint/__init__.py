@@ -1,11 +1,11 @@
 """What in a job's command, and in the scripts that it runs, does not suit the cards it gets.
 
-    job file ──jobs──▶ commands ──runs──▶ files ──follow──▶ modules, scripts, notebooks
-                 └───────────── suspects, judged by each job's cards ─────────────▶ Finding ...
+    job file ──report──▶ commands ──commands──▶ files ──files──▶ modules, scripts
+                   └──────── suspects, judged by each job's cards ────────▶ Finding ...
 
-Python by its syntax tree, shell by the commands that jobfile.commands tells. Reads files (only in
-files.py, bounded in number, size and time), runs nothing, prints nothing, and fails for nothing
-that a script may hold. Rules: finding.RULES.
+Python by its syntax tree (tree, python), shell by the commands that jobfile.shell tells (shell).
+Reads files (only in files.py, bounded in number, size and time), runs nothing, prints nothing, and
+fails for nothing that a script may hold. Rules: finding.RULES.
 """
 
 from gpulaunch.diagnose.lint.files import ReadBudget

@@ -22,10 +22,16 @@ from msgspec.structs import replace
 from gpulaunch import environment_modules
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Template, shown
-from gpulaunch.diagnose.lint import jobs as of_jobs
-from gpulaunch.diagnose.lint.files import Files, ReadBudget
-from gpulaunch.diagnose.lint.finding import silenced
-from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
+from gpulaunch.diagnose.lint.commands import of_interpreter, run_of
+from gpulaunch.diagnose.lint.files import Files, ReadBudget, module_file
+from gpulaunch.diagnose.lint.finding import ProgramRun, silenced
+from gpulaunch.diagnose.lint.report import (
+    MAX_JOBS_PER_ENTRY,
+    is_here,
+    place_of_word,
+    script_in,
+    variants,
+)
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
 from gpulaunch.files import may, out_of_reach
 from gpulaunch.jobfile.mistakes import Mistakes
@@ -137,12 +143,10 @@ class _Absences:
     # ── workers ─────────────────────────────────────────────────────────────────────────────────
 
     def _functions(self, job: Job, node: YamlNode) -> None:
-        from gpulaunch.diagnose.lint.functions import lacks
-
         assert job.worker is not None
         for key in ("function", "load"):
             name = getattr(job.worker, key)
-            if name and (why := lacks(self.files, name, job.cwd)):
+            if name and (why := _lacks(self.files, name, job.cwd)):
                 where: Steps = ("jobs", job.group, "worker")
                 mapping = isinstance(node.value, dict)
                 self.mistakes.add((*where, key) if mapping else where, why)
@@ -155,7 +159,7 @@ class _Absences:
         program = words[0]
         if known(program) is not None and (why := self._lacks_program(job, program)):
             self.mistakes.add((*where, 0), why)
-        number, kind = of_jobs.script_in(words)
+        number, kind = script_in(words)
         if number:
             if not job.worker:
                 self._script(job, node, words[number], kind, number)
@@ -232,7 +236,7 @@ class _Absences:
             return True
         run = _run_of(step.values)
         path = posixpath.join(cwd, run.what) if run else ""
-        text = self.files.text(path) if path and of_jobs.is_here(job, path) else None
+        text = self.files.text(path) if path and is_here(job, path) else None
         if text is not None:
             texts.append(text)
         return text is not None
@@ -255,7 +259,7 @@ class _Absences:
     def _elsewhere(self, job: Job, path: str, typed: str) -> bool:
         """Tell whether a path is one of another machine, or of an image."""
         if job.container is not None:
-            return not of_jobs.is_here(job, path)
+            return not is_here(job, path)
         return self.cluster and typed.startswith("/")
 
     def _in_path(self, job: Job, run: ProgramRun) -> bool:
@@ -290,7 +294,7 @@ class _Absences:
         return f"{_plain(path)} does not exist{near}"
 
     def _add(self, job: Job, node: YamlNode, word: Word, number: int, why: str) -> None:
-        at = of_jobs.place_of_word(self.mistakes, node, job, word, number)
+        at = place_of_word(self.mistakes, node, job, word, number)
         if not self._silenced(at):
             where: Steps = ("jobs", job.group, "run")
             self.mistakes.add((*where, number) if number else where, why, at=at)
@@ -302,9 +306,9 @@ class _Absences:
 def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:
     """Choose an entry's jobs to look at: one, or some where they run what an item says."""
     typed = str(node.plain())
-    first = jobs[: of_jobs.MAX_JOBS_PER_ENTRY]
+    first = jobs[:MAX_JOBS_PER_ENTRY]
     differ = len({job.cwd for job in first}) > 1
-    return first if differ else of_jobs.variants(jobs, lambda: typed)
+    return first if differ else variants(jobs, lambda: typed)
 
 
 def _plain(path: str) -> str:
@@ -315,7 +319,7 @@ def _plain(path: str) -> str:
 def _run_of(values: Sequence[str | None]) -> ProgramRun | None:
     """Return the file that a command is sure to run, by a path from its own directory."""
     program = posixpath.basename(values[0] or "") if values else ""
-    run = next(runs(values, "."), None)
+    run = run_of(values, ".")
     if run is None or run.kind not in ("file", "python", "shell"):
         return None
     if run.number == 0:
@@ -333,3 +337,21 @@ def _is_guarded(plain: str, step: ScriptStep) -> bool:
     line = plain[end : plain.find("\n", end) if "\n" in plain[end:] else None]
     _, or_, other = line.partition(";")[0].partition("||")
     return bool(or_) and other.split()[:1] != ["exit"]
+
+
+def _lacks(files: Files, function: str, cwd: str) -> str:
+    """Why `FILE.py:function` or `package.module:function` has no such function.
+
+    Empty where it has, where the module is not below `cwd` (installed, perhaps), and where nobody
+    can tell without running it.
+    """
+    from gpulaunch.diagnose.lint.tree import defined  # most job files need no look at Python
+
+    place, _, name = function.rpartition(":")
+    path = place if place.endswith(".py") else module_file(files, place, cwd)
+    text = files.text(path) if path else None
+    names = None if text is None else defined(text)
+    first = name.partition(".")[0]
+    if names is None or first in names or path is None:
+        return ""
+    return f"there is no {first} in {files.shown(path)}{did_you_mean(first, names)}"

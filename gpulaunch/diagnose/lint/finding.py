@@ -1,8 +1,10 @@
-"""What is found, and whether it holds for a job: the values of this package.
+"""The values of this package, and whether a suspect holds for a job.
 
-Suspect   what stands somewhere, and for which jobs it would be a mistake
-Given     what a job gives to what it runs: cards, options
-Finding   a suspect that does not suit a job, with its place
+Suspect      what stands somewhere, and for which jobs it would be a mistake
+Given        what a job gives to what it runs: cards, options
+Finding      a suspect that does not suit a job, with its place
+ProgramRun   a file that a command runs
+FileScan     what is in one file: suspects, imports, commands
 
 `# gpulaunch: ok` or `# gpulaunch: ok RULE` silences what a person has looked at: at the end of the
 line, of the last line of what is found, or alone on the line above.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -24,21 +26,17 @@ if TYPE_CHECKING:
 RULES = {
     "device-index": "asks for a card that the job does not have",
     "own-mask": "sets CUDA_VISIBLE_DEVICES over the job's own",
-    "late-mask": "sets CUDA_VISIBLE_DEVICES after the framework was imported",
     "mask-value": "reads CUDA_VISIBLE_DEVICES as if it were a number or a card of the job",
-    "fullwidth-comma": "separates cards with what is no comma for CUDA",
     "device-order": "counts the cards in another order than the launcher",
-    "spread": "spreads over more cards than the job has",
-    "fixed-port": "always takes the same port",
-    "whole-memory": "takes most of its card's memory, which the job is to share",
     "all-gpus": "gives a container every card of the machine",
-    "single-brace": "has one pair of braces around a name that is filled in between two",
-    "index-name": "names jobs of files by their number alone",
-    "not-expanded": "has what only a shell would expand, in a text that no shell reads",
-    "not-there": "runs a program or a script that is not there",
+    "fixed-port": "always takes the same port",
     "daemon": "has a daemon start what then is no descendant of the job",
     "left-running": "ends while a command that it started still runs",
     "hidden-status": "succeeds although a command in it has failed",
+    "not-there": "runs a program or a script that is not there",
+    "single-brace": "has one pair of braces around a name that is filled in between two",
+    "index-name": "names jobs of files by their number alone",
+    "not-expanded": "has what only a shell would expand, in a text that no shell reads",
 }
 """Name and meaning; `# gpulaunch: ok NAME` on a line silences one there."""
 
@@ -46,7 +44,7 @@ OF_ENDINGS = frozenset({"left-running", "hidden-status"})
 """Rules that hold only where the end of the script is the end of the job."""
 ANY = 1 << 30
 _MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
-_RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")
+_RULE = re.compile(r"[a-z]+-[a-z]+|\bdaemon\b")
 
 
 def option_name(word: str) -> str:
@@ -54,44 +52,33 @@ def option_name(word: str) -> str:
     return word.lstrip("-").replace("-", "_")
 
 
-class IndexOptions(Struct, frozen=True):
-    """Those that a command line sets, by name (`gpu_id` for `--gpu-id`).
+class SetOptions(Struct, frozen=True):
+    """The options that a command line sets, by name (`gpu_id` for `--gpu-id`).
 
-    `handed`: those of its caller as well (`"$@"`); `more`: and others that nobody can know.
+    `more`: it may set others that nobody knows (`"$@"`).
     """
 
     names: frozenset[str] = frozenset()
-    handed: bool = False
     more: bool = False
 
-    def under(self, caller: IndexOptions) -> IndexOptions:
-        """Return the options of a command in a script that was called with the options `caller`."""
-        names = self.names | caller.names if self.handed else self.names
-        return IndexOptions(names, False, self.more or (self.handed and caller.more))
 
-
-NO_OPTIONS = IndexOptions()
+NO_OPTIONS = SetOptions()
 
 
 class Given(Struct, frozen=True):
-    """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all.
-
-    `shares`: others may be on its card by memory.
-    """
+    """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all."""
 
     gpus: int = 1
     uuid: bool = False
     strict: bool = False
-    options: IndexOptions = NO_OPTIONS
-    shares: bool = False
+    options: SetOptions = NO_OPTIONS
 
 
 class Suspect(Struct, frozen=True):
     """It holds for jobs of `least` to `most` cards; `{here}` in `why` tells what such a job has.
 
     `unless`: not where one of these options is set on the command line; `only`: only where one is.
-    `uuids`: only where the mask names cards by UUID; `shared`: only where the card is shared by
-    memory. `strict`: why it is a mistake under strict
+    `uuids`: only where the mask names cards by UUID. `strict`: why it is a mistake under strict
     isolation, where that is another reason; empty: there it is none.
     """
 
@@ -103,11 +90,10 @@ class Suspect(Struct, frozen=True):
     unless: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
     uuids: bool = False
-    shared: bool = False
     strict: str | None = None
 
     def holds(self, given: Given) -> bool:
-        if (given.strict and self.strict == "") or (self.shared and not given.shares):
+        if given.strict and self.strict == "":
             return False
         if not self.least <= given.gpus <= self.most or (self.uuids and not given.uuid):
             return False
@@ -129,6 +115,39 @@ class Placed(Struct, frozen=True):
     line: int
     column: int
     last: int
+
+
+class ProgramRun(Struct, frozen=True):
+    """`what` is a path, the name of a module or, for code, the text of a program.
+
+    `options` are those that its arguments set. `cwd` is relative to the job's, or starts with
+    `<script>`: the directory of the script in which the command was found. `last`: the job ends
+    when the file does, with its status, and no option has the file end at the first failure.
+    """
+
+    kind: Literal["file", "python", "shell", "module", "code"]
+    what: str
+    options: SetOptions = NO_OPTIONS
+    cwd: str = "."
+    number: int = 0
+    last: bool = False
+
+
+class Module(Struct, frozen=True):
+    """`module` is dotted, `level` the dots before it; `names` what is imported from it."""
+
+    module: str
+    level: int = 0
+    names: tuple[str, ...] = ()
+
+
+class FileScan(Struct, frozen=True):
+    """What a file holds; nothing if it cannot be read. `lines` are those that `placed` counts."""
+
+    placed: tuple[Placed, ...] = ()
+    imports: tuple[Module, ...] = ()
+    runs: tuple[ProgramRun, ...] = ()
+    lines: Sequence[str] = ()
 
 
 class Finding(Struct, frozen=True, order=True):

@@ -1,7 +1,8 @@
 """A shell script, or one command's words: what is suspect, and which files are run.
 
-The commands are those of jobfile.commands, so what is quoted, expanded or in a here-document is
-none, save what a shell is handed as a script.
+The commands are those of jobfile.shell, so what is quoted, expanded or in a here-document is none,
+except for what a shell is handed as a script (`sh -c`, `eval`), which is read as one. Of the words
+of every other program only those count that speak of the mask: `tmux new -d '...'`, `ssh HOST`.
 Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu_id $GPU`.
 """
 
@@ -9,16 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.containers.lines import image_in
-from gpulaunch.diagnose.lint import inside, options, wording
-from gpulaunch.diagnose.lint.finding import Suspect
-from gpulaunch.diagnose.lint.runs import ProgramRun, runs
+from gpulaunch.diagnose.lint import commands, wording
+from gpulaunch.diagnose.lint.finding import ProgramRun, Suspect
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
 from gpulaunch.jobfile.commands import SETTERS, daemon_of, sets_mask, use_container
 from gpulaunch.jobfile.endings import AT_ONCE, hidden, left_running
@@ -40,8 +40,14 @@ _BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
 _SETTING = re.compile(r"(?:--?)?[A-Za-z][\w.-]*=", re.ASCII)
 _TESTS = frozenset({"[", "[[", "test"})
 _OWN_DIRECTORY = re.compile(r"[ \t]+\S*\$\([^\n]*dirname[^\n]*(?:\$\{?0|BASH_SOURCE)[^\n/]*$", re.M)
-_HANDED = re.compile(r"\$\{?[@*1-9]")
-_MORE = re.compile(r"\$\{?\w*(?:arg|opt|flag|param|extra)\w*|\$\{\w+\[[@*]", re.IGNORECASE)
+_MORE = re.compile(
+    r"\$\{?[@*1-9]|\$\{?\w*(?:arg|opt|flag|param|extra)\w*|\$\{\w+\[[@*]", re.IGNORECASE
+)
+DEEPEST = 4
+"""Commands in a string of a command in a string ..."""
+_RUNS_A_STRING = re.compile(r"-[a-z]*c")
+_SOURCES = (":::", "::::", ":::+", "::::+")
+_GIVEN = re.compile(r"(?:-e|--[\w-]+=)?(?:[A-Za-z]\w*(?:=[^,\s]*)?,)*(?=CUDA_VISIBLE_DEVICES=)")
 
 
 InPython: TypeAlias = Callable[[str], Iterable[Suspect]]
@@ -67,7 +73,6 @@ def look(
     script: str,
     dialect: str,
     in_python: InPython,
-    indices: frozenset[str] = frozenset(),
     masks: Collection[str] = (),
     shell: Sequence[str] = (),
 ) -> ShellScan:
@@ -75,7 +80,7 @@ def look(
 
     `masks`: variables of the job's that hand its cards' mask on. `shell`: the words that start it.
     """
-    reader = _ShellReader(script, indices, in_python, masks=masks)
+    reader = _ShellReader(script, in_python, masks=masks)
     reader.read_all(dialect)
     found = [*reader.found[:MAX_SUSPECTS], *_of_ending(script, dialect, shell)]
     found.sort(key=lambda one: one.word.start)
@@ -109,7 +114,7 @@ class ScriptStep(Struct, frozen=True):
 
 def steps(script: str, dialect: str, variables: Mapping[str, str]) -> Iterator[ScriptStep]:
     """Yield the commands of a script in turn, those without a program left out."""
-    reader = _ShellReader(script, frozenset(), lambda code: ())
+    reader = _ShellReader(script, lambda code: ())
     reader.known.update(variables)
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
@@ -121,16 +126,16 @@ def steps(script: str, dialect: str, variables: Mapping[str, str]) -> Iterator[S
 def look_words(
     words: Sequence[str],
     in_python: InPython,
-    indices: frozenset[str] = frozenset(),
     masks: Collection[str] = (),
 ) -> ShellScan:
     """Return what is suspect in a command that no shell reads, and what it runs."""
     places = [Word(word, 0, 0) for word in words]
-    reader = _ShellReader("", indices, in_python, typed=True, masks=masks)
+    reader = _ShellReader("", in_python, typed=True, masks=masks)
     reader.read(command_of(places))
     numbers = {id(place): number for number, place in enumerate(places)}
     found = tuple(replace(one, number=numbers[id(one.word)]) for one in reader.found)
-    return ShellScan(found, tuple(runs([known(word) for word in words], ".")))
+    run = commands.run_of([known(word) for word in words], ".")
+    return ShellScan(found, (run,) if run else ())
 
 
 def known(word: str | None) -> str | None:
@@ -142,14 +147,12 @@ class _ShellReader:
     def __init__(
         self,
         script: str,
-        indices: frozenset[str],
         in_python: InPython,
         typed: bool = False,
         depth: int = 0,
         masks: Collection[str] = (),
     ) -> None:
         self.script = script
-        self.indices = indices
         self.in_python = in_python
         self.verbatim = typed
         self.depth = depth
@@ -189,7 +192,7 @@ class _ShellReader:
         self._inside(command)
         words, values = self.handed_on((command.name, *command.arguments))
         handed_on = any(map(wording.hands_on, (*self.own, *self.known)))
-        for number, suspect in options.check(values, self.indices, handed_on):
+        for number, suspect in commands.check(values, handed_on):
             # A port by a variable was found where that got its value.
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
                 self._add(words[number], suspect, command.name)
@@ -197,55 +200,35 @@ class _ShellReader:
             self._cd(values, command.name)
         elif self.cwd is not None:
             typed = [self._typed(word) for word in words] if not self.verbatim else []
-            handed = any(map(_HANDED.search, typed))
-            more = any(map(_MORE.search, typed))
-            for run in runs(values, self.cwd, handed, more):
-                if run.kind == "code":
-                    word = words[run.number]
-                    self.found += [SuspectWord(word, one) for one in self.in_python(run.what)]
-                else:
-                    self.runs.append(run)
+            run = commands.run_of(values, self.cwd, any(map(_MORE.search, typed)))
+            if run is not None and run.kind == "code":
+                word = words[run.number]
+                self.found += [SuspectWord(word, one) for one in self.in_python(run.what)]
+            elif run is not None:
+                self.runs.append(run)
 
     def _slots(self, command: ShellCommand) -> None:
         """`xargs --process-slot-var=CUDA_VISIBLE_DEVICES`: a mask for each of its processes."""
         for word in command.before:
             option, _, value = self._typed(word).partition("=")
             if option == "--process-slot-var" and value == MASK:
-                self.found.append(SuspectWord(word, wording.mask(None, f"{MASK} (by xargs)")))
+                self.found.append(SuspectWord(word, wording.mask(f"{MASK} (by xargs)")))
 
     def _inside(self, command: ShellCommand) -> None:
         """Commands in the strings of this one; what is found there is told at the string."""
         words = command.arguments
-        self._here_document(command)
-        if (
-            self.depth >= inside.DEEPEST
-            or not words
-            or (self.verbatim and command.program in SHELLS)
-        ):
+        if self.depth >= DEEPEST or not words or (self.verbatim and command.program in SHELLS):
             return
-        printed = not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
-        if options.is_textual(command.program) and not printed:
+        if commands.is_textual(command.program):
             return
         texts = [self.value(word) or _loosely_unquoted(self._typed(word)) for word in words]
-        for number, text in inside.scripts(command.program, texts):
+        for number, text in _scripts_in(command.program, texts):
             found = self._read_inside(text)
             self.found += [SuspectWord(words[number], one.suspect) for one in found]
 
-    def _here_document(self, command: ShellCommand) -> None:
-        """Commands of a script that a here-document gives to a shell, each told at its place."""
-        if self.verbatim or self.depth >= inside.DEEPEST or command.name is None:
-            return
-        words = [self._typed(word) for word in command.arguments]
-        here = inside.here_document(self.script, command.name.start, command.program, words)
-        if here is not None:
-            start, text = here
-            for one in self._read_inside(text):
-                word = Word(one.word.text, start + one.word.start, start + one.word.end)
-                self.found.append(SuspectWord(word, one.suspect))
-
     def _read_inside(self, text: str) -> list[SuspectWord]:
         """Return what is found in a script inside of this one; adds what it runs."""
-        inner = _ShellReader(text, self.indices, self.in_python, depth=self.depth + 1)
+        inner = _ShellReader(text, self.in_python, depth=self.depth + 1)
         inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
         inner.cwd, inner.spent = self.cwd, self.spent
         inner.read_all("bash")
@@ -292,10 +275,9 @@ class _ShellReader:
         setters = command.arguments if command.program in SETTERS else ()
         for word in (*command.assignments, *setters):
             typed = self._typed(word)
-            value = typed.partition("=")[2].strip("'\"")
-            passed_on = MASK in self.asked or not self.own.isdisjoint(_names(value))
+            passed_on = MASK in self.asked or not self.own.isdisjoint(_names(typed))
             if sets_mask(typed) and not passed_on:
-                self.found.append(SuspectWord(word, wording.mask(value)))
+                self.found.append(SuspectWord(word, wording.mask()))
 
     def _pass_on(self, command: ShellCommand) -> None:
         """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
@@ -347,6 +329,23 @@ class _ShellReader:
         value = value_of(typed, self.known)
         # Of `--device=$D` at least the option is known.
         return typed if value is None and _SETTING.match(typed) else value
+
+
+def _scripts_in(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield (number of the word, its script) of a command's arguments: the text handed on."""
+    if program in SHELLS:
+        flags = [at for at, word in enumerate(words[:-1]) if _RUNS_A_STRING.fullmatch(word)]
+        if flags:
+            yield flags[0] + 1, words[flags[0] + 1]
+        return
+    if program == "eval" and words:
+        yield 0, " ".join(words)
+        return
+    for at, word in enumerate(words):
+        if MASK in word:
+            handed = takewhile(lambda one: one not in _SOURCES, words[at:])
+            yield at, _GIVEN.sub("", " ".join(handed), count=1)
+            return
 
 
 def _names(text: str) -> set[str]:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 _DEEP = 100_000
 _LARGE = 32 << 10
 _FIELDS = 4000
-_STACK = 128 << 20
 _CLIMB = 500
-_LEAVES = 100
 _WORDS = 300
 Value: TypeAlias = str | int | bool
 
@@ -32,7 +29,6 @@ _COUNTS = re.compile(
 )
 _LEAVES_BLOCK = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _EXITS = frozenset({"exit", "_exit", "skip", "abort", "fail", "skipTest", "quit"})
-_DEFAULTING = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
 
 
 def parse(text: str) -> ast.Module | None:
@@ -43,32 +39,13 @@ def parse(text: str) -> ast.Module | None:
     if len(text) > _LARGE and text.count("{") > _FIELDS:
         return None
     if sys.version_info < (3, 11) and len(text) > _DEEP:
-        return _parse_with_room(text)
-    return _parse(text)
-
-
-def _parse(text: str) -> ast.Module | None:
+        return None  # Python 3.10 has no bound for the depth of a long `a+a+...`
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes and the like, said when the file runs
         try:
             return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
             return None
-
-
-def _parse_with_room(text: str) -> ast.Module | None:
-    """Python 3.10 has no bound for the depth of a long `a+a+...`, and overruns a small stack."""
-    found: list[ast.Module | None] = [None]
-    before = threading.stack_size(_STACK)
-    try:
-        thread = threading.Thread(target=lambda: found.__setitem__(0, _parse(text)))
-        thread.start()
-        thread.join()
-    except RuntimeError:
-        return None
-    finally:
-        threading.stack_size(before)
-    return found[0]
 
 
 class PythonTree:
@@ -178,8 +155,6 @@ class PythonTree:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             both = [self.value(side, depth + 1) for side in (node.left, node.right)]
             return self._joined(both) if any(isinstance(side, str) for side in both) else None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return self._formatted(node.left, node.right, ("%d", "%s"), depth)
         if isinstance(node, ast.Call):
             return self._called(node, depth)
         return None
@@ -193,54 +168,17 @@ class PythonTree:
     def _joined(parts: list[Value | None]) -> str | None:
         return None if None in parts else "".join(str(part) for part in parts)[:10_000]
 
-    def _formatted(
-        self, left: ast.expr, right: ast.expr, holes: tuple[str, ...], depth: int
-    ) -> str | None:
-        """Return a short text with a value in its only hole."""
-        text, value = self.value(left, depth + 1), self.value(right, depth + 1)
-        if not isinstance(text, str) or len(text) > 200 or value is None:
-            return None
-        hole = next((hole for hole in holes if text.count(hole) == 1), None)
-        return text.replace(hole, str(value)) if hole else None
-
     def _called(self, node: ast.Call, depth: int) -> Value | None:
-        if isinstance(node.func, ast.Name) and node.func.id in ("str", "int"):
-            inner = self.value(node.args[0], depth + 1) if len(node.args) == 1 else None
-            if node.func.id == "str":
-                return None if inner is None else str(inner)
-            plain = str(inner).strip() if inner is not None else ""
-            return int(plain) if re.fullmatch(r"[0-9]{1,9}", plain) else None
-        if not isinstance(node.func, ast.Attribute) or node.func.attr != "format":
+        """Return what `str(...)` or `int(...)` makes of a known value."""
+        if not isinstance(node.func, ast.Name) or len(node.args) != 1:
             return None
-        if len(node.args) != 1 or node.keywords:
+        inner = self.value(node.args[0], depth + 1)
+        if inner is None or node.func.id not in ("str", "int"):
             return None
-        return self._formatted(node.func.value, node.args[0], ("{}", "{0}"), depth)
-
-    def leaves(self, node: ast.expr | None) -> Iterator[ast.expr]:
-        """Yield what an expression may come to: both branches, all around `or`, list elements.
-
-        A name that is given a value once leads to that value.
-        """
-        pending = [node] if node is not None else []
-        for _ in range(_LEAVES):
-            if not pending:
-                return
-            node = pending.pop()
-            if isinstance(node, ast.IfExp):
-                pending += [node.orelse, node.body]
-            elif isinstance(node, ast.BoolOp):
-                pending += reversed(node.values)
-            elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-                pending += reversed(node.elts)
-            elif isinstance(node, ast.Name) and node.id in self.bound:
-                bound = self.bound[node.id]
-                known = isinstance(bound, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BoolOp)
-                pending += [bound] if known else []
-                yield from () if known else (node,)
-            elif isinstance(node, ast.Call) and last_name(node.func) in _DEFAULTING:
-                pending += node.args[-1:] if len(node.args) > 1 else []
-            else:
-                yield node
+        plain = str(inner).strip()
+        if node.func.id == "str":
+            return str(inner)
+        return int(plain) if re.fullmatch(r"[0-9]{1,9}", plain) else None
 
     # ── whether it is ever reached ──────────────────────────────────────────────────────────────
 
@@ -273,12 +211,6 @@ class PythonTree:
     def counts_cards(self, node: ast.AST) -> bool:
         """Tell whether a node is reached only after a look at how many cards there are."""
         return any(_COUNTS.search(words_in(test)) for test in self.tests_around(node))
-
-    def switches(self, node: ast.AST) -> frozenset[str]:
-        """Return the options that alone lead to a node (`if args.multi_gpus:`)."""
-        tests = [t for t in self.tests_around(node) if _COUNTS.search(words_in(t))]
-        plain = all(isinstance(test, ast.Name | ast.Attribute) for test in tests)
-        return frozenset(map(last_name, tests)) if plain else frozenset()
 
     def asks_for(self, node: ast.AST, text: str) -> bool:
         """Tell whether a condition around a node speaks of `text`."""
@@ -338,3 +270,51 @@ def _asks_for_main(test: ast.Compare) -> bool:
     name = any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
     main = any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides)
     return name and main and isinstance(test.ops[0], ast.Eq)
+
+
+# ── what a module defines ───────────────────────────────────────────────────────────────────────
+
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_MAKES_NAMES = frozenset({"globals", "exec", "setattr", "eval", "vars"})
+
+
+def defined(text: str) -> set[str] | None:
+    """Return the names that a module has once it was run; None if its text cannot tell."""
+    module = parse(text)
+    if module is None:
+        return None  # of another version of Python, perhaps
+    names: set[str] = set()
+    for node in _at_top(module.body):
+        found = _bound_by(node)
+        if found is None:
+            return None
+        names.update(found)
+    return None if "__getattr__" in names else names
+
+
+def _at_top(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Everything that runs with the module; of functions and classes, that they are there."""
+    stack = list(body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _NESTED):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def _bound_by(node: ast.AST) -> list[str] | None:
+    """Return the names that one node binds; None where it may bind any."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Name(id=name, ctx=ast.Store()):
+            return [name]
+        case ast.Name(id=name) if name in _MAKES_NAMES:
+            return None
+        case ast.alias(name="*"):
+            return None
+        case ast.alias(name=name, asname=other):
+            return [other or name.partition(".")[0]]
+        case ast.Attribute(attr="modules" | "__dict__"):
+            return None
+    return []

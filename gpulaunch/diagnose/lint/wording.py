@@ -17,13 +17,11 @@ from gpulaunch.jobfile.commands import use_container
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PORT = "MASTER_PORT"
-PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
 _DEVICE = re.compile(
     r"(/?(?:job:\w+/(?:\w+:\d+/)*)?(?:device:)?(?:cuda|gpu|GPU):)(\d{1,3}(?:,\d{1,3})*)"
 )
 _LEAVE_IT_OUT = "leave it out: the job's first card is cuda:0 (gpus: says how many)"
-_WRONG_COMMA = re.compile("[，、﹐､]")
 
 DAEMONS = {
     "slurm": "has Slurm start it, not this job: it does not end with the job, and runs on cards"
@@ -76,54 +74,8 @@ def index(number: int, shown: str, first: str, unless: frozenset[str] = frozense
     )
 
 
-def count(number: int, shown: str, least: int = 0) -> Suspect:
-    """For something that wants `number` cards at once."""
-    return Suspect(
-        "spread",
-        f"{shown} wants {number} cards: {{here}}",
-        f"write gpus: {number} in the job file, or ask for fewer here",
-        least=least,
-        most=number - 1,
-    )
-
-
-def whole_memory(program: str, option: str) -> Suspect:
-    """For a server of models that takes most of its card unless an option says otherwise."""
-    name = option.replace("_", "-")
-    return Suspect(
-        "whole-memory",
-        f"{program} takes nine tenths of a card's memory by itself, and this job shares its card",
-        f"give --{name}, a part of the card that gpu_memory: covers, or write share: false",
-        least=1,
-        shared=True,
-    )
-
-
-def preallocates(shown: str) -> Suspect:
-    """For JAX that is told to take most of its card at once."""
-    return Suspect(
-        "whole-memory",
-        f"{shown} has JAX take most of a card's memory, and this job shares its card",
-        "leave it out: jobs that share are given false; or write share: false",
-        least=1,
-        shared=True,
-    )
-
-
-def index_or_count(number: int, shown: str) -> Suspect:
-    """For an option that may be either; either way the job has too few."""
-    return Suspect(
-        "device-index",
-        f"{shown}, be it a card's number or how many, is more than there is: {{here}}",
-        f"write 0 if it is a number, or gpus: {number} in the job file",
-        most=number - 1,
-    )
-
-
-def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset()) -> Suspect:
-    """For a mask that is set; `value` where it is known."""
-    if value is not None and (found := comma(value)):
-        return found
+def mask(shown: str = MASK, only: frozenset[str] = frozenset()) -> Suspect:
+    """For a mask that is set; `only`: as for Suspect."""
     return Suspect(
         "own-mask",
         f"{shown} is set here, over the job's own: it may name another job's card",
@@ -131,29 +83,6 @@ def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset(
         only=only,
         strict=f"{shown} is set here, over the job's own: isolation: strict keeps it to the job's"
         " cards, counted from 0, and any other number leaves the job without one",
-    )
-
-
-def late_mask(library: str, line: int, only: frozenset[str] = frozenset()) -> Suspect:
-    return Suspect(
-        "late-mask",
-        f"{MASK} is set here, after {library} was imported in line {line}: it holds, over the job's"
-        " own, until CUDA starts, and is ignored from then on",
-        _LEAVE_IT_OUT,
-        only=only,
-    )
-
-
-def comma(value: str) -> Suspect | None:
-    found = _WRONG_COMMA.search(value)
-    if found is None:
-        return None
-    read = value[: found.start()]
-    return Suspect(
-        "fullwidth-comma",
-        f"{found.group()!r} is no comma (U+{ord(found.group()):04X}): CUDA reads this mask only up"
-        f" to it, {read!r}",
-        "leave the mask to the launcher; gpus: says how many cards",
     )
 
 
@@ -196,28 +125,6 @@ def endpoint(shown: str) -> Suspect:
     return port(shown, f"write localhost:${PORT}, which is set for each job, or --standalone")
 
 
-def auto_map(value: str) -> Suspect:
-    return Suspect(
-        "spread",
-        f'device_map="{value}" takes the one card that this job sees, and puts on the CPU, without'
-        " failing, what does not fit there",
-        'write device_map={"": 0} to have it fail instead, or gpus: 2 to have it spread',
-        least=1,
-        most=1,
-    )
-
-
-def data_parallel() -> Suspect:
-    return Suspect(
-        "spread",
-        "DataParallel over the one card that this job sees only adds a wrapper (and `module.` to"
-        " every key of the state dict)",
-        "leave it out, or write gpus: 2",
-        least=1,
-        most=1,
-    )
-
-
 def single_brace(name: str) -> Suspect:
     """For `{path}` in a command of a job that has `{{path}}`."""
     return Suspect(
@@ -237,12 +144,6 @@ def index_name() -> Suspect:
     )
 
 
-def no_cards(why: str) -> Suspect:
-    """For what goes wrong where device_count() is 0."""
-    mend = "write gpus: 1, or max(1, torch.cuda.device_count())"
-    return Suspect("spread", f"{why}: {{here}}", mend, most=0)
-
-
 def mask_as_number() -> tuple[Suspect, Suspect]:
     why = f"{MASK} is read as one number, and is "
     mend = "count with torch.cuda.device_count(); the job's first card is 0"
@@ -255,17 +156,6 @@ def mask_as_number() -> tuple[Suspect, Suspect]:
 def mask_as_numbers() -> Suspect:
     """For a mask of which each part is read as a number."""
     return replace(mask_as_number()[1], why=f"{MASK} is read as numbers, and has UUIDs here")
-
-
-def reads_no_uuids(shown: str) -> Suspect:
-    """For a program that is known to read the mask's parts as numbers."""
-    return Suspect(
-        "mask-value",
-        f"{shown} reads {MASK} as numbers, and has UUIDs here, by which it fails (vllm#41848)",
-        "leave out visible: uuid, give it whole cards where these are MIG instances (gpus:), or run"
-        " its image with docker or podman where that is apptainer",
-        uuids=True,
-    )
 
 
 def mask_as_index() -> Suspect:
@@ -319,9 +209,7 @@ def mask_left_behind(shown: str, image: str) -> Suspect:
     )
 
 
-def launcher_mask(shown: str, value: str | None) -> Suspect:
-    if value is not None and (found := comma(value)):
-        return found
+def launcher_mask(shown: str) -> Suspect:
     return Suspect(
         "own-mask",
         f"{shown} makes the launched program a mask of its own, counted over the machine's cards:"
