@@ -330,10 +330,9 @@ def _waiting(reason: r.WaitReason) -> str:
             return f"retries in {span(max(1, round(seconds)))}"
         case r.NotBefore(utc, seconds):
             return f"not before {localtime.until(utc, seconds)}"
-        case r.NeedsImage(source, ""):
-            return f"waits for its image {source.image}, which is being looked up"
-        case r.NeedsImage(source, progress):
-            return f"waits for its image {source.image}, which is being pulled: {progress}"
+        case r.NeedsImage(source, seconds):
+            doing = "looked up" if seconds is None else f"pulled: {clock(seconds)}"
+            return f"waits for its image {source.image}, which is being {doing}"
         case r.NeedsReady(services):
             return f"waits for its service {', '.join(services)} to be ready"
         case r.NeedsEnd(job, state, more, after):
@@ -473,9 +472,9 @@ def card_reason(reason: r.CardReason | None) -> str:
             )
 
 
-def pull(source: m.ImageSource, progress: str) -> str:
-    """Return what is being done: `pulling img: 1.2 of 3.4 GB`."""
-    return f"pulling {source.image}: {progress}"
+def pull(source: m.ImageSource, seconds: float) -> str:
+    """Return what is being done, and for how long: `pulling img: 1:05`."""
+    return f"pulling {source.image}: {clock(seconds)}"
 
 
 def _left_alive(left: r.LeftProcesses) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
 from gpulaunch.containers.command_lines import CARRIED, NO_PROGRAM
+from gpulaunch.containers.engines import InstalledEngines, NoEngineError
 from gpulaunch.core.model import ContainerEngine, ImageSource, Job
 from gpulaunch.errors import Mistake
 from gpulaunch.jobfile import Plan

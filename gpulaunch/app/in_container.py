@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from gpulaunch.containers.choosing import InstalledEngines
-from gpulaunch.containers.engine_calls import PullRequest
+from gpulaunch.containers.engines import InstalledEngines
+from gpulaunch.containers.pulling import PullRequest
 from gpulaunch.containers.removing import PID, is_held
 from gpulaunch.core.model import Container, ImageSource, Job
 from gpulaunch.engines.contained import contained
@@ -74,8 +74,8 @@ def pulled(
         try:
             for told in helper.stdout:
                 said: dict[str, Any] = json.loads(told)
-                if said["said"] == "progress":
-                    say(f"pulling {source.image} with {engine}: {said['text']}")
+                if said["said"] == "pulling":
+                    say(f"pulling {source.image} with {engine}")
                 elif said["said"] == "ready":
                     return ImageHere(engine, said["id"])
                 elif said["said"] == "failed":

@@ -144,11 +144,11 @@ class Supervisor:
     def why_waiting(self, job: str) -> WaitReason | None:
         """Return why the job waits, or what is doubtful of one that runs; None for any other job.
 
-        The engine is asked of attempts that it has, and how far a pull is.
+        The engine is asked of attempts that it has, and how long a pull has taken.
         """
         own = self._run.why_waiting(job, self._clock())
         if isinstance(own, NeedsImage):
-            return replace(own, progress=self._engine.pulls().get(own.source, ""))
+            return replace(own, pulled_for=self._engine.pulls().get(own.source))
         attempt = self._run.with_engine(job)
         if attempt is None:
             return own
@@ -340,7 +340,7 @@ class Supervisor:
             self._loop.call_at("tick", at, self._tick)
 
     def _tick(self) -> None:
-        doing = [pull(source, text) for source, text in self._engine.pulls().items()]
+        doing = [pull(source, seconds) for source, seconds in self._engine.pulls().items()]
         self._view.tick(self._clock(), self._run.ledger, doing)
 
     # ── When the run cannot be recorded ─────────────────────────────────────────────────────────

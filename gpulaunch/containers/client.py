@@ -1,4 +1,4 @@
-"""Running an engine's client: its lines as they come, its end, and a time limit where one is set.
+"""Running an engine's client: what it wrote, its end, and a time limit where one is set.
 
 A client runs below an attendant (`attendant.py`), which ends it with this process.
 """
@@ -11,7 +11,6 @@ import selectors
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from msgspec import Struct
@@ -44,21 +43,13 @@ class ClientSilentError(Exception):
     """The client did not end within its time, and is being killed."""
 
 
-def nobody_hears(line: str) -> None:
-    """Take a line of which nothing is to be made."""
-
-
-def run(
-    line: list[str],
-    heard: Callable[[str], object] = nobody_hears,
-    seconds: float | None = None,
-) -> ClientEnd:
-    """Run a client to its end; `heard` is called with each line that it writes, to either output.
+def run(line: list[str], seconds: float | None = None) -> ClientEnd:
+    """Run a client to its end.
 
     Raises ClientSilentError after `seconds`; None: it may take as long as it does. Messages are in
     English, whatever the caller's language: they are read here.
     """
-    out, err = _Output(heard), _Output(heard)
+    out, err = _Output(), _Output()
     held, theirs = socket.socketpair()
     with ExitStack() as undo:
         undo.callback(held.close)
@@ -117,18 +108,12 @@ def _take_all(outputs: dict[int, _Output], attendant: int, seconds: float | None
 
 
 class _Output:
-    def __init__(self, heard: Callable[[str], object]) -> None:
-        self._heard = heard
+    def __init__(self) -> None:
         self._all = bytearray()
-        self._piece = b""  # of a line whose end has not come
 
     def take(self, data: bytes) -> None:
         self._all += data
         del self._all[:-KEPT_BYTES]
-        *lines, self._piece = (self._piece + data).split(b"\n")
-        for line in lines:
-            self._heard(as_shown(line.decode(errors="replace")))
-        self._piece = self._piece[-KEPT_BYTES:]
 
     def text(self) -> str:
         lines = bytes(self._all).decode(errors="replace").rstrip("\n").split("\n")

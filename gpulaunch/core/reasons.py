@@ -311,11 +311,11 @@ class NotBefore(Struct, frozen=True):
 class NeedsImage(Struct, frozen=True):
     """The image of the job's container is not there yet.
 
-    `progress`: how much of it has been pulled, in words; empty while that is not known.
+    `pulled_for`: for how many seconds it has been pulled; None if that has not begun.
     """
 
     source: ImageSource
-    progress: str = ""
+    pulled_for: float | None = None
 
 
 class NeedsReady(Struct, frozen=True):

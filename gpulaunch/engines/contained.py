@@ -22,7 +22,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import (
     LABELS,
     NO_PROGRAM,
@@ -30,9 +29,10 @@ from gpulaunch.containers.command_lines import (
     ContainerName,
     apptainer_line,
     client_line,
+    own_paths,
     remove_line,
 )
-from gpulaunch.containers.mounts import own_paths
+from gpulaunch.containers.engines import InstalledEngines
 from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Job
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.context import ImageHere

@@ -1,6 +1,6 @@
 """Pulls the images of jobs' containers, each in a process of its own, several at once.
 
-    PullImage ─▶ gpulaunch.containers.pulling ─┬ progress ─▶ PullBegun, once, and `pulls`
+    PullImage ─▶ gpulaunch.containers.pulling ─┬ pulling ──▶ PullBegun, once, and `pulls`
                                                ├ ready ────▶ ImageReady ─ digest ─▶ ImageDigest
                                                └ failed ───▶ ImageFailed, as for one that dies
 
@@ -10,6 +10,7 @@ From `ImageReady` on the run's context says which engine has the image, and what
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -17,8 +18,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
-from gpulaunch.containers.engine_calls import PullRequest
+from gpulaunch.containers.engines import InstalledEngines, NoEngineError
+from gpulaunch.containers.pulling import PullRequest
 from gpulaunch.core.events import ImageDigest, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
 from gpulaunch.core.model import ContainerEngine, ImageSource
@@ -30,8 +31,8 @@ PULLING = "gpulaunch.containers.pulling"
 """The module whose `main` pulls one image, and says how that goes."""
 
 
-class _Progress(Struct, frozen=True, tag_field="said", tag="progress"):
-    text: str
+class _Pulling(Struct, frozen=True, tag_field="said", tag="pulling"):
+    pass
 
 
 class _Ready(Struct, frozen=True, tag_field="said", tag="ready"):
@@ -48,7 +49,7 @@ class _Failed(Struct, frozen=True, tag_field="said", tag="failed"):
     why: str
 
 
-_Said: TypeAlias = _Progress | _Ready | _Digest | _Failed
+_Said: TypeAlias = _Pulling | _Ready | _Digest | _Failed
 _DECODER: msgspec.json.Decoder[_Said] = msgspec.json.Decoder(_Said)
 
 
@@ -63,7 +64,8 @@ class Images:
         self._cluster = cluster
         self._module = module
         self._helpers: dict[ImageSource, Helper] = {}
-        self._progress: dict[ImageSource, str] = {}  # of those that are not answered yet
+        # When the pull began, of those that are not answered yet; None: it has not begun.
+        self._begun: dict[ImageSource, float | None] = {}
         self._installed = InstalledEngines(context.base)
 
     def pull(self, instruction: PullImage) -> None:
@@ -72,7 +74,7 @@ class Images:
         try:
             engine = self._installed.engine_for(source, self._cluster)
         except NoEngineError as error:
-            self._progress[source] = ""
+            self._begun[source] = None
             self._answer(ImageFailed(source, str(error)))
             return
         if (before := self._helpers.get(source)) is not None:
@@ -80,15 +82,16 @@ class Images:
         helper = self._helpers[source] = Helper(
             self._context.loop, partial(self._said, source, engine), partial(self._ended, source)
         )
-        self._progress[source] = ""
+        self._begun[source] = None
         try:
             helper.start(self._command(instruction, engine), self._context.base)
         except OSError as error:  # processes, memory or descriptors are scarce
             self._answer(ImageFailed(source, f"no process to pull it: {error.strerror}"))
 
-    def pulls(self) -> dict[ImageSource, str]:
-        """Return the images that are being pulled, each with how far that is, in words."""
-        return {source: text for source, text in self._progress.items() if text}
+    def pulls(self) -> dict[ImageSource, float]:
+        """Return the images that are being pulled, each with the seconds since that began."""
+        now = time.monotonic()
+        return {source: now - at for source, at in self._begun.items() if at is not None}
 
     def close(self) -> None:
         """End all pulls."""
@@ -109,12 +112,12 @@ class Images:
             match _DECODER.decode(line):
                 case _Digest(digest):
                     self._context.post(ImageDigest(source, digest))
-                case _ if source not in self._progress:
+                case _ if source not in self._begun:
                     pass  # it was answered for
-                case _Progress(text):
-                    if not self._progress[source]:
+                case _Pulling():
+                    if self._begun[source] is None:
                         self._context.post(PullBegun(source, engine))
-                    self._progress[source] = text
+                        self._begun[source] = time.monotonic()
                 case _Ready(id, digest, pulled):
                     self._context.images[source] = ImageHere(engine, id)
                     self._answer(ImageReady(source, id, digest, engine, pulled))
@@ -124,7 +127,7 @@ class Images:
     def _ended(self, source: ImageSource, status: int | None) -> None:
         """Forget a helper that is gone; answer for it where it did not."""
         del self._helpers[source]
-        if source not in self._progress:
+        if source not in self._begun:
             return
         if status is None:
             how = "does not end"
@@ -135,5 +138,5 @@ class Images:
         self._answer(ImageFailed(source, f"what was to pull it {how}, and did not say why"))
 
     def _answer(self, event: ImageReady | ImageFailed) -> None:
-        del self._progress[event.source]
+        del self._begun[event.source]
         self._context.post(event)

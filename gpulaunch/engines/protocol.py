@@ -67,8 +67,8 @@ What cannot be killed
 Images
   `PullImage(source)` comes once for each source until it is answered: by `ImageReady`, which
   `ImageDigest` may follow, or by `ImageFailed`, after which it may come again. Where the image is
-  not there and is pulled, `PullBegun` may be posted before. Meanwhile `pulls` says how far that
-  is. From `ImageReady` on attempts of jobs with that source may be launched, and the image is
+  not there and is pulled, `PullBegun` may be posted before. Meanwhile `pulls` says since when.
+  From `ImageReady` on attempts of jobs with that source may be launched, and the image is
   there for them. A pull that no job waits for any more goes on; it ends with the engine.
 
 Records
@@ -109,8 +109,8 @@ class Engine(Protocol):
         Never blocks: it returns what the engine last heard, and is called for many at once.
         """
 
-    def pulls(self) -> Mapping[ImageSource, str]:
-        """Return the images that are being pulled, each with how far that is, in a few words.
+    def pulls(self) -> Mapping[ImageSource, float]:
+        """Return the images that are being pulled, each with the seconds since that began.
 
         Never blocks: it returns what the engine last heard, and is called for many jobs at once.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpulaunch.containers.lines import DAEMONS
+from gpulaunch.containers.options import DAEMONS
 
 # fmt: off
 PREFIXES = frozenset({

@@ -66,7 +66,7 @@ class PullHelper:
 
     def answer(self) -> dict[str, Any]:
         """`ready` or `failed`, as it says it."""
-        while (said := self.said()) and said["said"] == "progress":
+        while (said := self.said()) and said["said"] == "pulling":
             pass
         return said
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.containers.choosing import InstalledEngines, NoEngineError
 from gpulaunch.containers.command_lines import UserInside
+from gpulaunch.containers.engines import InstalledEngines, NoEngineError
 from gpulaunch.core.model import ImageSource
 
 ANY = ImageSource("name:tag")

@@ -33,10 +33,8 @@ def test_a_client_has_no_input_and_speaks_english(monkeypatch: pytest.MonkeyPatc
     assert end.err.split() == ["0", "1", "2", "3"]  # 3: the listing itself
 
 
-def test_lines_come_as_they_are_written_and_as_a_terminal_shows_them() -> None:
-    lines = list[str]()
-    end = sh(r"printf '1%%\r50%%\n'; printf 'end' >&2; kill -9 $$", heard=lines.append)
-    assert lines == ["50%"]
+def test_lines_are_as_a_terminal_shows_them() -> None:
+    end = sh(r"printf '1%%\r50%%\n'; printf 'end' >&2; kill -9 $$")
     assert (end.status, end.out, end.err) == (128 + 9, "50%", "end")
     assert end.words == "end"
 

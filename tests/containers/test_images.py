@@ -6,7 +6,19 @@ import re
 
 import pytest
 
-from gpulaunch.containers.images import Image, ImageKind, read_image, why_not
+from gpulaunch.containers.images import (
+    Image,
+    ImageKind,
+    apptainer_uri,
+    bare,
+    digest_among,
+    file_name,
+    is_file,
+    loaded,
+    pulled_as,
+    read_image,
+    why_not,
+)
 
 SIF = ("apptainer", "singularity")
 ANY = ("docker", "podman", "apptainer", "singularity")
@@ -107,3 +119,97 @@ def test_an_engine_that_cannot_run_an_image_is_told_why() -> None:
     )
     assert why_not("podman://a", "docker").endswith("podman's own by its podman://; write podman")
     assert why_not("a.tar", "apptainer").endswith("docker and podman load; write docker or podman")
+
+
+# ── what each engine calls an image ───────────────────────────────────────────────────────────────
+
+A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("lab/tool:2", "lab/tool:2"),
+        ("docker://lab/tool:2", "lab/tool:2"),
+        ("podman://registry.example/lab/tool", "registry.example/lab/tool"),
+        (f"docker://lab/tool@{A}", f"lab/tool@{A}"),
+    ],
+)
+def test_docker_and_podman_take_a_name_without_its_scheme(image: str, name: str) -> None:
+    assert bare(image) == name
+
+
+def test_podman_alone_is_told_that_a_name_is_of_docker_s_registry() -> None:
+    assert pulled_as("podman", "docker://lab/tool") == "docker://lab/tool"
+    assert pulled_as("podman", "podman://lab/tool") == "lab/tool"
+    assert pulled_as("podman", "lab/tool") == "lab/tool"
+    assert pulled_as("docker", "docker://lab/tool") == "lab/tool"
+
+
+@pytest.mark.parametrize(
+    ("image", "uri"),
+    [
+        ("lab/tool:2", "docker://lab/tool:2"),
+        ("docker://lab/tool:2", "docker://lab/tool:2"),
+        ("library://lab/tool", "library://lab/tool"),
+        ("oras://registry.example/tool:1", "oras://registry.example/tool:1"),
+        ("shub://lab/tool", "shub://lab/tool"),
+        ("docker-daemon:tool:latest", "docker-daemon:tool:latest"),
+        ("docker-daemon:lab/tool:2", "docker-daemon:lab/tool:2"),
+    ],
+)
+def test_apptainer_pulls_from_an_address(image: str, uri: str) -> None:
+    assert apptainer_uri(image) == uri
+
+
+def test_a_file_is_named_by_its_absolute_path() -> None:
+    assert is_file("/data/tool.sif")
+    assert not is_file("lab/tool")
+    assert not is_file("docker://lab/tool")
+
+
+def test_files_of_images_have_readable_names_and_one_for_each_address() -> None:
+    uris = [
+        "docker://lab/tool:2",
+        "docker://lab/tool:3",
+        "docker://other/tool:2",
+        f"docker://t@{A}",
+    ]
+    names = [file_name(uri) for uri in uris]
+    assert len(set(names)) == len(names)
+    assert names[0].startswith("tool-2-")
+    assert names[3].startswith("t-")
+    assert all(name.endswith(".sif") for name in names)
+    assert file_name("docker://" + "x" * 4000).count("x") == 60
+
+
+@pytest.mark.parametrize(
+    ("output", "names"),
+    [
+        ("Loaded image: lab/tool:2\n", ["lab/tool:2"]),
+        (f"Loaded image ID: {A}\n", [A]),
+        (f"Loaded image: {A}\n", [A]),
+        ("Loaded image(s): localhost/a:1,localhost/b:1\n", ["localhost/a:1", "localhost/b:1"]),
+        ("Loaded image: a:1\nLoaded image: b:1\nLoaded image: a:1\n", ["a:1", "b:1"]),
+        ("", []),
+    ],
+)
+def test_what_was_loaded_is_read_from_what_the_client_prints(output: str, names: list[str]) -> None:
+    assert loaded(output) == names
+
+
+@pytest.mark.parametrize(
+    ("entries", "image", "digest"),
+    [
+        ([], "lab/tool", ""),
+        ([f"lab/tool@{A}"], "lab/tool:2", A),
+        ([f"mirror.example/tool@{A}", f"lab/tool@{B}"], "lab/tool:2", B),
+        ([f"mirror.example/tool@{A}", f"registry.example/lab/tool@{B}"], "lab/tool", B),
+        ([f"mirror.example/tool@{A}", f"a.example:5000/tool@{B}"], "a.example:5000/tool:1", B),
+        ([f"mirror.example/tool@{A}", f"lab/tool@{B}"], "/data/tool.tar", A),
+    ],
+)
+def test_an_image_has_the_digest_of_the_registry_that_it_was_named_by(
+    entries: list[str], image: str, digest: str
+) -> None:
+    assert digest_among(entries, image) == digest

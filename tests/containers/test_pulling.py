@@ -17,9 +17,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulaunch.containers import daemon_images, file_images, pulling
-from gpulaunch.containers.engine_calls import PAUSES, EngineCalls, PullRequest
-from gpulaunch.containers.pull_failures import PullError
+from gpulaunch.containers import pulling
+from gpulaunch.containers.pulling import PAUSES, EngineCalls, PullError, PullRequest
 from tests.containers.bench import Bench, image
 from tests.helpers import descriptors_left
 
@@ -60,19 +59,9 @@ def test_an_image_that_is_missing_is_pulled_and_told_by_id_and_digest(
         "digest": "sha256:" + "d" * 64,
         "pulled": True,
     }
-    assert {said["said"] for said in progress} == {"progress"}
+    assert progress == [{"said": "pulling"}]
     # Without docker:// podman would not know the registry.
     assert bench.pulls == [["pull", "docker://lab/tool" if engine == "podman" else "lab/tool"]]
-
-
-def test_while_it_is_pulled_one_hears_how_far(daemon: tuple[str, Bench]) -> None:
-    engine, bench = daemon
-    with bench.helper(engine, "lab/tool", environ=bench.holding()) as helper:
-        first = helper.said()
-        bench.go_on()
-        assert helper.answer()["said"] == "ready"
-    expected = "0 of 3 layers" if engine == "docker" else "layer 1"
-    assert first == {"said": "progress", "text": expected}
 
 
 def test_an_image_that_is_here_is_not_pulled(daemon: tuple[str, Bench]) -> None:
@@ -126,23 +115,20 @@ def test_what_a_run_had_before_and_is_gone_is_pulled_by_its_name(
 @pytest.mark.parametrize(
     ("image_name", "part"),
     [
-        ("registry.example/missing", "there is no image registry.example/missing"),
-        ("registry.example/denied", "or it is private: `{} login registry.example`"),
-        ("lab/private", "or it is private: `{} login`"),
-        ("registry.example/login", "wants a login: `{} login registry.example`"),
-        ("registry.example/rate", "allows no more pulls for now"),
-        ("registry.example/arm", "is not made for this machine"),
-        ("registry.example/untrusted", "its certificate authority has to be made known to {}"),
-        ("registry.example/nospace", "the disk of {}'s images (/var/lib/images) is full"),
-        ("registry.example/strange", "{} cannot pull registry.example/strange: it is a strange"),
+        ("registry.example/missing", "manifest unknown"),
+        ("registry.example/denied", "denied"),
+        ("registry.example/nospace", "no space left on device"),
+        ("registry.example/strange", "it is a strange day"),
     ],
 )
-def test_a_pull_that_fails_says_why_in_one_line(
+def test_a_pull_that_fails_says_why_in_the_engines_own_words(
     daemon: tuple[str, Bench], image_name: str, part: str
 ) -> None:
     engine, bench = daemon
     why = bench.why(engine, image_name)
-    assert part.format(engine) in why
+    assert why.startswith(f"{engine} cannot pull {image_name}: ")
+    assert part in why
+    assert why.endswith(f"; `{engine} pull {image_name}` shows more")
     assert "\n" not in why
     assert len(bench.pulls) == 1
 
@@ -158,13 +144,14 @@ def test_an_engine_that_is_not_here_is_named(tmp_path: Path) -> None:
 
 def test_a_daemon_that_is_not_there_or_not_for_this_user_is_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "docker")
-    assert bench.why("docker", "lab/tool", environ={"FAKE_ENGINE_DAEMON": "absent"}) == (
-        "docker's daemon at unix:///var/run/docker.sock does not answer: is it running?"
-        " (systemctl status docker)"
-    )
-    assert bench.why("docker", "lab/tool", environ={"FAKE_ENGINE_DAEMON": "forbidden"}) == (
-        "you may not use docker: join the group docker and log in anew, or use podman"
-    )
+    for state, words in {
+        "absent": "Is the docker daemon running?",
+        "forbidden": "permission denied while trying to connect to the Docker daemon socket",
+    }.items():
+        why = bench.why("docker", "lab/tool", environ={"FAKE_ENGINE_DAEMON": state})
+        assert why.startswith("docker cannot look for lab/tool: ")
+        assert words in why
+        assert why.endswith("; `docker image inspect lab/tool` shows more")
 
 
 # ── Archives ────────────────────────────────────────────────────────────────────────────────────
@@ -296,10 +283,9 @@ def test_never_makes_no_file(maker: tuple[str, Bench]) -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("registry.example/missing", "there is no image registry.example/missing"),
-        ("registry.example/denied", "or it is private: "),
-        ("registry.example/login", "wants a login: "),
-        ("registry.example/nospace", "a disk is full while "),
+        ("registry.example/missing", "manifest unknown"),
+        ("registry.example/denied", "denied"),
+        ("registry.example/nospace", "no space left on device"),
     ],
 )
 def test_a_file_that_cannot_be_made_says_why_and_leaves_nothing(
@@ -316,8 +302,7 @@ def test_two_runs_that_want_one_image_pull_it_once(maker: tuple[str, Bench]) -> 
     with bench.helper(engine, "lab/tool", environ=bench.holding()) as first:
         bench.pulling()
         with bench.helper(engine, "lab/tool", "always") as second:
-            waiting = {"said": "progress", "text": "waiting for another run, which pulls it"}
-            assert second.said() == waiting
+            assert second.said() == {"said": "pulling"}
             bench.go_on()
             pulled, found = first.answer(), second.answer()
     assert (pulled["pulled"], found["pulled"]) == (True, False)
@@ -358,10 +343,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_full_leaves_no_half_image(tmp_path: Path, small_disk: Path) -> None:
     bench = Bench(tmp_path, "apptainer")
     bench.cache = small_disk / "images"
-    assert bench.why("apptainer", "lab/large") == (
-        "a disk is full while apptainer pulls lab/large: one of "
-        f"{bench.cache}, $APPTAINER_CACHEDIR, $APPTAINER_TMPDIR"
-    )
+    assert "no space left on device" in bench.why("apptainer", "lab/large").lower()
     assert [file.suffix for file in bench.cache.iterdir()] == [".lock"]
 
 
@@ -369,12 +351,16 @@ def test_a_disk_that_is_full_leaves_no_half_image(tmp_path: Path, small_disk: Pa
 
 
 def calls(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, *request: str, pause: Callable[[float], object]
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    *request: str,
+    pause: Callable[[float], object] = time.sleep,
+    answer_seconds: float = 60.0,
 ) -> EngineCalls:
     for name, value in bench.environ.items():
         monkeypatch.setenv(name, value)
     wanted = msgspec.convert(bench.request(*request), PullRequest)
-    return EngineCalls(wanted, progress=print, pause=pause)
+    return EngineCalls(wanted, lambda: None, pause, answer_seconds)
 
 
 @pytest.mark.parametrize("engine", [*DAEMONS, *FILES])
@@ -383,10 +369,41 @@ def test_where_the_network_failed_it_is_tried_again_after_growing_pauses(
 ) -> None:
     bench, pauses = Bench(tmp_path, engine), list[float]()
     ours = calls(bench, monkeypatch, engine, "registry.example/network", pause=pauses.append)
-    with pytest.raises(PullError, match=r"cannot be reached .*: tried 4 times; check the network"):
+    with pytest.raises(PullError, match=r"registry.example/network: .*; `"):
         pulling.have(ours)
     assert pauses == [*PAUSES]
     assert len(bench.pulls) == 1 + len(PAUSES)
+
+
+GET = 'Error response from daemon: Get "https://registry.example/v2/": '
+OF_NETWORK = [
+    GET + "dial tcp 10.0.0.1:443: connect: connection refused",
+    GET + "dial tcp: lookup registry.example: no such host",
+    GET + "net/http: TLS handshake timeout",
+    GET + "net/http: request canceled while waiting for connection",
+    GET + "dial tcp 10.0.0.1:443: i/o timeout",
+    "Error response from daemon: received unexpected HTTP status: 500 Internal Server Error",
+    "error pulling image configuration: download failed after attempts=6: unexpected EOF",
+    "curl: (6) Could not resolve host: registry.example",
+    "[ERROR] URL https://x.example/v2/x returned error code: 503 Service Unavailable",
+]
+OF_NO_NETWORK = [
+    "Error response from daemon: manifest unknown",
+    GET + "x509: certificate signed by unknown authority",
+    "Copying blob sha256:401429403404500\nError: it is a strange day",
+    "Error: writing blob: write /x: disk quota exceeded",
+    "",
+]
+
+
+@pytest.mark.parametrize("words", OF_NETWORK)
+def test_a_failure_of_the_network_is_worth_another_try(words: str) -> None:
+    assert pulling.is_of_network(words)
+
+
+@pytest.mark.parametrize("words", OF_NO_NETWORK)
+def test_any_other_failure_is_not(words: str) -> None:
+    assert not pulling.is_of_network(words)
 
 
 def test_a_network_that_is_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +424,7 @@ def test_a_machine_without_room_for_another_process_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     bench = Bench(tmp_path, engine)
-    ours = calls(bench, monkeypatch, engine, "lab/tool", pause=time.sleep)
+    ours = calls(bench, monkeypatch, engine, "lab/tool")
     why = f"{engine} cannot be started: Too many open files; `gpulaunch retry` once"
     with descriptors_left(1), pytest.raises(PullError, match=why):  # apptainer: the lock's
         pulling.have(ours)
@@ -428,7 +445,7 @@ def test_without_locks_what_another_run_is_making_stays(
 
     bench = Bench(tmp_path, "apptainer")
     draft = another_s_draft(bench)
-    ours = calls(bench, monkeypatch, "apptainer", "lab/tool", pause=time.sleep)
+    ours = calls(bench, monkeypatch, "apptainer", "lab/tool")
     monkeypatch.setattr(fcntl, "flock", no_locks)
     assert pulling.have(ours).pulled
     assert draft.exists()
@@ -439,8 +456,8 @@ def test_what_was_left_and_vanishes_meanwhile_is_no_failure(
 ) -> None:
     bench = Bench(tmp_path, "apptainer")
     draft = another_s_draft(bench)
-    ours = calls(bench, monkeypatch, "apptainer", "lab/tool", pause=time.sleep)
-    monkeypatch.setattr(file_images, "glob", lambda pattern: [f"{draft}.vanished", str(draft)])
+    ours = calls(bench, monkeypatch, "apptainer", "lab/tool")
+    monkeypatch.setattr(pulling, "glob", lambda pattern: [f"{draft}.vanished", str(draft)])
     assert pulling.have(ours).pulled
     assert not draft.exists()
 
@@ -451,6 +468,6 @@ def test_an_engine_that_does_not_answer_is_given_up(
 ) -> None:
     bench = Bench(tmp_path, "docker")
     monkeypatch.setenv("FAKE_ENGINE_DAEMON", "stopped")
-    ours = calls(bench, monkeypatch, "docker", "lab/tool", policy, pause=time.sleep)
+    ours = calls(bench, monkeypatch, "docker", "lab/tool", policy, answer_seconds=0.3)
     with pytest.raises(PullError, match=r"docker's daemon has not answered for 0 s: `docker ps`"):
-        daemon_images.have(ours, answer_seconds=0.3)
+        pulling.have(ours)

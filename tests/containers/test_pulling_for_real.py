@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,11 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulaunch.containers import daemon_images
-from gpulaunch.containers.engine_calls import EngineCalls, PullRequest
-from gpulaunch.containers.pull_failures import PullError
+from gpulaunch.containers import pulling
+from gpulaunch.containers.pulling import EngineCalls, PullError, PullRequest
 from tests.containers.bench import Bench, alive
-from tests.containers.registry import LAYERS, Registry, serving
+from tests.containers.registry import Registry, serving
 from tests.helpers import goes_along, wait_until
 
 ENGINES = ("docker", "podman")
@@ -134,7 +134,7 @@ def test_an_image_is_pulled_once_and_named_by_id_and_digest(
     assert bench.why(bench.engine, name, "never").startswith("`pull: never`, and ")
     with bench.helper(bench.engine, f"docker://{name}") as helper:
         *progress, ready = helper.everything()
-    assert progress[0]["text"] in (f"0 of {LAYERS} layers", "layer 1")
+    assert progress == [{"said": "pulling"}]
     assert (ready["said"], ready["pulled"]) == ("ready", True)
     assert ready["digest"] == registry.digest("tool")
     assert bench.has(ready["id"])
@@ -147,18 +147,18 @@ def test_an_image_is_pulled_once_and_named_by_id_and_digest(
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("absent", "its registry does not know that name or tag"),
-        ("denied", "the registry does not give "),
-        ("login", "wants a login: `{} login 127.0.0.1:"),
-        ("arm", "is not made for this machine"),
-        ("UPPER", "is no image's name that {} takes"),
+        ("absent", "manifest unknown"),
+        ("denied", "denied"),
+        ("login", "authentication required"),
+        ("arm", "no matching manifest|no image found in manifest list"),
+        ("UPPER", "must be lowercase|invalid reference format"),
     ],
 )
 def test_what_a_registry_refuses_is_said(
     bench: RealBench, registry: Registry, name: str, part: str
 ) -> None:
     why = bench.why(bench.engine, f"{registry.address}/lab/{name}")
-    assert part.format(bench.engine) in why
+    assert re.search(part, why), why
 
 
 def test_an_archive_is_loaded(bench: RealBench, registry: Registry) -> None:
@@ -230,10 +230,7 @@ def test_a_disk_that_is_full_is_named(
         (small_disk / "filler").write_bytes(bytes(16 << 20))
         bench = RealBench(tmp_path, engine_name, {**environ, "TMPDIR": str(small_disk)})
         name = f"{registry.address}/lab/large"
-        assert bench.why(engine_name, name) == (
-            f"the disk of {engine_name}'s images ({small_disk}/data) is full: no room for {name};"
-            f" `{engine_name} system df` shows what takes it"
-        )
+        assert "no space left on device" in bench.why(engine_name, name)
 
 
 def test_a_daemon_that_hangs_is_given_up_and_one_that_is_gone_is_said(
@@ -247,10 +244,7 @@ def test_a_daemon_that_hangs_is_given_up_and_one_that_is_gone_is_said(
             monkeypatch.setenv(variable, value)
         os.kill(int((root / "pid").read_text()), signal.SIGSTOP)
         request = msgspec.convert(bench.request("docker", "lab/tool"), PullRequest)
-        calls = EngineCalls(request, progress=print)
+        calls = EngineCalls(request, lambda: None, answer_seconds=1.0)
         with pytest.raises(PullError, match="docker's daemon has not answered for 1 s"):
-            daemon_images.have(calls, answer_seconds=1.0)
-    assert bench.why("docker", "lab/tool") == (
-        f"docker's daemon at {environ['DOCKER_HOST']} does not answer: is it running?"
-        " (systemctl status docker)"
-    )
+            pulling.have(calls)
+    assert f"Docker daemon at {environ['DOCKER_HOST']}" in bench.why("docker", "lab/tool")

@@ -29,8 +29,8 @@ def main() -> None:
             print(json.dumps({"said": "nothing that is known"}), flush=True)
             _say("ready", id="sha256:2", digest="", pulled=True)
         case "slow":
-            _say("progress", text="1.2 of 3.4 GB")
-            _say("progress", text="3.3 of 3.4 GB")
+            _say("pulling")
+            _say("pulling")
             sys.stdin.read(1)
             _say("ready", id="sha256:3", digest="sha256:30", pulled=True)
         case "none":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from gpulaunch.containers.lines import DAEMONS, OWN, image_in, takes_value
+from gpulaunch.containers.options import DAEMONS, OWN, image_in, takes_value
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.finding import ProgramRun, SetOptions, Suspect, option_name
 from gpulaunch.diagnose.lint.wording import MASK

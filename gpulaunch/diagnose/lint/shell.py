@@ -16,7 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.containers.lines import image_in
+from gpulaunch.containers.options import image_in
 from gpulaunch.diagnose.lint import commands, wording
 from gpulaunch.diagnose.lint.finding import ProgramRun, Suspect
 from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT

@@ -14,8 +14,8 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from gpulaunch.containers.choosing import InstalledEngines
 from gpulaunch.containers.command_lines import CARRIED, NO_PROGRAM
+from gpulaunch.containers.engines import InstalledEngines
 from gpulaunch.containers.removing import PID, Removal, is_held, remove_strays
 from gpulaunch.core.events import Ended, Event, ImageReady, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine

@@ -196,7 +196,7 @@ class Local(LeaseUser):
         """Return nothing: on this machine what is launched starts at once."""
         return ""
 
-    def pulls(self) -> Mapping[ImageSource, str]:
+    def pulls(self) -> Mapping[ImageSource, float]:
         return self._images.pulls()
 
     def close(self) -> None:

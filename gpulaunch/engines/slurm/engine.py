@@ -114,7 +114,7 @@ class SlurmEngine:
     def why(self, attempt: AttemptId) -> str:
         return why(self._state, attempt)
 
-    def pulls(self) -> Mapping[ImageSource, str]:
+    def pulls(self) -> Mapping[ImageSource, float]:
         return self._images.pulls()
 
     def close(self) -> None:
