@@ -10,7 +10,7 @@ import pytest
 from gpulaunch.core.causes import MemoryUse
 from gpulaunch.diagnose.failure.classes import advice
 from gpulaunch.diagnose.failure.edge import Counters, counters, rooms, tail
-from gpulaunch.diagnose.failure.memory import numbers_of
+from gpulaunch.diagnose.failure.evidence import numbers_of
 
 GIB = 1 << 30
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from gpulaunch.diagnose.failure import patterns, shapes
+from gpulaunch.diagnose.failure import patterns
 from gpulaunch.diagnose.failure.patterns import WRAPPER
 from gpulaunch.diagnose.failure.reading import Error, LogLine, Raised, errors_of, lines_of
 
@@ -76,7 +76,7 @@ def _of_exception(raised: Raised) -> FailureEvidence | None:
     if not raised.type:
         return None
     head = raised.message.partition("\n")[0]
-    quoting = shapes.QUOTING.fullmatch(raised.type) is not None
+    quoting = patterns.QUOTING.fullmatch(raised.type) is not None
     for pattern in patterns.RAISED:
         if pattern.types is None and quoting:
             continue
@@ -112,7 +112,7 @@ def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
 
 def _points_back(error: Error) -> bool:
     """Tell whether an error only says that what a warning told of was not survived after all."""
-    return any(shapes.WARNED.search(raised.message) for raised in error.raised)
+    return any(patterns.WARNED.search(raised.message) for raised in error.raised)
 
 
 def _is_quiet(between: Iterator[LogLine]) -> bool:
@@ -120,11 +120,11 @@ def _is_quiet(between: Iterator[LogLine]) -> bool:
     others = bars = 0
     for line in between:
         text = line.text
-        if shapes.IGNORED.match(text):
+        if patterns.IGNORED.match(text):
             continue
-        if shapes.BAR.match(text):
+        if patterns.BAR.match(text):
             bars += 1
-        elif shapes.PROGRESS.match(text) or shapes.SURVIVED.search(text):
+        elif patterns.PROGRESS.match(text) or patterns.SURVIVED.search(text):
             return False
         elif line.level not in ("W", "I", "D") and text and not _is_noise(text):
             others += 1
@@ -134,7 +134,7 @@ def _is_quiet(between: Iterator[LogLine]) -> bool:
 
 
 def _is_noise(text: str) -> bool:
-    return bool(shapes.NOISE.match(text) or shapes.ENDED.match(text))
+    return bool(patterns.NOISE.match(text) or patterns.ENDED.match(text))
 
 
 # ── Which of them decides ───────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ def last_lines(text: str) -> list[str]:
 def _child(lines: Sequence[LogLine]) -> int | None:
     """Return the first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
     for line in lines[-2 * TRAILER :]:
-        found = shapes.CHILD_SIGNAL.search(line.text)
+        found = patterns.CHILD_SIGNAL.search(line.text)
         if found is not None:
             return int(found["signal"])
     return None

@@ -15,8 +15,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from gpulaunch.diagnose.failure import patterns
-from gpulaunch.diagnose.failure import shapes as p
+from gpulaunch.diagnose.failure import patterns as p
 from gpulaunch.text import as_shown
 
 MAX_TEXT_CHARACTERS = 128 * 1024  # Characters of the text,
@@ -204,8 +203,8 @@ class _Parser:
         if line.level in ("W", "I", "D") or not line.text:
             return None
         single = partial(Error, line.at, line.at, stream=line.stream, text=line.text)
-        known = patterns.ANY_LINE.match(line.text) is not None
-        for pattern in patterns.LINES if known else ():
+        known = p.ANY_LINE.match(line.text) is not None
+        for pattern in p.LINES if known else ():
             if pattern.text.match(line.text):
                 return single("line", kind=pattern.kind)
         if p.NOISE.match(line.text):
