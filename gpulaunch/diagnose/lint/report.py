@@ -59,7 +59,7 @@ _MATTERS = (
 _WORTH = re.compile(
     r"cuda|gpu|device|port|visible|docker|podman|nerdctl|apptainer|singularity|parallel|nproc|proc|deepspeed|accelerate|tp"
     r"|\|\||\bwait\b|setsid|\btee\b|\becho\b"
-    r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|ORDER",
+    r"|main|llama|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|ORDER",
     re.IGNORECASE,
 )
 # From a word's start alone: to try each of its letters takes 20 s for a word of 100,000.
@@ -327,7 +327,7 @@ def report(
     """Return what in jobs' commands and scripts does not suit their cards; by default all jobs'.
 
     In the order of the files, the job file first; and what was left out because of the budget.
-    `by_uuid`: as for `jobs.given`.
+    `by_uuid`: as for `given`.
     """
     budget = budget or ReadBudget()
     looking = _PlanScan(plan, Files(os.getcwd(), budget), by_uuid)
