@@ -24,7 +24,6 @@ RUNS = {
     "python3.11 -u -W ignore x.py": ("python", "x.py"),
     "/opt/env/bin/python x.py": ("python", "x.py"),
     "python -m pkg.train --a b": ("module", "pkg.train"),
-    "python -c pass": ("code", "pass"),
     "torchrun --nproc-per-node 1 x.py --lr 1": ("python", "x.py"),
     "torchrun --nproc-per-node 1 -m pkg.train": ("module", "pkg.train"),
     "python -m torch.distributed.run --nproc-per-node 1 x.py": ("python", "x.py"),
@@ -54,7 +53,15 @@ def test_which_file_a_command_runs(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["rm x.py", "black x.py", "chai-lab fold a b", "cat x.sh", "docker run i x.py", "env"],
+    [
+        "rm x.py",
+        "black x.py",
+        "python -c x.py",
+        "chai-lab fold a b",
+        "cat x.sh",
+        "docker run i x.py",
+        "env",
+    ],
 )
 def test_a_file_that_is_only_named_is_not_run(command: str) -> None:
     assert run_of(command.split(), ".") is None

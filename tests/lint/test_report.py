@@ -163,7 +163,6 @@ COMMANDS = {
     "apptainer exec --nv --cleanenv a.sif python x.py": "all-gpus",
     "singularity run -C --nv a.sif": "all-gpus",
     "export A=1; apptainer exec --containall --nv docker://a x": "all-gpus",
-    "python -c 'import torch; torch.cuda.set_device(1)'": "device-index",
     "docker run --gpus '\"device=0\"' image": "own-mask",
     "docker run --gpus 1 image": "own-mask",
     "podman run --device nvidia.com/gpu=0,1 image": "own-mask",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.diagnose.lint import Finding, python, shell
+from gpulaunch.diagnose.lint import Finding, shell
 from tests.lint.helpers import in_shell, report_on, rules
 
 MASK = "CUDA_VISIBLE_DEVICES"
@@ -117,8 +117,8 @@ def test_strings_in_strings_are_soon_done_with() -> None:
         if len(deep) > 100_000:
             break
     many = "parallel '" + f"{MASK}=1 x; " * 20_000 + "' ::: a"
-    assert len(shell.look(deep, "bash", python.suspects_in).found) <= shell.MAX_SUSPECTS
-    assert len(shell.look(many, "bash", python.suspects_in).found) <= shell.MAX_SUSPECTS
+    assert len(shell.look(deep, "bash").found) <= shell.MAX_SUSPECTS
+    assert len(shell.look(many, "bash").found) <= shell.MAX_SUSPECTS
 
 
 @pytest.mark.parametrize("command", ["sbatch --gres=gpu:1 x.sh", "srun --gres gpu:a100:2 python x"])

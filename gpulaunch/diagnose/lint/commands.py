@@ -18,7 +18,7 @@ from gpulaunch.diagnose.lint.finding import ProgramRun, SetOptions, Suspect, opt
 from gpulaunch.diagnose.lint.wording import MASK
 
 Words: TypeAlias = Sequence["str | None"]
-Kind: TypeAlias = Literal["file", "python", "shell", "module", "code"]
+Kind: TypeAlias = Literal["file", "python", "shell", "module"]
 Meaning: TypeAlias = Callable[[str, str], Suspect | None]
 """What is suspect in the value of an option, which comes second; first the words for people."""
 
@@ -269,14 +269,13 @@ def _of_python(words: Words, at: int) -> tuple[int, Kind, str] | None:
         word = words[at]
         if word is None:
             return None
-        if word in ("-m", "-c"):
+        if word in ("-c", "-"):
+            return None
+        if word == "-m":
             what = words[at + 1] if at + 1 < len(words) else None
-            kind: Kind = "module" if word == "-m" else "code"
-            return None if what is None else (at + 1, kind, what)
+            return None if what is None else (at + 1, "module", what)
         if not word.startswith("-"):
             return at, "python", word
-        if word == "-":
-            return None
         at += 2 if word in _VALUED else 1
     return None
 

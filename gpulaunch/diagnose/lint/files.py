@@ -16,7 +16,7 @@ import posixpath
 import re
 import time
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,6 @@ from gpulaunch.diagnose.lint.finding import (
     Module,
     Placed,
     ProgramRun,
-    Suspect,
     heard,
     judged,
 )
@@ -298,8 +297,6 @@ class Follow:
 
     def _file(self, start: CommandStart) -> tuple[str, str] | None:
         run = start.run
-        if run.kind == "code":
-            return None
         if run.kind == "module":
             module = module_file(self.files, run.what, start.cwd, "__main__.py")
             return (module, "python") if module and not is_installed(module) else None
@@ -320,14 +317,6 @@ class Follow:
         return self._looked[key]
 
 
-def suspects_in_python(code: str) -> Iterable[Suspect]:
-    """Return what is suspect in code that a command runs, as by `python -c`."""
-    # Here and below: what looks at Python is half of this package, and many jobs have none to see.
-    from gpulaunch.diagnose.lint import python
-
-    return python.suspects_in(code)
-
-
 def _look(text: str, kind: str) -> FileScan:
     if kind == "file":
         match = _SHEBANG.match(text)
@@ -336,6 +325,7 @@ def _look(text: str, kind: str) -> FileScan:
         kind = "python" if match.group(1).startswith("python") else "shell"
     if kind == "shell":
         return of_shell(text, "bash")
+    # What looks at Python is a third of this package, and many jobs have none to see.
     from gpulaunch.diagnose.lint import python
 
     scan, lines = python.look(text, main=kind != "module"), lines_of(text)
@@ -345,7 +335,7 @@ def _look(text: str, kind: str) -> FileScan:
 def of_shell(text: str, dialect: str) -> FileScan:
     """Return a script's suspects, each at the word that it is about."""
     first = text[: text.find("\n")] if text.startswith("#!") else ""
-    looked = shell.look(text, dialect, suspects_in_python, shell=first.split())
+    looked = shell.look(text, dialect, shell=first.split())
     lines = text.split("\n")
     placed = []
     for found in looked.found:

@@ -118,14 +118,14 @@ class Placed(Struct, frozen=True):
 
 
 class ProgramRun(Struct, frozen=True):
-    """`what` is a path, the name of a module or, for code, the text of a program.
+    """`what` is a path, or the name of a module.
 
     `options` are those that its arguments set. `cwd` is relative to the job's, or starts with
     `<script>`: the directory of the script in which the command was found. `last`: the job ends
     when the file does, with its status, and no option has the file end at the first failure.
     """
 
-    kind: Literal["file", "python", "shell", "module", "code"]
+    kind: Literal["file", "python", "shell", "module"]
     what: str
     options: SetOptions = NO_OPTIONS
     cwd: str = "."

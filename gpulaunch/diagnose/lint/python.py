@@ -70,11 +70,6 @@ def look(text: str, main: bool = True) -> FileScan:
     )
 
 
-def suspects_in(code: str) -> Iterator[Suspect]:
-    """Return what is suspect in code that is run, as by `python -c`."""
-    return (placed.suspect for placed in look(code).placed)
-
-
 def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
     masks = _Masks(tree)
     for node in tree.nodes:
@@ -120,9 +115,9 @@ def _started(tree: PythonTree) -> Iterator[tuple[list[ast.expr], shell.ShellScan
         first = node.args[0]
         if isinstance(first, ast.List | ast.Tuple):
             words = [_known(tree, item) for item in first.elts[:200]]
-            yield first.elts, shell.look_words(words, suspects_in)
+            yield first.elts, shell.look_words(words)
         elif len(text := _known(tree, first)) < 20_000:
-            yield [first], shell.look(text, "sh", suspects_in)
+            yield [first], shell.look(text, "sh")
 
 
 def _known(tree: PythonTree, node: ast.expr) -> str:

@@ -24,7 +24,6 @@ from gpulaunch.diagnose.lint.files import (
     Files,
     Follow,
     ReadBudget,
-    suspects_in_python,
 )
 from gpulaunch.diagnose.lint.finding import (
     Finding,
@@ -120,11 +119,11 @@ def looked_at(job: Job) -> shell.ShellScan:
 
 
 def _script(job: Job, text: str, kind: str, words: Sequence[str]) -> shell.ShellScan:
-    return shell.look(text, kind, suspects_in_python, _masks(job), words)
+    return shell.look(text, kind, _masks(job), words)
 
 
 def _list(job: Job, words: list[str]) -> shell.ShellScan:
-    scan = shell.look_words(words, suspects_in_python, _masks(job))
+    scan = shell.look_words(words, _masks(job))
     which, kind = script_in(words)
     if not which:
         return scan

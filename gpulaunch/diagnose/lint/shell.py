@@ -9,9 +9,8 @@ Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,10 +49,6 @@ _SOURCES = (":::", "::::", ":::+", "::::+")
 _GIVEN = re.compile(r"(?:-e|--[\w-]+=)?(?:[A-Za-z]\w*(?:=[^,\s]*)?,)*(?=CUDA_VISIBLE_DEVICES=)")
 
 
-InPython: TypeAlias = Callable[[str], Iterable[Suspect]]
-"""Finds what is suspect in the Python code of `python -c CODE`."""
-
-
 class SuspectWord(Struct, frozen=True):
     """`word` is where it stands; `number` is its place in a command that no shell reads."""
 
@@ -72,7 +67,6 @@ class ShellScan(Struct, frozen=True):
 def look(
     script: str,
     dialect: str,
-    in_python: InPython,
     masks: Collection[str] = (),
     shell: Sequence[str] = (),
 ) -> ShellScan:
@@ -80,7 +74,7 @@ def look(
 
     `masks`: variables of the job's that hand its cards' mask on. `shell`: the words that start it.
     """
-    reader = _ShellReader(script, in_python, masks=masks)
+    reader = _ShellReader(script, masks=masks)
     reader.read_all(dialect)
     found = [*reader.found[:MAX_SUSPECTS], *_of_ending(script, dialect, shell)]
     found.sort(key=lambda one: one.word.start)
@@ -114,7 +108,7 @@ class ScriptStep(Struct, frozen=True):
 
 def steps(script: str, dialect: str, variables: Mapping[str, str]) -> Iterator[ScriptStep]:
     """Yield the commands of a script in turn, those without a program left out."""
-    reader = _ShellReader(script, lambda code: ())
+    reader = _ShellReader(script)
     reader.known.update(variables)
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
@@ -125,12 +119,11 @@ def steps(script: str, dialect: str, variables: Mapping[str, str]) -> Iterator[S
 
 def look_words(
     words: Sequence[str],
-    in_python: InPython,
     masks: Collection[str] = (),
 ) -> ShellScan:
     """Return what is suspect in a command that no shell reads, and what it runs."""
     places = [Word(word, 0, 0) for word in words]
-    reader = _ShellReader("", in_python, typed=True, masks=masks)
+    reader = _ShellReader("", typed=True, masks=masks)
     reader.read(command_of(places))
     numbers = {id(place): number for number, place in enumerate(places)}
     found = tuple(replace(one, number=numbers[id(one.word)]) for one in reader.found)
@@ -147,13 +140,11 @@ class _ShellReader:
     def __init__(
         self,
         script: str,
-        in_python: InPython,
         typed: bool = False,
         depth: int = 0,
         masks: Collection[str] = (),
     ) -> None:
         self.script = script
-        self.in_python = in_python
         self.verbatim = typed
         self.depth = depth
         self.known: dict[str, str] = {}
@@ -201,10 +192,7 @@ class _ShellReader:
         elif self.cwd is not None:
             typed = [self._typed(word) for word in words] if not self.verbatim else []
             run = commands.run_of(values, self.cwd, any(map(_MORE.search, typed)))
-            if run is not None and run.kind == "code":
-                word = words[run.number]
-                self.found += [SuspectWord(word, one) for one in self.in_python(run.what)]
-            elif run is not None:
+            if run is not None:
                 self.runs.append(run)
 
     def _slots(self, command: ShellCommand) -> None:
@@ -228,7 +216,7 @@ class _ShellReader:
 
     def _read_inside(self, text: str) -> list[SuspectWord]:
         """Return what is found in a script inside of this one; adds what it runs."""
-        inner = _ShellReader(text, self.in_python, depth=self.depth + 1)
+        inner = _ShellReader(text, depth=self.depth + 1)
         inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
         inner.cwd, inner.spent = self.cwd, self.spent
         inner.read_all("bash")
