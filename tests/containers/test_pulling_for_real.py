@@ -149,7 +149,7 @@ def test_an_image_is_pulled_once_and_named_by_id_and_digest(
     [
         ("absent", "manifest unknown"),
         ("denied", "denied"),
-        ("login", "authentication required"),
+        ("login", "unauthorized"),
         ("arm", "no matching manifest|no image found in manifest list"),
         ("UPPER", "must be lowercase|invalid reference format"),
     ],
