@@ -10,11 +10,13 @@ import heapq
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+T = TypeVar("T")
 Callback: TypeAlias = Callable[[], object]
 
 
@@ -84,6 +86,42 @@ class Loop:
             put_off, self._later = self._later, []
             for callback in put_off:
                 callback()
+
+    def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], object]) -> Callback:
+        """Do `work` in a thread, then call `done` with what it returned or raised, from `turn`.
+
+        Returns a function that forgets the work: `done` is not called any more, and the thread ends
+        by itself. Raises OSError or RuntimeError if there is no descriptor or no thread left.
+        """
+        read, write = os.pipe2(os.O_CLOEXEC)
+        found: list[T | Exception] = []
+        still_open = [read]
+
+        def work_on() -> None:
+            try:
+                found.append(work())
+            except Exception as error:  # the thread of the loop decides what this means
+                found.append(error)
+            finally:
+                os.close(write)
+
+        def forget() -> None:
+            while still_open:
+                self.unwatch(read)
+                os.close(still_open.pop())
+
+        def over() -> None:
+            forget()
+            done(found[0])
+
+        try:
+            threading.Thread(target=work_on, daemon=True).start()
+        except RuntimeError:
+            os.close(read)
+            os.close(write)
+            raise
+        self.watch(read, over)
+        return forget
 
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
         """Deliver these signals as callbacks from `turn`. Main thread only."""

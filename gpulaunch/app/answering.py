@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from gpulaunch.app.list_follower import ListFollower
 from gpulaunch.app.listing import ListedNames, RunList
-from gpulaunch.app.rereading import Filed, Reading, RefusedError, read_addition
+from gpulaunch.app.rereading import Filed, RefusedError, read_addition, refusing
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.control.protocol import (
     CHANGED,
@@ -126,21 +126,20 @@ class Answers(Struct):
     # ── Lists that have to be read first ────────────────────────────────────────────────────────
 
     def _once_read(
-        self, conn: Conn, reading: Reading, then: Callable[[Plan], Doing], sent: int = 0
+        self, conn: Conn, read: Callable[[], Plan], then: Callable[[Plan], Doing], sent: int = 0
     ) -> Doing:
-        """Go on with the plan once it was read; answer with what is wrong, if anything is."""
-        self.reading += 1
-        self.held += sent
+        """Have a thread read, then go on with the plan; answer with what is wrong, if it is."""
 
-        def over() -> None:
+        def over(plan: Plan | Exception) -> None:
             self.reading -= 1
             self.held -= sent
-            self.loop.unwatch(reading.fileno())
-            reading.close()
             if not conn.abandoned:
-                self._do(conn, lambda: then(reading.plan()))
+                self._do(conn, lambda: then(_not_refused(plan)))
 
-        return lambda: self.loop.watch(reading.fileno(), over)
+        self.loop.in_thread(read, over)
+        self.reading += 1
+        self.held += sent
+        return lambda: None
 
     def _once_filed(self, conn: Conn, then: Callable[[Plan], Doing]) -> Doing:
         """Go on with the job file's plan once it was read; nothing comes behind a newer one."""
@@ -154,16 +153,16 @@ class Answers(Struct):
 
         return self._once_read(conn, self._file(), fresh)
 
-    def _file(self) -> Reading:
-        """Begin to read the job file. Raises RefusedError where there is none."""
+    def _file(self) -> Callable[[], Plan]:
+        """Return what reads the job file. Raises RefusedError where there is none."""
         filed = self.filed
         if filed is None:
             raise RefusedError(f"{self.directory.path} has no job file that it could read anew")
         following = self.follower.following if self.follower else None
-        return Reading(lambda: filed.read(following), str(filed.file))
+        return refusing(lambda: filed.read(following), str(filed.file))
 
-    def _addition(self, asking: Add) -> Reading:
-        """Begin to read the jobs that are to be added."""
+    def _addition(self, asking: Add) -> Callable[[], Plan]:
+        """Return what reads the jobs that are to be added."""
         if self.supervisor.ledger.stopping:
             raise RefusedError(f"{self.directory.path} is stopping: nothing is added to it")
         if self.held and self.held + len(asking.text) > REQUEST_BYTES:
@@ -173,7 +172,7 @@ class Answers(Struct):
             text = _named(text, self.list.name_for(asking.stem))
         beside = Beside(ListedNames(self.list.run), self.list.limits)
         read = partial(read_addition, asking, text, beside, self.list.pool, self.filed)
-        return Reading(read, asking.label)
+        return refusing(read, asking.label)
 
     # ── What becomes of them ────────────────────────────────────────────────────────────────────
 
@@ -286,6 +285,12 @@ class Answers(Struct):
                 self.follower.leave()
                 self.supervisor.post(Asked(Finish()))
         conn.send(answer)
+
+
+def _not_refused(plan: Plan | Exception) -> Plan:
+    if isinstance(plan, Exception):
+        raise plan
+    return plan
 
 
 def _named(text: str, name: str) -> str:

@@ -1,133 +1,115 @@
 """Notices that the code of a run's jobs changes while some of them are still to come.
 
-    jobs ─▶ a thread: JobsCode: which files; inotify, or a look now and then ─▶ CodeNews
-              fileno() readable ─▶ CodeMinder: how many of its jobs had started ─▶ CodeChanged
+    every two seconds ─▶ a thread: which files; have they another time? ─▶ CodeNews
+             CodeChanged ◀─ CodeMinder: how many of its jobs had started ◀────┘
 
 All that may take long or hang (a file server) is the thread's: the run's loop never waits for it.
-A run is over before the thread begins, where it is short.
+A run is over before the first look, where it is short.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import threading
+import stat
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias
 
-from gpulaunch.app.code_look import CodeLook, CodeNews
+from msgspec import Struct
+
 from gpulaunch.core.facts import CodeChanged, Fact, JobAdded
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED_STATES, Instant, Job
 from gpulaunch.core.run import Run
-from gpulaunch.loop import Loop
-
-T = TypeVar("T")
+from gpulaunch.loop import Callback, Loop
 
 START_AFTER = 1.0
 """Seconds until the code is looked for: a run's first jobs start meanwhile."""
-BREATH = 0.5
-"""Seconds for which the kernel's words are gathered: an editor writes a file in several steps."""
+LOOK_EVERY = 2.0
+"""Seconds between two looks, at least: looking takes a twentieth of the time at most."""
+TOLD_AT_MOST_EVERY = 60.0
+"""Seconds between two changes of one file that are told: who tries something saves often."""
+MAX_FILES = 1000
+"""Files that are followed."""
+
+_Stamp: TypeAlias = tuple[int, int, int]
+"""A file's time in ns, its size and its inode."""
 
 
-class CodeWatch:
-    """Follows the code of jobs in a thread. `fileno` is readable when `take` has news.
+class CodeNews(Struct, frozen=True):
+    """A file became another one at `utc`; `groups` are the entries of the jobs that run it."""
 
-    `since`: changes after that moment (UTC), and before the first look, are news. `trouble`: why
-    nothing is watched any more; empty while it is. The thread ends by itself after `close`, which
-    does not wait for it.
+    path: str
+    utc: float
+    groups: frozenset[int]
+
+
+class _Known(Struct):
+    """How a file was last. `told`: when (monotonic) its last change was told, -inf for never."""
+
+    stamp: _Stamp
+    groups: set[int]
+    told: float = float("-inf")
+
+
+class CodeLook:
+    """Knows the files with jobs' code, and which of them have changed. For one thread at a time.
+
+    `mono` and `utc`: this machine's clocks, in seconds.
     """
 
-    def __init__(self, since: float | None) -> None:
-        self._since = since
-        self.trouble = ""
-        self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            os.close(self._read)
-            os.close(write)
-            raise
-        self._jobs: SimpleQueue[Sequence[Job]] = SimpleQueue()
-        self._news: SimpleQueue[CodeNews] = SimpleQueue()
-        thread = threading.Thread(target=self._run, args=(woken, write), name="code", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            for fd in (self._read, write, woken, self._wake):
-                os.close(fd)
-            raise
-
-    def fileno(self) -> int:
-        return self._read
-
-    def follow(self, jobs: Sequence[Job]) -> None:
-        """Follow the code of these jobs, too."""
-        self._jobs.put(jobs)
-        with suppress(BlockingIOError, BrokenPipeError):  # it is woken already, or has ended
-            os.write(self._wake, b"\0")
-
-    def take(self) -> list[CodeNews]:
-        """Return the news since the last call."""
-        with suppress(BlockingIOError):
-            os.read(self._read, 4096)
-        return _all_of(self._news)
-
-    def close(self) -> None:
-        """Have the thread end. Take `fileno` out of the loop first."""
-        os.close(self._wake)
-        os.close(self._read)
-
-    def _run(self, woken: int, write: int) -> None:
-        look = CodeLook()
-        try:
-            self._follow_on(look, woken, write)
-        except BrokenPipeError:
-            pass  # nobody takes news any more
-        except Exception as error:  # the loop must learn that nobody watches
-            self.trouble = f"{type(error).__name__}: {error}"
-            with suppress(OSError):
-                os.write(write, b"\0")
-        finally:
-            look.close()
-            os.close(woken)
-            os.close(write)
-
-    def _follow_on(self, look: CodeLook, woken: int, write: int) -> None:
+    def __init__(
+        self,
+        mono: Callable[[], float] = time.monotonic,
+        utc: Callable[[], float] = time.time,
+    ) -> None:
         from gpulaunch.diagnose.lint.report import JobsCode
 
-        code, poll, breath = JobsCode(), select.poll(), select.poll()
-        breath.register(woken, select.POLLIN)
-        poll.register(woken, select.POLLIN)
-        if look.fileno() >= 0:
-            poll.register(look.fileno(), select.POLLIN)
-        while True:
-            due = look.due
-            ready = poll.poll(None if due is None else due * 1000)
-            if any(fd == woken for fd, _ in ready) or (ready and breath.poll(BREATH * 1000)):
-                if not os.read(woken, 4096):
-                    return
-                news = [
-                    one
-                    for jobs in _all_of(self._jobs)
-                    for one in look.follow(code.of(jobs), self._since)
-                ]
-            else:
-                news = look.look() if look.heard() or not ready else []
-            for one in news:
-                self._news.put(one)
-            if news:
-                os.write(write, b"\0")
+        self._mono, self._utc = mono, utc
+        self._code = JobsCode()
+        self._known: dict[str, _Known] = {}
+
+    def look(self, jobs: Sequence[Job], since: float | None) -> list[CodeNews]:
+        """Return which files have changed since the last look, and follow the code of more jobs.
+
+        Of a file that is new here, a change after `since` (UTC; None: none) is news.
+        """
+        news = [one for path, known in self._known.items() if (one := self._changed(path, known))]
+        for path, groups in self._code.of(jobs).items():
+            if path in self._known:
+                self._known[path].groups |= groups
+            elif len(self._known) < MAX_FILES and (stamp := _stamp(path)) is not None:
+                known = self._known[path] = _Known(stamp, set(groups))
+                if since is not None and since < stamp[0] / 1e9 <= self._utc():
+                    news.append(self._told(path, known, stamp[0] / 1e9))
+        return news
+
+    def _changed(self, path: str, known: _Known) -> CodeNews | None:
+        """Return the news of a file, None for none. A file that is gone for now is left out."""
+        stamp = _stamp(path)
+        if stamp is None or stamp == known.stamp:
+            return None
+        if self._mono() - known.told < TOLD_AT_MOST_EVERY:
+            return None  # a later look finds it
+        before, known.stamp = known.stamp, stamp
+        written = stamp[0] / 1e9
+        # A file that was moved there has its own time, and some clocks are wrong.
+        is_likely = before[0] < stamp[0] and written <= self._utc()
+        return self._told(path, known, written if is_likely else self._utc())
+
+    def _told(self, path: str, known: _Known, utc: float) -> CodeNews:
+        known.told = self._mono()
+        return CodeNews(path, utc, frozenset(known.groups))
 
 
-def _all_of(queue: SimpleQueue[T]) -> list[T]:
-    found: list[T] = []
-    with suppress(Empty):
-        while True:
-            found.append(queue.get_nowait())
-    return found
+def _stamp(path: str) -> _Stamp | None:
+    """Return how a file is now; None where it is none."""
+    try:
+        its = os.stat(path)
+    except OSError:
+        return None
+    return (its.st_mtime_ns, its.st_size, its.st_ino) if stat.S_ISREG(its.st_mode) else None
 
 
 class CodeMinder:
@@ -148,46 +130,50 @@ class CodeMinder:
         self._run, self._loop, self._record, self._note = run, loop, record, note
         self._base = base
         self._new: dict[str, None] = {}
-        self._watch: CodeWatch | None = None
+        self._look: CodeLook | None = None
+        self._since: float | None = None
+        self._began = 0.0
+        self._forget: Callback | None = None
         loop.call_after("code", START_AFTER, self._begin)
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
         """Learn of jobs that the list gains."""
-        if self._watch is not None and isinstance(fact, JobAdded):
+        if isinstance(fact, JobAdded):
             self._new[fact.name] = None
-            self._loop.call_after("code", START_AFTER, self._follow)
 
     def close(self) -> None:
         """Watch no more; waits for nothing."""
         self._loop.forget("code")
-        if self._watch is not None:
-            self._loop.unwatch(self._watch.fileno())
-            self._watch.close()
-            self._watch = None
+        if self._forget is not None:
+            self._forget()
 
     def _begin(self) -> None:
+        """Have a thread look, for all jobs that were added until now."""
+        if self._look is None:
+            self._since = _first_start(self._run.ledger)
+            self._new = dict.fromkeys(self._run.ledger.jobs)
+        jobs = [job for name in self._new if (job := self._run.job(name)) is not None]
+        self._new, self._began = {}, self._loop.now()
         try:
-            self._watch = CodeWatch(_first_start(self._run.ledger))
+            self._forget = self._loop.in_thread(partial(self._looked, jobs), self._tell)
         except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
             self._note(f"changes of the jobs' code are not noticed: {error}")
+
+    def _looked(self, jobs: Sequence[Job]) -> list[CodeNews]:
+        if self._look is None:
+            self._look = CodeLook()
+        return self._look.look(jobs, self._since)
+
+    def _tell(self, found: list[CodeNews] | Exception) -> None:
+        if isinstance(found, Exception):
+            trouble = f"{type(found).__name__}: {found}"
+            self._note(f"changes of the jobs' code are not noticed any more: {trouble}")
             return
-        self._loop.watch(self._watch.fileno(), self._tell)
-        self._new = dict.fromkeys(self._run.ledger.jobs)
-        self._follow()
-
-    def _follow(self) -> None:
-        assert self._watch is not None
-        names, self._new = self._new, {}
-        self._watch.follow([job for name in names if (job := self._run.job(name)) is not None])
-
-    def _tell(self) -> None:
-        assert self._watch is not None
-        for news in self._watch.take():
+        for news in found:
             if (fact := code_changed(news, self._run.ledger, self._base)) is not None:
                 self._record(fact)
-        if trouble := self._watch.trouble:
-            self.close()
-            self._note(f"changes of the jobs' code are not noticed any more: {trouble}")
+        took = self._loop.now() - self._began
+        self._loop.call_after("code", max(LOOK_EVERY, 20 * took), self._begin)
 
 
 def _first_start(ledger: Ledger) -> float | None:

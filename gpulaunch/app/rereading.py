@@ -1,23 +1,21 @@
 """Reads a job list for a run that has begun: its file once more, or jobs that are added to it.
 
-    Retry, Reload, Add ─▶ a thread reads the list ─end of pipe─▶ `listing`: what changes ─▶ Relisted
-                                                     └─ or Refused: why nothing does
+    Retry, Reload, Add ─▶ a thread reads the list ─▶ `listing`: what changes ─▶ Relisted
+                                                     └─ or RefusedError: why nothing does
 
 A long list takes seconds to read, and a dead file server never answers: the loop waits for neither.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from gpulaunch.app.following import first_plan
 from gpulaunch.app.options import RunOptions
 from gpulaunch.app.own_cards import cards_in, cards_of
+from gpulaunch.app.sources import first_plan
 from gpulaunch.app.surroundings import surroundings_later
 from gpulaunch.control.protocol import Add
 from gpulaunch.diagnose.lint.absent import looking
@@ -124,36 +122,15 @@ class RefusedError(GpulaunchError):
         self.found = tuple(found)
 
 
-class Reading:
-    """Reads a list in a thread; `fileno` becomes readable (end of file) once that is over."""
+def refusing(read: Callable[[], Plan], what: str) -> Callable[[], Plan]:
+    """Return `read`, which raises a RefusedError whatever error it meets. `what`: what it reads."""
 
-    def __init__(self, read: Callable[[], Plan], what: str) -> None:
-        self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
-        self._read = read
-        self._what = what
-        self._found: Plan | RefusedError | None = None
-        threading.Thread(target=self._look, daemon=True).start()
-
-    def fileno(self) -> int:
-        return self._read_end
-
-    def close(self) -> None:
-        """Close the descriptor. Unwatch it first; the thread ends by itself."""
-        os.close(self._read_end)
-
-    def plan(self) -> Plan:
-        """Return the plan that was read. Raises RefusedError with every mistake of the list."""
-        if isinstance(self._found, Plan):
-            return self._found
-        assert self._found is not None
-        raise self._found
-
-    def _look(self) -> None:
+    def read_on() -> Plan:
         try:
-            self._found = self._read()
+            return read()
         except GpulaunchError as error:
-            self._found = RefusedError(str(error), getattr(error, "found", ()))
+            raise RefusedError(str(error), getattr(error, "found", ())) from None
         except Exception as error:  # a bug there must not leave the client without an answer
-            self._found = RefusedError(f"{self._what} could not be read: {error!r}")
-        finally:
-            os.close(self._write_end)
+            raise RefusedError(f"{what} could not be read: {error!r}") from None
+
+    return read_on

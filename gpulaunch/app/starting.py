@@ -25,7 +25,6 @@ from gpulaunch.app.checks import (
     warn_of_telling,
     warn_of_uuids,
 )
-from gpulaunch.app.following import first_plan
 from gpulaunch.app.lookup import alive_of, with_needs
 from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
@@ -38,6 +37,7 @@ from gpulaunch.app.session import (
     metrics_port,
     run_to_its_end,
 )
+from gpulaunch.app.sources import first_plan
 from gpulaunch.app.surroundings import surroundings_at_start
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted

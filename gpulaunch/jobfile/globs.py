@@ -26,21 +26,17 @@ RUNS = "gpulaunch-runs"
 _NUMBER = re.compile(r"(\d+)")
 _MAGIC = re.compile(r"[*?[]")
 _State: TypeAlias = tuple[str, int, bool]
-_EMPTY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP})
+NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP})
 """Why a directory counts as empty; after another error, nobody knows what is in it."""
 
 
 class Sight(Struct):
     """What one look at a pattern saw. Paths are relative or absolute, as the pattern is typed.
 
-    `matches`: each once. `ends`: of each directory in which a match may appear, ending in a slash
-    or empty, what tells the names that match there. `ways`: the directories in which another
-    such directory may appear. `unread`: why a directory could not be read, '' for none.
+    `matches`: each once. `unread`: why a directory could not be read, '' for none.
     """
 
     matches: list[str] = field(default_factory=list)
-    ends: dict[str, list[Callable[[str], object]]] = field(default_factory=dict)
-    ways: set[str] = field(default_factory=set)
     unread: str = ""
 
 
@@ -102,10 +98,6 @@ class _Search:
     def _step(self, prefix: str, number: int, deep: bool, todo: list[_State]) -> Iterator[str]:
         """Yield a component's matches in the directory `prefix` (empty, or ending in a slash)."""
         part, last = self.parts[number], number == len(self.parts) - 1
-        if last:
-            self.sight.ends.setdefault(prefix, []).append(_ending(part))
-        if part == "**" or not last:
-            self.sight.ways.add(prefix)
         if part == "**":
             yield from self._below(prefix, number, last and not deep, todo)
         elif not _MAGIC.search(part):
@@ -156,7 +148,7 @@ class _Search:
             # As in every glob, an unreadable directory counts as empty.
             if error.errno == errno.EACCES:
                 self.shut = self.shut or os.path.join(self.base, prefix)
-            elif error.errno not in _EMPTY:
+            elif error.errno not in NOTHING_THERE:
                 self.sight.unread = f"{os.path.join(self.base, prefix)}: {error.strerror}"
 
 
@@ -166,13 +158,6 @@ def _components(pattern: str) -> list[str]:
     kept = [part for part in parts[:-1] if part]
     kept = [part for i, part in enumerate(kept) if part != "**" or kept[i - 1 : i] != ["**"]]
     return kept if parts[-1] == "**" and kept[-1:] == ["**"] else [*kept, parts[-1]]
-
-
-def _ending(part: str) -> Callable[[str], object]:
-    """Return what tells whether a name matches a pattern's last component."""
-    if part == "**":
-        return lambda name: not name.startswith(".")
-    return _fits(part) if _MAGIC.search(part) else part.__eq__
 
 
 def _fits(part: str) -> Callable[[str], object]:

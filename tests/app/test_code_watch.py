@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.code_look import SLOW_LOOK, TOLD_AT_MOST_EVERY, CodeLook, CodeNews
-from gpulaunch.app.code_watch import START_AFTER, CodeMinder, CodeWatch, code_changed
+from gpulaunch.app.code_watch import (
+    LOOK_EVERY,
+    START_AFTER,
+    TOLD_AT_MOST_EVERY,
+    CodeLook,
+    CodeMinder,
+    CodeNews,
+    code_changed,
+)
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job, JobState
@@ -40,9 +47,24 @@ def clocks() -> Clocks:
     return Clocks()
 
 
+class Looked:
+    """Who looks at files of which every job of an entry is said to run all."""
+
+    def __init__(self, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: dict[str, set[int]] = {}
+        monkeypatch.setattr(JobsCode, "of", lambda code, jobs: self.files)
+        self.look = CodeLook(clocks.mono, clocks.utc)
+
+    def follow(self, *files: Path, groups: frozenset[int] = frozenset({0})) -> None:
+        self.files = {str(path): set(groups) for path in files}
+
+    def __call__(self, since: float | None = None) -> list[CodeNews]:
+        return self.look.look((), since)
+
+
 @pytest.fixture
-def look(clocks: Clocks) -> CodeLook:
-    return CodeLook(clocks.mono, clocks.utc)
+def look(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> Looked:
+    return Looked(clocks, monkeypatch)
 
 
 def written(path: Path, text: str, at: float = EPOCH - 1000) -> Path:
@@ -58,73 +80,70 @@ def paths(news: list[CodeNews]) -> list[str]:
 # ── Looking ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_another_content_is_a_change(look: CodeLook, tmp_path: Path, clocks: Clocks) -> None:
+def test_a_file_with_another_time_or_size_is_another_one(
+    look: Looked, tmp_path: Path, clocks: Clocks
+) -> None:
     file = written(tmp_path / "train.py", "x = 1")
-    assert look.follow({str(file): {0, 2}}, None) == []
-    assert look.look() == []
-    written(file, "x = 1", EPOCH)
-    assert look.look() == [], "it was touched"
+    look.follow(file, groups=frozenset({0, 2}))
+    assert look() == []
+    assert look() == []
     clocks.seconds = 7.0
-    written(file, "x = 2", EPOCH)
-    assert look.look() == [CodeNews(str(file), EPOCH + 7, frozenset({0, 2}))]
-    assert look.look() == []
+    written(file, "x = 2", EPOCH + 3)
+    assert look() == [CodeNews(str(file), EPOCH + 3, frozenset({0, 2}))]
+    assert look() == []
+    clocks.seconds = 100.0
+    written(file, "x = 10", EPOCH + 3)
+    assert look() == [CodeNews(str(file), EPOCH + 100, frozenset({0, 2}))]
 
 
-def test_a_file_that_an_editor_replaces_is_the_same_file(look: CodeLook, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [-2000, 500], ids=["older than before", "ahead of the clock"])
+def test_a_time_that_cannot_be_is_not_told(
+    look: Looked, tmp_path: Path, clocks: Clocks, at: float
+) -> None:
     file = written(tmp_path / "train.py", "x = 1")
-    look.follow({str(file): {0}}, None)
+    look.follow(file)
+    look()
+    clocks.seconds = 7.0
+    written(file, "x = 2", EPOCH + at)
+    assert [news.utc for news in look()] == [EPOCH + 7]
+
+
+def test_a_file_that_an_editor_replaces_is_the_same_file(look: Looked, tmp_path: Path) -> None:
+    file = written(tmp_path / "train.py", "x = 1")
+    look.follow(file)
+    look()
     file.unlink()
-    assert look.look() == [], "it is gone for a moment"
-    written(tmp_path / "new", "x = 2")
+    assert look() == [], "it is gone for a moment"
+    written(tmp_path / "new", "x = 2", EPOCH - 10)
     (tmp_path / "new").rename(file)
-    assert look.heard()
-    assert paths(look.look()) == ["train.py"]
+    assert paths(look()) == ["train.py"]
 
 
 def test_what_changed_before_the_first_look_is_known_by_its_time(
-    look: CodeLook, tmp_path: Path
+    look: Looked, tmp_path: Path
 ) -> None:
     files = {name: written(tmp_path / name, "x", EPOCH + at) for name, at in
              (("old", -100), ("since", -5), ("ahead", 500))}  # fmt: skip
-    found = look.follow({str(path): {0} for path in files.values()}, EPOCH - 10)
+    look.follow(*files.values())
+    found = look(EPOCH - 10)
     assert paths(found) == ["since"], "what lies in the future tells of a wrong clock"
     assert found[0].utc == EPOCH - 5
 
 
 def test_who_saves_often_is_told_of_once_a_minute(
-    look: CodeLook, tmp_path: Path, clocks: Clocks
+    look: Looked, tmp_path: Path, clocks: Clocks
 ) -> None:
     file = written(tmp_path / "train.py", "x = 0")
-    look.follow({str(file): {0}}, None)
+    look.follow(file)
+    look()
     told = []
     for second in range(int(2 * TOLD_AT_MOST_EVERY)):
         clocks.seconds = second
-        file.write_text(f"x = {second + 1}")
-        told += look.look()
+        written(file, f"x = {second + 1}", EPOCH + second)
+        told += look()
     assert len(told) == 2
-    assert look.due == TOLD_AT_MOST_EVERY, "the last one is still to be told"
     clocks.seconds += TOLD_AT_MOST_EVERY
-    assert len(look.look()) == 1
-
-
-def test_the_kernel_tells_of_these_files_alone(look: CodeLook, tmp_path: Path) -> None:
-    if look.fileno() < 0:
-        pytest.skip("no inotify here")
-    file = written(tmp_path / "train.py", "x")
-    look.follow({str(file): {0}}, None)
-    written(tmp_path / "log.txt", "y")
-    assert not look.heard()
-    file.write_text("z")
-    assert look.heard()
-    assert look.due is None
-
-
-def test_where_others_write_or_nothing_tells_it_is_looked_now_and_then(
-    look: CodeLook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpulaunch.inotify.others_change", lambda path: True)
-    look.follow({str(written(tmp_path / "train.py", "x")): {0}}, None)
-    assert look.due == SLOW_LOOK
+    assert [news.utc for news in look()] == [EPOCH + 2 * TOLD_AT_MOST_EVERY - 1]
 
 
 # ── Which files ─────────────────────────────────────────────────────────────────────────────────
@@ -208,74 +227,121 @@ def test_a_change_that_is_recorded_is_not_recorded_again() -> None:
     assert code_changed(news(at=101), run, "/p") is not None
 
 
-# ── The thread ──────────────────────────────────────────────────────────────────────────────────
+# ── When it is looked ───────────────────────────────────────────────────────────────────────────
 
 
-def test_the_thread_tells_of_changes_and_ends_when_it_is_closed(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("x = 1")
-    watch = CodeWatch(None)
-    thread = next(one for one in threading.enumerate() if one.name == "code")
-    watch.follow([Job("a", ("python", "train.py"), cwd=str(tmp_path))])
+class Minded:
+    """A run whose one entry is a script, and who minds its code."""
 
-    def heard() -> list[CodeNews]:
-        (tmp_path / "train.py").write_text(f"x = {os.urandom(4).hex()}")
-        return watch.take() if select.select([watch.fileno()], [], [], 0.2)[0] else []
+    def __init__(self, clocks: Clocks, jobs: Sequence[Job] = ()) -> None:
+        self.clocks, self.said, self.told = clocks, list[str](), list[f.CodeChanged]()
+        self.loop = Loop(clocks.mono)
+        self.run = Run(())
+        self.minder = CodeMinder(self.run, self.loop, "/", self.told.append, self.said.append)
 
-    assert paths(wait_until(heard, 30)) == ["train.py"]
-    watch.close()
-    thread.join(30)
-    assert not thread.is_alive()
+    def see(self, fact: f.Fact) -> None:
+        at = Instant(self.clocks.seconds, self.clocks.utc())
+        self.run.ledger.apply(fact, at)
+        self.minder.see(fact, at, self.run.ledger)
 
+    def pass_time(self, seconds: float = LOOK_EVERY) -> None:
+        """Let it look, if it wants to, and wait until it has."""
+        self.clocks.seconds += seconds
+        self.loop.turn(block=False)
+        wait_until(lambda: not _looking())
+        self.loop.turn(block=False)
 
-def test_where_no_descriptor_is_left_nothing_is_watched_and_that_is_said(clocks: Clocks) -> None:
-    said: list[str] = []
-    told: list[f.CodeChanged] = []
-    loop = Loop(clocks.mono)
-    minder = CodeMinder(Run(()), loop, "/", told.append, said.append)
-    clocks.seconds = START_AFTER
-    with descriptors_left(2):
-        loop.turn(block=False)
-    assert "changes of the jobs' code are not noticed: " in said[0]
-    assert "Too many open files" in said[0]
-    minder.close()
-    loop.close()
+    def close(self) -> None:
+        self.minder.close()
+        self.loop.close()
 
 
-def test_where_the_thread_fails_that_is_said_once_and_the_run_goes_on(
-    clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _looking() -> bool:
+    return any("work_on" in thread.name for thread in threading.enumerate())
+
+
+@pytest.fixture
+def minded(clocks: Clocks) -> Iterator[Minded]:
+    made = Minded(clocks)
+    yield made
+    made.close()
+
+
+def test_it_is_looked_every_two_seconds(
+    minded: Minded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "train.py", "x = 1")
+    monkeypatch.setattr(JobsCode, "of", lambda code, jobs: {str(file): {0}})
+    for name in "ab":
+        minded.see(f.JobAdded(name, 0, 0, "v1"))
+    minded.see(f.AttemptLaunched(AttemptId("a", 1), ()))
+    minded.pass_time(START_AFTER)
+    written(file, "x = 2", EPOCH + 1.5)
+    minded.pass_time(LOOK_EVERY - 0.1)
+    assert minded.told == []
+    minded.pass_time(0.1)
+    assert [(told.path, told.started, told.jobs) for told in minded.told] == [(str(file)[1:], 1, 2)]
+
+
+def test_jobs_that_are_added_are_followed_from_the_next_look_on(
+    minded: Minded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[str]] = []
+
+    def of(code: JobsCode, jobs: Sequence[Job]) -> dict[str, set[int]]:
+        looks.append([job.name for job in jobs])
+        return {}
+
+    monkeypatch.setattr(JobsCode, "of", of)
+    monkeypatch.setattr(Run, "job", lambda run, name: Job(name, "true"))
+    minded.see(f.JobAdded("first", 0, 0, "v1"))
+    minded.pass_time(START_AFTER)
+    minded.see(f.JobAdded("late", 0, 0, "v1"))
+    minded.pass_time()
+    minded.pass_time()
+    assert looks == [["first"], ["late"], []]
+
+
+def test_a_slow_look_is_followed_by_a_longer_pause(
+    minded: Minded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+
+    def of(code: JobsCode, jobs: object) -> dict[str, set[int]]:
+        looks.append(jobs)
+        minded.clocks.seconds += 1.0
+        return {}
+
+    monkeypatch.setattr(JobsCode, "of", of)
+    minded.pass_time(START_AFTER)
+    minded.pass_time(19.9)
+    assert len(looks) == 1
+    minded.pass_time(0.1)
+    assert len(looks) == 2
+
+
+def test_where_no_descriptor_is_left_nothing_is_watched_and_that_is_said(minded: Minded) -> None:
+    minded.clocks.seconds += START_AFTER
+    with descriptors_left(1):
+        minded.loop.turn(block=False)
+    assert "changes of the jobs' code are not noticed: " in minded.said[0]
+    assert "Too many open files" in minded.said[0]
+
+
+def test_where_a_look_fails_that_is_said_once_and_the_run_goes_on(
+    minded: Minded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of(code: JobsCode, jobs: object) -> dict[str, set[int]]:
         raise RecursionError("parsed too deep")
 
     monkeypatch.setattr(JobsCode, "of", of)
-    said: list[str] = []
-    told: list[f.CodeChanged] = []
-    loop = Loop(clocks.mono)
-    minder = CodeMinder(Run(()), loop, "/", told.append, said.append)
-    clocks.seconds = START_AFTER
-    loop.turn(block=False)
-    wait_until(lambda: loop.turn(block=False) or said)
-    assert said == [
+    minded.clocks.seconds = START_AFTER
+    minded.loop.turn(block=False)
+    wait_until(lambda: minded.loop.turn(block=False) or minded.said)
+    assert minded.said == [
         "changes of the jobs' code are not noticed any more: RecursionError: parsed too deep"
     ]
-    minder.see(f.JobAdded("late", 0, 0, "v1"), Instant(9.0, EPOCH), Ledger())
-    clocks.seconds += START_AFTER
-    loop.turn(block=False)
-    minder.close()
-    loop.close()
-    assert len(said) == 1
-    assert told == []
-
-
-def test_jobs_may_come_when_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has not yet heard of it."""
-
-    def of(code: JobsCode, jobs: object) -> dict[str, set[int]]:
-        raise RecursionError("parsed too deep")
-
-    monkeypatch.setattr(JobsCode, "of", of)
-    watch = CodeWatch(None)
-    watch.follow([])
-    wait_until(lambda: not any(one.name == "code" for one in threading.enumerate()))
-    watch.follow([])
-    watch.close()
+    minded.see(f.JobAdded("late", 0, 0, "v1"))
+    minded.pass_time()
+    assert len(minded.said) == 1
+    assert minded.told == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from gpulaunch.loop import LATEST, Loop
+from tests.helpers import open_files, wait_until
 
 
 @pytest.fixture
@@ -81,6 +83,43 @@ def test_a_callback_may_unwatch_another_that_is_ready(loop: Loop) -> None:
         loop.unwatch(pipe[0])
         for fd in pipe:
             os.close(fd)
+
+
+def test_what_a_thread_found_or_raised_is_handed_over_in_a_turn(loop: Loop) -> None:
+    before = open_files()
+    found: list[object] = []
+    loop.in_thread(lambda: threading.current_thread() is threading.main_thread(), found.append)
+    loop.in_thread({}.popitem, found.append)
+    while len(found) < 2:
+        loop.turn()
+    assert False in found
+    assert any(isinstance(one, KeyError) for one in found)
+    wait_until(lambda: open_files() == before)
+
+
+def test_work_that_is_forgotten_is_not_handed_over(loop: Loop) -> None:
+    before = open_files()
+    goes_on, found = threading.Event(), list[object]()
+    forget = loop.in_thread(goes_on.wait, found.append)
+    forget()
+    forget()
+    goes_on.set()
+    wait_until(lambda: open_files() == before)
+    loop.turn(block=False)
+    assert found == []
+
+
+def test_where_no_thread_is_to_be_had_nothing_stays_open(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = open_files()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError):
+        loop.in_thread(list, print)
+    assert open_files() == before
 
 
 def test_signals_arrive_as_callbacks_and_handlers_are_put_back(loop: Loop) -> None:
