@@ -132,8 +132,6 @@ def command() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # no reader, no room, or closed: `main` has told
             stream.flush()
-    if own_files := sys.modules.get("gpulaunch.own_files"):
-        own_files.OWN.close()
     os._exit(status)
 
 

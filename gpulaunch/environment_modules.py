@@ -22,8 +22,6 @@ from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath
 
-from gpulaunch.own_files import here
-
 NOT_LOADED = 126
 """The status of a job whose modules could not be loaded; its last line says why."""
 LOOK_TIMEOUT = 10.0
@@ -89,12 +87,13 @@ def loading(
     """
     names = [" ".join(filter(_IDENTIFIER.fullmatch, some)) for some in (kept, own)]
     count = str(len(modules))
-    return ("bash", "-p", "-c", _script(), "gpulaunch", count, *modules, *names, first, *argv)
+    return ("bash", "-p", "-c", script(), "gpulaunch", count, *modules, *names, first, *argv)
 
 
 @cache
-def _script() -> str:
-    return Path(here(__file__)).with_name("load_modules.sh").read_text(encoding="utf-8")
+def script() -> str:
+    """Return the text of the script that loads modules."""
+    return Path(__file__).with_name("load_modules.sh").read_text(encoding="utf-8")
 
 
 def why_not(

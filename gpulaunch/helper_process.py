@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.loop import Loop
-from gpulaunch.own_files import search_path
 
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
@@ -51,7 +50,7 @@ def command(module: str, *arguments: str, title: str = "") -> list[str]:
 
     Last comes its name for a list of processes: `gpulaunch-` and the title, or the module's name.
     """
-    own = [json.dumps(search_path()), str(os.getpid())]
+    own = [json.dumps(sys.path), str(os.getpid())]
     name = f"gpulaunch-{title or module.rpartition('.')[2]}"
     return [sys.executable, "-I", "-X", "utf8", "-c", _START.format(module), *own, *arguments, name]
 

@@ -19,7 +19,6 @@ from gpulaunch.errors import SOME_JOB_FAILED, UsageError
 from gpulaunch.journal.liveness import origin_of
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.own_files import KEPT_AFTER, OWN
 
 
 class CancelledJobs(Struct, frozen=True):
@@ -42,7 +41,6 @@ def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY)
         observer.note(f"it is {where}'s run: waits until its journal tells that it has ended")
     if one.suspended:
         observer.note(one.suspended, urgent=True)
-    OWN.keep(after=KEPT_AFTER)
     with Follower(one.run.events) as follower:
         ledger = Ledger()
         while True:

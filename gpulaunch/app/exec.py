@@ -34,7 +34,6 @@ from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus.lease import SCOPE_VARIABLE, lease_name, scope_of
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
-from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.process.native import program_line
 from gpulaunch.wording import job_reason
 
@@ -82,7 +81,6 @@ class CardTaker(LeaseUser):
         self._driver = Driver(self._run, self._loop, self, asked.wait)
         self._cards = CardLeases(pool, self._loop, self._driver.post, asked.environ, self)
         self._driver.post(Submitted((Job(JOB, "", demand=asked.demand),)))
-        self._loop.call_after(OWN, KEPT_AFTER, OWN.keep)
 
     def take(self) -> tuple[tuple[Gpu, ...], list[int]]:
         """Wait for cards, and return them and their leases' descriptors.

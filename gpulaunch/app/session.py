@@ -27,7 +27,7 @@ from gpulaunch.app.options import RunEnd, RunOptions, hours_of
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Listener, Supervisor
 from gpulaunch.app.telling import targets_of
-from gpulaunch.app.upgraded import FilesKeeper
+from gpulaunch.app.upgrades import import_the_rest
 from gpulaunch.app.within_hours import WithinHours
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Asked, Finish, Request, Submitted
@@ -53,6 +53,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.trace import TracedRun, TraceStart
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
+from gpulaunch.process.programs import Programs, needs_programs
 from gpulaunch.prometheus.port import Exporter
 from gpulaunch.report.writing import Writing
 from gpulaunch.text import shell_word
@@ -273,7 +274,9 @@ def supervise(
         if not session.standing and len(session.submitted.jobs) <= len(session.pool.gpus):
             report.prepare()  # all of them start at once
         make = setup_of(session.pool.engine).make
-        context = _context(session, ledger, supervisor, loop)
+        programs = _programs(session, note)
+        stack.callback(programs.remove)
+        context = _context(session, programs, supervisor, loop)
         engine = make(context, session.pool, session.options.slurm)
         stack.callback(engine.close)
         supervisor.listeners.append(partial(_forget_environment, context.environments))
@@ -288,7 +291,7 @@ def supervise(
         supervisor.stay_while = lambda: answers.busy
         minder = CodeMinder(run, loop, str(session.plan.base), supervisor.tell, note)
         stack.callback(minder.close)
-        stack.enter_context(closing(FilesKeeper(loop, str(session.run.path), note)))
+        stack.callback(import_the_rest(loop, note))
         supervisor.listeners.append(minder.see)
         if opened.standing == "queue":
             supervisor.listeners.append(_closing_when_full(supervisor, answers, loop))
@@ -430,12 +433,24 @@ def _signal_handler(supervisor: Supervisor, teller: Notifier) -> Callable[[int],
     return hear
 
 
-def _context(session: Session, ledger: Ledger, supervisor: Supervisor, loop: Loop) -> RunContext:
+def _programs(session: Session, note: Callable[[str], None]) -> Programs:
+    """Return where the run finds its programs; copy them now if one of its jobs will need some."""
+    programs = Programs(str(session.run.programs(session.ledger.opening.epoch)))
+    if session.standing or any(map(needs_programs, session.submitted.jobs)):
+        programs.make()
+        if programs.trouble:
+            note(f"do not upgrade gpulaunch while this run lives: {programs.trouble}")
+    return programs
+
+
+def _context(
+    session: Session, programs: Programs, supervisor: Supervisor, loop: Loop
+) -> RunContext:
     return RunContext(
         run=session.run,
         run_id=session.run_id,
-        epoch=ledger.opening.epoch,
-        environments=EnvironmentMaker(session.pool.machine, dict(os.environ)),
+        epoch=session.ledger.opening.epoch,
+        environments=EnvironmentMaker(session.pool.machine, dict(os.environ), programs),
         loop=loop,
         post=supervisor.post,
         force_uuid=session.pool.style == "uuid",

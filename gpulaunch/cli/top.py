@@ -34,7 +34,6 @@ from gpulaunch.journal.read import Fault, Follower, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import open_metrics
-from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.views.terminal import can_redraw, is_terminal
 from gpulaunch.views.top.board import Dated, SampleStore, Why
 
@@ -63,7 +62,6 @@ def command(run: str | None) -> int | None:
 
         if not os.environ.get("NO_COLOR"):
             os.environ.pop("NO_COLOR", None)  # set and empty means nothing (no-color.org)
-        OWN.keep(after=KEPT_AFTER)
         app = Top(link, hung_up=_end_with_terminal)
         app.run()
     finally:

@@ -14,7 +14,6 @@ import os
 import pwd
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2s
@@ -40,8 +39,8 @@ from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.inside import CardsInside, cards_inside
 from gpulaunch.gpus.visible import MASK, ORDER
-from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.native import program_inside
+from gpulaunch.process.programs import INSTALLED, Programs
 
 INSIDE = "GPULAUNCH_INSIDE_"
 """Stands before the names of variables that the carrier hands on: its own are its client's."""
@@ -62,7 +61,8 @@ class Containing(Struct, frozen=True):
     """What a container is made for: an attempt of a job, its place, and where its image is.
 
     `caches`: the directory of compiler caches. `folder` is the attempt's own, not there yet, for
-    the record of a carrier. `own`: the variables that the job sets; None removes one.
+    the record of a carrier. `programs`: where gpulaunch's own are. `own`: the variables that the
+    job sets; None removes one.
     """
 
     job: Job
@@ -71,6 +71,7 @@ class Containing(Struct, frozen=True):
     here: ImageHere
     caches: str
     folder: str
+    programs: Programs = INSTALLED
     own: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -87,7 +88,7 @@ class Containing(Struct, frozen=True):
         paths = [self.job.cwd, self.place.run_dir, self.place.out]
         paths += [self.caches] if os.path.isdir(self.caches) else []
         paths += [os.path.dirname(path) for path in self.job.batch or ()]
-        paths += [here(explain.HOME)] if self.job.explain else []
+        paths += [self.programs.at(explain.HOME)] if self.job.explain else []
         mounts = own_paths(filter(None, paths), self.container.mounts)  # exec has no run
         cards, args = self.cards.options, self.container.args
         memory = self.job.demand.memory
@@ -129,7 +130,8 @@ def contained(
     """
     assert job.container is not None
     caches = caches_of(here.id, place, environments.machine.cache)
-    made = Containing(job, job.container, place, here, caches, folder, own)
+    programs = environments.programs
+    made = Containing(job, job.container, place, here, caches, folder, programs, own)
     with suppress(OSError):  # a home that is not to be written: there are no caches then
         os.makedirs(caches, 0o700, exist_ok=True)
     return wrapped(made, argv, environments.inside(job, place, own, caches))
@@ -170,7 +172,7 @@ def _by_carrier(
     argv: tuple[str, ...],
     handed: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Delta]:
-    keeper = program_inside()
+    keeper = program_inside(made.programs)
     if keeper is None:
         raise NotContainedError(f"{engine}: {NO_PROGRAM}")
     called = _called(made)
@@ -199,7 +201,7 @@ def _by_carrier(
     path = os.path.join(made.folder, "record.json")
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump(record, file)
-    line = (*farside_command(sys.executable, "contain"), path, *argv)
+    line = (*made.programs.command("contain"), path, *argv)
     variables = {INSIDE + name: value for name, value in handed.items()}
     return line, Delta({**variables, **_marks(handed)}, frozenset())
 

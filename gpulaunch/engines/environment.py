@@ -21,6 +21,7 @@ from gpulaunch.engines.affinity import CpuPlacement, NearCpus
 from gpulaunch.environment_modules import calls_module, file_for_calls, start_up_file
 from gpulaunch.farside.proc import own_environment
 from gpulaunch.gpus.visible import Style, visible
+from gpulaunch.process.programs import INSTALLED, Programs
 
 if TYPE_CHECKING:
     from gpulaunch.process.command import NodeSlots
@@ -139,6 +140,7 @@ def delta(
     machine: MachineLimits,
     base: Mapping[str, str],
     own: Mapping[str, str | None],
+    programs: Programs = INSTALLED,
 ) -> Delta:
     """Return the changes to `base` for this attempt.
 
@@ -172,7 +174,7 @@ def delta(
     set_ = {
         **chosen,
         **wishes,
-        **(explain.environment(base, own) if job.explain else {}),
+        **(explain.environment(base, own, programs.at(explain.INJECT)) if job.explain else {}),
         **_interpreter(job, wishes.get("PATH", base.get("PATH", os.path.defpath)), place.run_dir),
         **_facts(job, place),
         **place.mask,
@@ -202,11 +204,18 @@ class EnvironmentMaker:
     """Makes the changes for the attempts of a run. What those of one kind share is made once.
 
     `base` is the keepers' own environment; jobs that others added have what those lent them.
+    `programs`: where gpulaunch's own programs are, for jobs that use some.
     """
 
-    def __init__(self, machine: MachineLimits, base: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        machine: MachineLimits,
+        base: Mapping[str, str],
+        programs: Programs = INSTALLED,
+    ) -> None:
         self.machine = machine
         self.base = base
+        self.programs = programs
         self._lent: dict[str, LentEnvironment] = {}
         # What no job has any more is forgotten.
         self._alike: WeakValueDictionary[int, LentEnvironment] = WeakValueDictionary()
@@ -249,16 +258,18 @@ class EnvironmentMaker:
         number = self.lent_to(job.name)
         environ = self.environ(number)
         if place.slots is not None:  # which are each attempt's own
-            return delta(job, place, self.machine, environ, own)
+            return delta(job, place, self.machine, environ, own, self.programs)
         if number:
-            whole = delta(job, place, self.machine, environ, own).over(environ)
+            changes = delta(job, place, self.machine, environ, own, self.programs)
+            whole = changes.over(environ)
             return _between(self.base, whole)
         facts = _facts(job, place)
         kind = (*_kind(job, place, own), tuple(facts), self._asks and _calls_module(job))
         if kind not in self._shared:
             if len(self._shared) >= KINDS_KEPT:
                 self._shared.clear()
-            marked = delta(job, replace(place, master_port=_PORT), self.machine, self.base, own)
+            like = replace(place, master_port=_PORT)
+            marked = delta(job, like, self.machine, self.base, own, self.programs)
             ports = tuple(name for name, value in marked.set.items() if value == _PORT)
             self._shared[kind] = marked, ports
         shared, ports = self._shared[kind]
@@ -280,7 +291,7 @@ class EnvironmentMaker:
         names |= set(RANKS) if job.inherit_ranks else set()
         base = {name: environ[name] for name in names if name in environ}
         machine = replace(self.machine, cache=caches)
-        return delta(job, place, machine, base, own).over(base)
+        return delta(job, place, machine, base, own, self.programs).over(base)
 
 
 def _between(base: Mapping[str, str], whole: Mapping[str, str]) -> Delta:

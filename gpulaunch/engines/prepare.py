@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import sys
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,7 +35,6 @@ from gpulaunch.files import may
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.jobfile.paths import read_env_file
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.command import Command, Task
 from gpulaunch.process.ends import EndSlots
 
@@ -64,7 +62,7 @@ def prepare(
     values = placeholders(place, log, inputs, launch.step)
     if job.container is None:
         changes = dressed(job, place, context.environments, values)
-        argv = argv_of(job, values) if job.worker is None else _worker(job, changes, context.base)
+        argv = _worker(job, changes, context) if job.worker else argv_of(job, values)
         if job.modules:
             argv = loaded(job, argv, values, place.run_dir)
     else:
@@ -138,8 +136,8 @@ def _contained(
     folder = str(context.run.container(AttemptId(job.name, place.attempt)))
     argv = argv_of(job, values) if job.worker is None else job.worker.run
     line, changes = contained(job, here, place, context.environments, folder, argv, own)
-    served = () if job.worker is None else (*farside_command(sys.executable, "serve"), "lines")
-    return (*served, *line), changes
+    serves = context.environments.programs.command("serve", "lines")
+    return (*(() if job.worker is None else serves), *line), changes
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:
@@ -184,17 +182,18 @@ def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     return (*job.shell, render(job.run, values))
 
 
-def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...]:
+def _worker(job: Job, changes: Delta, context: RunContext) -> tuple[str, ...]:
     """Return the command line of a worker's process.
 
     A function runs in the job's Python; a program is started by `serve lines` in this Python.
     """
     assert job.worker is not None
+    programs = context.environments.programs
     if job.worker.run:
-        return (*farside_command(sys.executable, "serve"), "lines", *job.worker.run)
-    path = changes.set.get("PATH") or base.get("PATH", os.defpath)
+        return (*programs.command("serve", "lines"), *job.worker.run)
+    path = changes.set.get("PATH") or context.base.get("PATH", os.defpath)
     python = "python" if shutil.which("python", path=path) else "python3"
-    return (python, here(PROGRAM), "serve", "call", job.worker.function, job.worker.load)
+    return (python, programs.at(PROGRAM), "serve", "call", job.worker.function, job.worker.load)
 
 
 def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:

@@ -43,7 +43,6 @@ from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerP
 from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerSlot
 from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.loop import Loop
-from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.process import client
 from gpulaunch.wording import job_reason
 
@@ -95,7 +94,6 @@ class Crew(LeaseUser):
         self._driver.post(events.Submitted(jobs))
         self._driver.post(events.Asked(events.Cancel(None)))
         self._driver.post(events.Asked(events.Pause(None)))
-        loop.call_after(OWN, KEPT_AFTER, OWN.keep)
 
     def turn(self) -> None:
         """Handle what threads and cards have reported, then adjust the number of workers."""

@@ -25,7 +25,6 @@ from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerP
 from gpulaunch.farside.ports import PortLease
 from gpulaunch.files import locked_directory, regular
 from gpulaunch.gpus.port import reserve_port
-from gpulaunch.own_files import search_path
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 from gpulaunch.process.command import Command
 from gpulaunch.process.native import find_keepers
@@ -160,7 +159,7 @@ class Starter:
         inode = os.fstat(worker.theirs.fileno()).st_ino
         # As in multiprocessing: -W, -X, -O and their like hold for workers as well.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        path = [entry for entry in search_path() if isinstance(entry, str)]
+        path = [entry for entry in sys.path if isinstance(entry, str)]
         return Command(
             attempt=str(launch.attempt),
             argv=(sys.executable, *flags, "-c", START, str(inode), *path),

@@ -9,6 +9,7 @@
         inputs/records/JOB.fasta  inputs/batches/JOB/
         containers/  of attempts that run in one, while they run
         mps/gpu-0.1/  what a card's Multi-Process Service says of itself
+        programs.1/  gpulaunch's programs that jobs use, while the run lives
         slurm/  on a cluster: see `engines/slurm/rundir.py`
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
@@ -49,7 +50,9 @@ OWN_ENTRIES = frozenset(
     }
 )
 """What a run's directory may hold, besides copies of the job file and drafts."""
-_OWN_COPIES = re.compile(r"jobs(\.\d+)?\.(yaml|txt)|\.(new|gpulaunch-removed)-[0-9a-f]+")
+_OWN_COPIES = re.compile(
+    r"jobs(\.\d+)?\.(yaml|txt)|programs\.\d+|\.(new|gpulaunch-removed)-[0-9a-f]+"
+)
 
 LIST = ".txt"
 """The ending of a copy of a list of commands."""
@@ -225,6 +228,10 @@ class RunDir(Struct, frozen=True):
     def container(self, attempt: AttemptId) -> Path:
         """Return the directory of what stands for the attempt's container, while there is one."""
         return self.containers / f"{_checked(attempt.job)}.{attempt.number}"
+
+    def programs(self, epoch: int) -> Path:
+        """Return the copy of gpulaunch's programs that a launcher of the run makes."""
+        return self.path / f"programs.{epoch}"
 
     # ── What is done to them ────────────────────────────────────────────────────────────────────
 

@@ -34,7 +34,6 @@ from gpulaunch.mcp.bounds import answerable, bounded
 from gpulaunch.mcp.caller import Caller
 from gpulaunch.mcp.notes import NoteTaker
 from gpulaunch.mcp.tools import INSTRUCTIONS, TOOLS, Tool
-from gpulaunch.own_files import KEPT_AFTER, OWN
 from gpulaunch.text import shortened
 
 MAX_ANSWER = 512 << 10
@@ -49,7 +48,6 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 def serve() -> None:
     """Serve one client until it closes standard input."""
-    OWN.keep(after=KEPT_AFTER)
     try:
         anyio.run(_serve)
     except Exception as error:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from gpulaunch.own_files import here
-
 APPLICATION = 0x67706C6D  # "gplm" in the file's header: whose database it is
 VERSION = 2
 _COLUMNS: Mapping[int, tuple[tuple[str, str], ...]] = {
@@ -56,4 +54,4 @@ def queries() -> dict[str, str]:
 
 
 def _text(name: str) -> str:
-    return Path(here(__file__)).with_name(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpulaunch import farside
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import PROTOCOL
-from gpulaunch.own_files import here
+from gpulaunch.process.programs import INSTALLED, Programs
 
 PROGRAM = Path(farside.__file__).parent / "native" / f"keeper-{os.uname().machine}"
 """Where a build leaves the program (`hatch_build.py`)."""
@@ -25,9 +25,9 @@ class KeepersError(GpulaunchError):
     """There are no keepers that work here; the text says why, and what to do."""
 
 
-def find_keepers() -> str:
+def find_keepers(programs: Programs = INSTALLED) -> str:
     """Return the path of the keepers' program. Raises KeepersError unless its own test succeeds."""
-    program = here(str(PROGRAM))
+    program = programs.now(str(PROGRAM))
     if not os.path.exists(program):
         raise KeepersError(
             f"gpulaunch was installed without its program for this machine ({program}): install it"
@@ -52,15 +52,15 @@ def find_keepers() -> str:
 
 def program_line(*words: str) -> list[str]:
     """Return a command line of the program, for `exec` and `hold`: nothing tests it before."""
-    return [here(str(PROGRAM)), *words]
+    return [str(PROGRAM), *words]
 
 
-def program_inside() -> str | None:
+def program_inside(programs: Programs = INSTALLED) -> str | None:
     """Return the program that starts a job in a container of docker or podman; None: there is none.
 
     Only one that needs no library runs in every image; a machine may lack what makes such a one.
     """
-    program = Path(here(str(PROGRAM)))
+    program = Path(programs.at(str(PROGRAM)))
     try:
         return str(program) if _needs_no_library(program.read_bytes()) else None
     except OSError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,10 +23,10 @@ from gpulaunch.farside.wire import (
     decoded,
     memory_file,
 )
-from gpulaunch.own_files import farside_command, here
 from gpulaunch.process.checked import record_of, seconds, text
 from gpulaunch.process.client import SENSELESS, Spawner
 from gpulaunch.process.native import find_keepers
+from gpulaunch.process.programs import INSTALLED, Programs
 
 HOOK = str(Path(PROGRAM).with_name("preload") / "hook")
 """What comes first on PYTHONPATH, so that an interpreter becomes a server."""
@@ -91,11 +90,16 @@ News: TypeAlias = PreloadReady | PreloadUnavailable | Vanished
 class PreloadServer(Spawner):
     """An interpreter that imports once and forks jobs. `log`, a new file, takes its output.
 
+    `programs`: where the server's own program is.
     `reads`: the variables that its imports read, once it serves.
     """
 
     def __init__(
-        self, preload: Preload, log: str, environ: Mapping[str, str] | None = None
+        self,
+        preload: Preload,
+        log: str,
+        environ: Mapping[str, str] | None = None,
+        programs: Programs = INSTALLED,
     ) -> None:
         self.preload = preload
         self.state: Literal["importing", "serves", "over"] = "importing"
@@ -103,11 +107,11 @@ class PreloadServer(Spawner):
         self._said = memory_file("preload")
         base = own_environment() if environ is None else environ
         with memory_file("imports") as spec:
-            spec.write(_spec(preload, log, base))
+            spec.write(_spec(preload, log, base, programs))
             spec.flush()
             try:
                 self._process, self._socket = spawn(
-                    farside_command(sys.executable, "preload"), base, [spec], stderr=self._said
+                    programs.command("preload"), base, [spec], stderr=self._said
                 )
             except OSError:
                 self._said.close()
@@ -151,9 +155,10 @@ def _news(message: Mapping[str, Any]) -> News:
     return PreloadReady(modules, left_out, reads, seconds(message["seconds"]))
 
 
-def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes]) -> bytes:
-    theirs = preload.env.get("PYTHONPATH")
-    hook = here(HOOK)
+def _spec(
+    preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes], programs: Programs
+) -> bytes:
+    theirs, hook = preload.env.get("PYTHONPATH"), programs.at(HOOK)
     env = {**preload.env, "PYTHONPATH": os.pathsep.join([hook, theirs] if theirs else [hook])}
     spec = {
         "python": coded(preload.python),
@@ -163,7 +168,7 @@ def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, b
         "env": coded_dict(env),
         "python_path": None if theirs is None else coded(theirs),
         "base": coded_dict(base),
-        "keepers": coded(find_keepers()),
+        "keepers": coded(find_keepers(programs)),
         "modules": preload.modules,
         "early": preload.early,
         "own": preload.own,

@@ -47,7 +47,6 @@ class Writing:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._line: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
         self.stopped_by: signal.Signals | None = None
@@ -58,26 +57,21 @@ class Writing:
         if self._process is not None:
             return
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._line = self._line_now()
+        line = command("gpulaunch.report.writing", os.fspath(self._run.path), title="report")
         try:
-            self._process = start(self._line, **pipes, cwd="/")
+            self._process = start(line, **pipes, cwd="/")
             self._trouble = ""
         except OSError as error:
             self._trouble = error.strerror or str(error)
 
     def begin(self) -> None:
         """Have the report written of the run as it stands from now on; see `wait`."""
-        if self._process is not None and (
-            self._process.poll() is not None or self._line != self._line_now()
-        ):
-            self._close()  # it was killed while it waited, or its files were replaced: once more
+        if self._process is not None and self._process.poll() is not None:
+            self._close()  # it was killed while it waited: once more
         self.prepare()
         if self._process is not None and self._process.stdin is not None:
             with suppress(BrokenPipeError), self._process.stdin as told:
                 told.write(b"\n")
-
-    def _line_now(self) -> list[str]:
-        return command("gpulaunch.report.writing", os.fspath(self._run.path), title="report")
 
     def _close(self) -> None:
         process, self._process = self._process, None

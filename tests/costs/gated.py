@@ -10,7 +10,7 @@ between the FIRST and the LAST byte (LAST 0: they are not counted).
 The sampler starts at once, and so does the next launch's preparation: else a quick machine's jobs
 would cost less than a slow one's.
 Whoever else asks live runs something (`gpulaunch ps`) goes unheard: an answer costs instructions.
-Nor does the run keep its own files, which only one on a slow machine would live to do.
+Nor does the run import what it may need later, which only one on a slow machine would live to do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from gpulaunch.app import session
 from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.engines.local.metering import Metering
-from gpulaunch.own_files import OwnFiles
 
 _TOOL = 3
 """Of the numbers that `sys.monitoring` gives, one that no profiler or debugger takes."""
@@ -125,7 +125,7 @@ def main() -> None:
     Ledger.apply = applied  # type: ignore[assignment,method-assign]
     Metering.__init__.__defaults__ = (0.0,)
     ControlServer.serve = lambda *_: None  # type: ignore[method-assign]
-    OwnFiles.keep = lambda *_: None  # type: ignore[method-assign]
+    session.import_the_rest = lambda *_: lambda: None
     selectors.DefaultSelector = Selector  # type: ignore[misc]
     sys.argv[1:] = sys.argv[5:]
     from gpulaunch.__main__ import main as command

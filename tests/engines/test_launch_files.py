@@ -30,8 +30,8 @@ from gpulaunch.engines.slurm.script import text
 from gpulaunch.farside.launch import Ticket
 from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.loop import Loop
-from gpulaunch.process.archive import archived
 from gpulaunch.process.nodeside import withdraw, write_stop
+from gpulaunch.process.programs import archived
 from tests.process.onnode import Node, driver, listing
 
 MACHINE = MachineLimits(cpus=64, pool=2, cache="/cache")

@@ -6,11 +6,13 @@ looked for there is missed.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +24,8 @@ import pytest
 from tests.helpers import goes_along, wait_until
 from tests.packaging.support import ROOT
 
-KEPT = "    sys.meta_path.insert(0, self)\n"
-"""What ends the keeping of files in `own_files`; in the tests' wheel it leaves a file as well."""
+READY = "    queries()\n    script()\n"
+"""What a run imports last, in `upgrades`; in the tests' wheel it leaves a file as well."""
 EVERY_KIND = """\
     notify: [{run: cat > told}]
     jobs:
@@ -40,18 +42,6 @@ ALL_AT_ONCE = """\
       - name: one
         retries: 1
         run: "until [ -e go ]; do sleep 0.05; done; [ $GPULAUNCH_ATTEMPT = 2 ]"
-    """
-EXECUTOR = """\
-    import os
-    from gpulaunch.executor import GpuExecutor, WorkerDiedError
-
-    with GpuExecutor(simulate=1) as executor:
-        assert executor.submit(abs, -1).result() == 1
-        input()
-        try:
-            executor.submit(os._exit, 3).result()
-        except WorkerDiedError:
-            print(list(executor.map(abs, [-2, -3])))
     """
 
 
@@ -75,20 +65,21 @@ def wheel(into: Path, version: str, files: Mapping[str, tuple[bytes, int]]) -> P
 
 
 def present() -> dict[str, tuple[bytes, int]]:
-    """The package as it is here; it keeps its files at once, and says when it has."""
+    """The package as it is here; a run imports all at once, and says when it has."""
     found = {
         str(path.relative_to(ROOT)): (path.read_bytes(), path.stat().st_mode & 0o777)
         for path in sorted((ROOT / "gpulaunch").rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    text, mode = found["gpulaunch/own_files.py"]
+    text, mode = found["gpulaunch/app/upgrades.py"]
+    leaves_a_file = "    import os\n\n    open(os.environ['READY'], 'w').close()\n"
     for before, after in (
-        (b"KEPT_AFTER = 10.0", b"KEPT_AFTER = 0.1"),
-        (KEPT.encode(), KEPT.encode() + b"        open(os.environ['KEPT'], 'w').close()\n"),
+        (b"IMPORT_AFTER = 5.0", b"IMPORT_AFTER = 0.1"),
+        (READY.encode(), (READY + leaves_a_file).encode()),
     ):
         assert text.count(before) == 1
         text = text.replace(before, after)
-    return {**found, "gpulaunch/own_files.py": (text, mode)}
+    return {**found, "gpulaunch/app/upgrades.py": (text, mode)}
 
 
 class Installation:
@@ -132,16 +123,14 @@ def installed(environment: Installation) -> Installation:
 
 
 @contextmanager
-def begun(
-    installed: Installation, at: Path, program: str, *words: str
-) -> Iterator[subprocess.Popen[str]]:
-    """A program of the environment, once it has kept its files."""
-    kept = at / "kept"
+def begun(installed: Installation, at: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of the environment's gpulaunch, once it has imported what it may need."""
+    ready = at / "ready"
     theirs = {name: text for name, text in os.environ.items() if not name.startswith("GPULAUNCH_")}
     process = subprocess.Popen(
-        [installed.bin / program, *words],
+        [installed.bin / "gpulaunch", "run", "jobs.yaml", "--simulate", "1"],
         cwd=at,
-        env={**theirs, "KEPT": str(kept), "PATH": f"{installed.bin}:{os.environ['PATH']}"},
+        env={**theirs, "READY": str(ready), "PATH": f"{installed.bin}:{os.environ['PATH']}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -149,7 +138,7 @@ def begun(
         preexec_fn=goes_along(),
     )
     try:
-        wait_until(lambda: kept.exists() or process.poll() is not None, 60)
+        wait_until(lambda: ready.exists() or process.poll() is not None, 60)
         yield process
     finally:
         process.kill()
@@ -157,45 +146,40 @@ def begun(
 
 
 def ended(process: subprocess.Popen[str], at: Path) -> str:
-    """What the run has printed, once the jobs were let go and it has succeeded, with a report."""
+    """What the run has printed, once the jobs were let go and it has succeeded."""
     (at / "go").touch()
     out, err = process.communicate(timeout=120)
     assert "Traceback" not in err
     assert process.returncode == 0, out + err
-    run = at / "gpulaunch-runs/latest"
-    assert (run / "report.html").exists(), err
-    assert "was replaced or removed: the run goes on with a copy of it, in " in out + err
-    assert not list(run.glob(".gpulaunch-files-*"))
+    assert not list((at / "gpulaunch-runs/latest").glob("programs.*"))
     return out + err
 
 
-def test_a_run_is_the_same_after_an_upgrade_whatever_its_jobs_are(
+def events(at: Path, kind: str) -> list[str]:
+    """The jobs of the events of one kind, in their order."""
+    lines = (at / "gpulaunch-runs/latest/events.jsonl").read_text().splitlines()
+    return [event["job"] for event in map(json.loads, lines) if event["e"] == kind]
+
+
+def test_a_run_loses_no_job_by_an_upgrade_whatever_its_jobs_are(
     installed: Installation, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.yaml").write_text(dedent(EVERY_KIND))
     (tmp_path / "at.py").write_text("def go(item):\n    print(item)\n")
     (tmp_path / "loop.sh").write_text("while read -r item; do echo 0 >&3; done\n")
-    with begun(installed, tmp_path, "gpulaunch", "run", "jobs.yaml", "--simulate", "1") as process:
+    with begun(installed, tmp_path) as process:
         installed.upgrade()
         said = ended(process, tmp_path)
     assert "10 succeeded" in said
     assert "json for at.py, imported in" in said  # its server was started
-    assert (tmp_path / "told").exists()
+    launched = Counter(events(tmp_path, "attempt_launched"))
+    assert launched.pop("again") == 2
+    assert set(launched.values()) == {1}
+    assert len(events(tmp_path, "job_settled")) == len(launched) + 1 == 10
 
 
 def test_a_run_outlives_its_installation(installed: Installation, tmp_path: Path) -> None:
-    """All its jobs start at once, so that the report's process lives from the beginning."""
     (tmp_path / "jobs.yaml").write_text(dedent(ALL_AT_ONCE))
-    with begun(installed, tmp_path, "gpulaunch", "run", "jobs.yaml", "--simulate", "1") as process:
+    with begun(installed, tmp_path) as process:
         installed.remove()
         ended(process, tmp_path)
-
-
-def test_an_executor_starts_workers_after_an_upgrade(
-    installed: Installation, tmp_path: Path
-) -> None:
-    (tmp_path / "script.py").write_text(dedent(EXECUTOR))
-    with begun(installed, tmp_path, "python", "script.py") as process:
-        installed.upgrade()
-        out, err = process.communicate("\n", timeout=60)
-    assert (out, process.returncode) == ("[2, 3]\n", 0), err

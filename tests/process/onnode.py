@@ -15,10 +15,10 @@ from gpulaunch.engines.slurm import batches, launch_files, script
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.process import native
-from gpulaunch.process.archive import FOLDER, archived
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import EndRecord, read_end
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
+from gpulaunch.process.programs import FOLDER, archived
 from tests.helpers import goes_along
 
 PATIENCE = 60.0

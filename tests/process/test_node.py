@@ -35,7 +35,6 @@ from gpulaunch.farside.node.attempt import NodeAttempt
 from gpulaunch.farside.node.signals import StopSignals
 from gpulaunch.farside.shared import claim
 from gpulaunch.gpus.names import NameHeldError, bind_name
-from gpulaunch.process.archive import FOLDER
 from gpulaunch.process.client import AttemptOver, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import read_end
@@ -46,6 +45,7 @@ from gpulaunch.process.nodeside import (
     withdraw,
     write_stop,
 )
+from gpulaunch.process.programs import FOLDER
 from tests.helpers import goes_along, wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
 from tests.process.pythons import VERSIONS, python

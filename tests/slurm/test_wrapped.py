@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from gpulaunch.process.archive import FOLDER
+from gpulaunch.process.programs import FOLDER
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm import wrapper
@@ -42,7 +42,7 @@ WRAPPED = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 HASTY = """
 from pathlib import Path
 from gpulaunch.engines.slurm import commands, judge, launch_files, probe, submission
-from gpulaunch.process.archive import archived
+from gpulaunch.process.programs import archived
 judge.NFS_VISIBILITY_TIMEOUT = 8.0
 submission.OUTAGE_RETRY_DELAY = probe.FIRST_RESUBMIT_DELAY = 0.3
 submission.MAX_RESUBMIT_DELAY = probe.MAX_RESUBMIT_DELAY = 4.0

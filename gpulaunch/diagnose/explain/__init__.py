@@ -14,23 +14,20 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping
 
-from gpulaunch.own_files import here
-
 HOME = os.path.dirname(os.path.abspath(__file__))
 """What a container has to show for its programs to report: what is injected, and the reports."""
 INJECT = os.path.join(HOME, "inject")
 
 
 def environment(
-    base: Mapping[str, str], own: Mapping[str, str | None], folder: str | None = None
+    base: Mapping[str, str], own: Mapping[str, str | None], folder: str = INJECT
 ) -> dict[str, str]:
     """Return the variables to set, so that Python programs of a job explain their device errors.
 
     `base` is what the job inherits, `own` what it sets (None: removes). PYTHONPATH is what the job
-    would have had, in its order, after one entry of ours. Empty where the path of that entry cannot
-    be spelt in PYTHONPATH.
+    would have had, in its order, after `folder`, which has what is injected. Empty where that path
+    cannot be spelt in PYTHONPATH.
     """
-    folder = here(INJECT) if folder is None else folder
     if os.pathsep in folder:
         return {}
     theirs = own["PYTHONPATH"] if "PYTHONPATH" in own else base.get("PYTHONPATH")

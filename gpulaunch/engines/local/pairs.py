@@ -121,7 +121,7 @@ class Pairs:
         gone, self._spawner = self._spawner, None
         if gone:
             gone.close()
-        self._spawner = Spawner(find_keepers())
+        self._spawner = Spawner(find_keepers(self._context.environments.programs))
         return self._spawner.pair(leases, alive, link, gives_back)
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────

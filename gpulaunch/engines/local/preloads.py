@@ -153,7 +153,8 @@ class Preloads:
         folder = self._context.run.path / "preload"
         folder.mkdir(mode=0o700, exist_ok=True)
         log = _fresh(folder, self._number)
-        server = PreloadServer(preload, log, self._context.base)
+        programs = self._context.environments.programs
+        server = PreloadServer(preload, log, self._context.base, programs)
         kind.servers.append(server)
         self._context.loop.watch(server.fileno(), lambda: self._hear(kind, server, job))
 

@@ -18,10 +18,10 @@ from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.launch import Ticket
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
-from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.native import find_keepers
 from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
+from gpulaunch.process.programs import archived
 
 
 def lay_out(run: SlurmDir) -> None:
