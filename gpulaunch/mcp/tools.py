@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpulaunch.contracts.schema import json_schema
+from gpulaunch.contracts import json_schema
 from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from gpulaunch.mcp import arguments, changing, looking
 from gpulaunch.mcp.arguments import ToolArguments, input_schema

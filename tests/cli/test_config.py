@@ -14,8 +14,8 @@ from gpulaunch.app.checks import pool_for
 from gpulaunch.app.options import RunOptions
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.config.model import Allowance
+from gpulaunch.contracts import json_schema
 from gpulaunch.contracts.documents import ConfigDocument
-from gpulaunch.contracts.schema import json_schema
 from gpulaunch.errors import NoCardsError
 from gpulaunch.jobfile import Surroundings, load
 from gpulaunch.journal.choices import Choices

@@ -11,10 +11,9 @@ import jsonschema
 import pytest
 
 from gpulaunch.cli import cli
-from gpulaunch.contracts import SCHEMA
+from gpulaunch.contracts import SCHEMA, json_schema
 from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.events import event_schema
-from gpulaunch.contracts.schema import json_schema
 from gpulaunch.core.model import Gpu
 from gpulaunch.digest.machine import RunRow, runs_json
 from gpulaunch.digest.status import Standing, status_json

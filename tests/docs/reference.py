@@ -27,10 +27,9 @@ from prometheus_client.samples import Sample
 from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.config.keys import KEYS
+from gpulaunch.contracts import json_schema
 from gpulaunch.contracts.documents import DOCUMENTS
 from gpulaunch.contracts.events import event_schema
-from gpulaunch.contracts.schema import json_schema
-from gpulaunch.contracts.schema import members as members_of
 from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.classes import POLICIES
@@ -486,7 +485,7 @@ def inner_objects(document: type, told: set[type]) -> Iterator[str]:
 
 def within(hint: Any) -> Iterator[type]:
     """The objects inside a type, each before those inside it."""
-    kinds = [kind for kind, _ in members_of(hint).values()] if is_typeddict(hint) else ()
+    kinds = [kind for kind, _ in contracts.members(hint).values()] if is_typeddict(hint) else ()
     for kind in kinds or get_args(hint):
         if is_typeddict(kind):
             yield kind
@@ -502,7 +501,7 @@ def members_table(document: Any) -> str:
                 spelt(kind) + ("" if name in document.__required_keys__ else ", or left out"),
                 plain(told),
             )
-            for name, (kind, told) in members_of(document).items()
+            for name, (kind, told) in contracts.members(document).items()
         ),
     )
 

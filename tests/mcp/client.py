@@ -13,7 +13,7 @@ import psutil
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from gpulaunch.contracts.schema import json_schema
+from gpulaunch.contracts import json_schema
 from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from tests.cli.launcher import Launcher
 from tests.cli.test_contracts import closed
