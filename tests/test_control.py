@@ -26,7 +26,6 @@ from gpulaunch.cli.machine import ps
 from gpulaunch.control import client
 from gpulaunch.control.client import call, live_runs, present, reasons, watch
 from gpulaunch.control.protocol import (
-    ASKING,
     REQUEST_BYTES,
     Add,
     AlreadySupervisedError,
@@ -43,6 +42,7 @@ from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, DrainGpus, Finish, Pause, Retry, Stop
 from gpulaunch.errors import UNFINISHED
+from gpulaunch.journal.codec import from_json, plain, to_json, value_of
 from gpulaunch.journal.liveness import control_name, supervised
 from gpulaunch.loop import Loop
 from tests.helpers import open_files, wait_until
@@ -121,7 +121,7 @@ def well(conn: Conn, asking: Asking) -> None:
         case Stop(now=True):
             conn.fail("it stops already")
         case _:
-            conn.send({"done": ASKING.plain(asking)["kind"]})
+            conn.send({"done": plain(asking)["kind"]})
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_request_reaches_the_supervisor_as_it_was_asked(served: Served, asking
 def test_every_request_survives_the_wire(cls: type) -> None:
     @given(values(cls))
     def check(asking: Asking) -> None:
-        assert ASKING.decode(json.loads(json.dumps(ASKING.plain(asking)))) == asking
+        assert value_of(from_json(to_json(plain(asking))), cls) == asking
 
     check()
 

@@ -21,10 +21,8 @@ from gpulaunch.app.listing import ListedNames, RunList
 from gpulaunch.app.rereading import Filed, RefusedError, read_addition, refusing
 from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.control.protocol import (
-    CHANGED,
     EXPLAINED,
     REQUEST_BYTES,
-    TOLD,
     Add,
     Asking,
     Changed,
@@ -42,7 +40,7 @@ from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
 from gpulaunch.jobfile.surroundings import Beside
-from gpulaunch.journal.codec import from_json, to_json
+from gpulaunch.journal.codec import from_json, plain, to_json
 from gpulaunch.journal.jobs import facts_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -192,7 +190,7 @@ class Answers(Struct):
 
     def _reload(self, conn: Conn, dry_run: bool, plan: Plan) -> Doing:
         change = self.list.reloaded(plan)
-        told = CHANGED.plain(Changed(self.list.summary(change), tuple(self._kept_back(plan))))
+        told = plain(Changed(self.list.summary(change), tuple(self._kept_back(plan))))
         if dry_run:
             return lambda: conn.send(told)
         self._keep(plan)
@@ -224,7 +222,7 @@ class Answers(Struct):
         if len(names) * sum(map(len, fields.values())) > REQUEST_BYTES:
             raise RefusedError("too much for one request: set fewer jobs at a time")
         change = self.list.set(names, fields, plan)
-        told = CHANGED.plain(Changed(self.list.summary(change)))
+        told = plain(Changed(self.list.summary(change)))
         facts = [JobSet(name, fields) for name in names]
         return lambda: self._take(conn, change, told, facts)
 
@@ -268,7 +266,7 @@ class Answers(Struct):
                 asked = chain(islice(waiting, EXPLAINED), running)
                 known = ((name, why(name)) for name in asked)
                 reasons = {name: reason for name, reason in known if reason is not None}
-                return partial(conn.send, TOLD.plain(Told(reasons)))
+                return partial(conn.send, plain(Told(reasons)))
             case Retry(names):
                 told = {"requeued": self.list.run.retried_by(names), "changed": [], "gone": []}
                 return lambda: self._ask(conn, asking, told)

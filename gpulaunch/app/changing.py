@@ -18,10 +18,9 @@ from gpulaunch.app.lookup import NoneAliveError, alive, alive_dir, jobs_of, livi
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import call
 from gpulaunch.control.protocol import (
-    CHANGED,
-    GIVEN,
     Add,
     Changed,
+    GivenNames,
     NoAnswerError,
     Reload,
     SetFields,
@@ -65,7 +64,7 @@ def reload(
     JobFileError with every mistake of the file: then nothing is changed.
     """
     one = alive_dir(run, observer)
-    return one, call(own_id(one), Reload(dry_run), READING, CHANGED)
+    return one, call(own_id(one), Reload(dry_run), READING, Changed)
 
 
 def add_command(
@@ -123,7 +122,7 @@ def add(
         require_own(one)
         id = own_id(one)
         try:
-            return Added(one, id, call(id, asking, READING, GIVEN).names)
+            return Added(one, id, call(id, asking, READING, GivenNames).names)
         except NoAnswerError:
             parts = additions_in(one.events)
             kept = next((each for each in parts if each.name == asking.addition), None)
@@ -198,7 +197,7 @@ def set_fields(
         raise UsageError(f"{names[0]} does not wait ({one.ledger.jobs[names[0]].state})")
     if others := [name for name in names if name not in waiting]:
         observer.note(f"left as they are, since they do not wait: {listing(others, 5)}")
-    return one.run, call(one.id, SetFields(waiting, fields), READING, CHANGED)
+    return one.run, call(one.id, SetFields(waiting, fields), READING, Changed)
 
 
 def finish(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunDir:

@@ -39,7 +39,6 @@ from gpulaunch.app.rereading import filed_of, plan_again
 from gpulaunch.app.session import Session, describing, metrics_port, run_to_its_end
 from gpulaunch.control.client import call, present, wait_until_gone
 from gpulaunch.control.protocol import (
-    REQUEUED,
     AlreadySupervisedError,
     NoAnswerError,
     Requeued,
@@ -331,7 +330,7 @@ def retry_alive(
     """
     _note_not_taken(options, observer)
     asking = Retry(names, not recorded)
-    told: Requeued = call(run.read_manifest().run, asking, JOB_FILE_TIMEOUT, REQUEUED)
+    told: Requeued = call(run.read_manifest().run, asking, JOB_FILE_TIMEOUT, Requeued)
     requeued, where = set(told.requeued), f"{typed(run.path)}, which is running"
     observer.note(f"requeued {several(len(requeued), 'job')} in {where}")
     if told.changed:

@@ -24,8 +24,9 @@ from gpulaunch.cli.options import (
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.contracts import SCHEMA
-from gpulaunch.control.protocol import CHANGED, Changed
+from gpulaunch.control.protocol import Changed
 from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.journal.codec import plain
 from gpulaunch.journal.finding import typed, working_directory
 from gpulaunch.text import listing, several
 
@@ -46,7 +47,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
     """
     one, told = changing.reload(run, Terminal(), dry_run=dry_run)
     if as_json:
-        print_json({"schema": SCHEMA, "run": str(one.path), **CHANGED.plain(told)})
+        print_json({"schema": SCHEMA, "run": str(one.path), **plain(told)})
         return
     for line in (*_sentences(told), *told.notes):
         say(line)

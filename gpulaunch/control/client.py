@@ -15,11 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpulaunch.control.protocol import (
-    ASKING,
     HELLO_BYTES,
-    REFUSAL,
     REPLY_BYTES,
-    TOLD,
     Add,
     Asking,
     Hello,
@@ -39,22 +36,19 @@ from gpulaunch.farside.proc import hindrance, suspension
 from gpulaunch.farside.wire import peer
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import RUN_ID, listening
-from gpulaunch.journal.codec import from_json, to_json
+from gpulaunch.journal.codec import from_json, plain, to_json, value_of
 from gpulaunch.journal.liveness import control_name, may_supervise
-from gpulaunch.shapes import Coder, coder_of
 
 _ASKED_AT_ONCE = 32
 """Live runs that are asked at the same time."""
 _ASKING_ALL = 10.0
 """Seconds for asking all live runs: each of very many may delay its answer."""
-_PRESENT = coder_of(Present)
 SUSPENDED_LOOK = 0.5
 """Seconds without an answer until a look at whether the run's launcher is suspended."""
 _WITHDRAWN = (
     "The request is withdrawn, unless the launcher was carrying it out when it was stopped: look"
     " with gpulaunch status once it goes on"
 )
-_ANYTHING = Coder(None, lambda said: said)
 _NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"
 
 
@@ -86,10 +80,10 @@ def call(
     run: str,
     asking: Asking,
     timeout: float = 10.0,
-    answer: Coder = _ANYTHING,
+    answer: Any = Any,
     most: int = REPLY_BYTES,
 ) -> Any:
-    """Send a request to a live run and return its answer, as `answer` reads it.
+    """Send a request to a live run and return its answer, a value of the type `answer`.
 
     Raises NoAnswerError with the reason, also for an answer that cannot be understood;
     NothingChangedError for jobs that are wrong.
@@ -105,7 +99,7 @@ def call(
         if suspended := suspended_as(run, pid):
             raise SuspendedError(f"{suspended}. Nothing was asked of it")
         try:
-            line = _exchange(link, to_json(ASKING.plain(asking)) + b"\n", until, most, run, pid)
+            line = _exchange(link, to_json(plain(asking)) + b"\n", until, most, run, pid)
         except TimeoutError:
             why = hindrance(pid)
             raise NoAnswerError(
@@ -118,9 +112,9 @@ def call(
     try:
         said = from_json(line)
         if isinstance(said, dict) and "error" in said:
-            refusal: RefusedAnswer = REFUSAL.decode(said)
+            refusal = value_of(said, RefusedAnswer)
         else:
-            return answer.decode(said)
+            return value_of(said, answer)
     except ValueError:
         raise NoAnswerError(_NONSENSE.format(run)) from None
     if refusal.found and not isinstance(asking, Hello | Reasons):
@@ -130,7 +124,7 @@ def call(
 
 def present(run: str, timeout: float = 10.0) -> Present:
     """Return a live run's answer to Hello. Raises NoAnswerError, also for a senseless answer."""
-    said: Present = call(run, Hello(), timeout, _PRESENT, HELLO_BYTES)
+    said: Present = call(run, Hello(), timeout, Present, HELLO_BYTES)
     if not said.plausible:
         raise NoAnswerError(_NONSENSE.format(run))
     return said
@@ -138,7 +132,7 @@ def present(run: str, timeout: float = 10.0) -> Present:
 
 def reasons(run: str, timeout: float = 10.0) -> Mapping[str, WaitReason]:
     """Return why jobs of a live run wait, for the first of them. Raises NoAnswerError."""
-    told: Told = call(run, Reasons(), timeout, TOLD)
+    told: Told = call(run, Reasons(), timeout, Told)
     return told.reasons
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TypeAlias, cast, get_args
+from typing import Any, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -17,12 +17,12 @@ from gpulaunch.core.events import Request
 from gpulaunch.core.model import JobState, RunState
 from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.relisting import ListChange
+from gpulaunch.core.values import Tagged
 from gpulaunch.errors import Mistake, UnfinishedRunError, UsageError
 from gpulaunch.farside.proc import suspension
 from gpulaunch.files import user_name
 from gpulaunch.gpus.names import Holder
-from gpulaunch.journal.codec import from_json
-from gpulaunch.shapes import coder_of
+from gpulaunch.journal.codec import from_json, value_of
 from gpulaunch.wording import lets_go_on
 
 EXPLAINED = 1000
@@ -39,15 +39,15 @@ _NAME_CHARS = 255
 _PATH_BYTES = 4096
 
 
-class Hello(Struct, frozen=True):
+class Hello(Tagged, frozen=True, tag="hello"):
     """Request: who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
 
 
-class Reasons(Struct, frozen=True):
+class Reasons(Tagged, frozen=True, tag="reasons"):
     """Request: why do jobs wait? Answered by Told, for the first of them."""
 
 
-class Reload(Struct, frozen=True):
+class Reload(Tagged, frozen=True, tag="reload"):
     """Request: read the job file anew. `dry_run`: only say what that would change.
 
     Answered by Changed once it is recorded.
@@ -56,7 +56,7 @@ class Reload(Struct, frozen=True):
     dry_run: bool = False
 
 
-class Add(Struct, frozen=True):
+class Add(Tagged, frozen=True, tag="add"):
     """Request: add jobs to the list. Answered by {"names"} once they are recorded.
 
     `text` is a job file's; messages call it `label`, and its relative paths start at `base`. With a
@@ -72,7 +72,7 @@ class Add(Struct, frozen=True):
     stem: str = ""
 
 
-class SetFields(Struct, frozen=True):
+class SetFields(Tagged, frozen=True, tag="set_fields"):
     """Request: set fields of jobs that wait, as typed. Answered by Changed once recorded."""
 
     jobs: tuple[str, ...]
@@ -80,8 +80,6 @@ class SetFields(Struct, frozen=True):
 
 
 Asking: TypeAlias = Request | Hello | Reasons | Reload | Add | SetFields
-ASKING = coder_of(Asking)
-"""How a request is written. `decoded` reads one."""
 
 
 def decoded(line: bytes | bytearray) -> Asking:
@@ -89,7 +87,8 @@ def decoded(line: bytes | bytearray) -> Asking:
 
     Every value in it is one that the kernel, the journal and all readers of the journal can bear.
     """
-    asking = cast(Asking, ASKING.decode(from_json(bytes(line))))
+    given: Any = Asking
+    asking: Asking = value_of(from_json(bytes(line)), given)
     if isinstance(asking, Add):
         if not asking.base.startswith("/") or "\0" in asking.base:
             raise ValueError(f"add.base: expected an absolute path, found {asking.base!r:.100}")
@@ -99,7 +98,7 @@ def decoded(line: bytes | bytearray) -> Asking:
     return asking
 
 
-class Present(Struct, frozen=True):
+class Present(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to Hello."""
 
     pid: int
@@ -122,7 +121,7 @@ class Present(Struct, frozen=True):
         )
 
 
-class RefusedAnswer(Struct, frozen=True):
+class RefusedAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to a request that it refuses. `found`: the mistakes of a list, if it has any.
 
     `text` of a mistake is its own.
@@ -132,13 +131,13 @@ class RefusedAnswer(Struct, frozen=True):
     found: tuple[Mistake, ...] = ()
 
 
-class GivenNames(Struct, frozen=True):
+class GivenNames(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to Add: the names of the jobs that were added."""
 
     names: tuple[str, ...]
 
 
-class Requeued(Struct, frozen=True):
+class Requeued(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to Retry: the jobs that run again, those of them that changed, and others."""
 
     requeued: tuple[str, ...]
@@ -146,24 +145,17 @@ class Requeued(Struct, frozen=True):
     gone: tuple[str, ...]
 
 
-class Told(Struct, frozen=True):
+class Told(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to Reasons, by job."""
 
     reasons: Mapping[str, WaitReason]
 
 
-TOLD = coder_of(Told)
-REFUSAL, GIVEN, REQUEUED = coder_of(RefusedAnswer), coder_of(GivenNames), coder_of(Requeued)
-
-
-class Changed(Struct, frozen=True):
+class Changed(Struct, frozen=True, forbid_unknown_fields=True):
     """A run's answer to Reload and SetFields. `notes`: what of the job file it does not take up."""
 
     change: ListChange
     notes: tuple[str, ...] = ()
-
-
-CHANGED = coder_of(Changed)
 
 
 class AlreadySupervisedError(UnfinishedRunError):

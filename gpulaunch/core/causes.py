@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from gpulaunch.core.values import Tagged
 
 Cause: TypeAlias = Literal[
     "cancelled",  # by a person
@@ -47,51 +47,51 @@ Cause: TypeAlias = Literal[
 """What needs no data to be said."""
 
 
-class Because(Struct, frozen=True):
+class Because(Tagged, frozen=True, tag="because"):
     """A cause that is said by its name alone."""
 
     cause: Cause
 
 
-class Quoted(Struct, frozen=True):
+class Quoted(Tagged, frozen=True, tag="quoted"):
     """Text from elsewhere: a person's, the driver's, the kernel's, a cluster's."""
 
     text: str
 
 
-class SignalCaught(Struct, frozen=True):
+class SignalCaught(Tagged, frozen=True, tag="signal_caught"):
     """The supervisor was sent this signal (`SIGINT`)."""
 
     signal: str
 
 
-class RecordingFailed(Struct, frozen=True):
+class RecordingFailed(Tagged, frozen=True, tag="recording_failed"):
     """The journal could not be written; `error` is the system's. `over`: that was given up."""
 
     error: str
     over: bool = False
 
 
-class CardFailed(Struct, frozen=True):
+class CardFailed(Tagged, frozen=True, tag="card_failed"):
     """The driver reported something of a card (by its index) after which it is not used."""
 
     gpu: int
     report: str
 
 
-class NeedEnded(Struct, frozen=True):
+class NeedEnded(Tagged, frozen=True, tag="need_ended"):
     """A job that this attempt was queued behind did not succeed."""
 
     job: str
 
 
-class RoomFor(Struct, frozen=True):
+class RoomFor(Tagged, frozen=True, tag="room_for"):
     """This service makes room for another job."""
 
     job: str
 
 
-class ServiceEnded(Struct, frozen=True):
+class ServiceEnded(Tagged, frozen=True, tag="service_ended"):
     """A service that the attempt needs has ended: by this status or signal, or otherwise."""
 
     service: str
@@ -119,7 +119,7 @@ ClusterCause: TypeAlias = Literal[
 ]
 
 
-class ByCluster(Struct, frozen=True):
+class ByCluster(Tagged, frozen=True, tag="by_cluster"):
     """A cluster ended the attempt or lost it, or cannot run it.
 
     `node` is the one concerned, where that is known; `said` is the cluster's own word for it: a
@@ -145,19 +145,19 @@ EndCause: TypeAlias = (
 """Why an attempt was ended from outside, or its end is not known."""
 
 
-class Hint(Struct, frozen=True):
+class Hint(Tagged, frozen=True, tag="hint"):
     """Advice that is known by name: a failure class, or a name of `diagnose.failure.advice`."""
 
     name: str
 
 
-class DisksFull(Struct, frozen=True):
+class DisksFull(Tagged, frozen=True, tag="disks_full"):
     """File systems, by a path on each, that have no room."""
 
     paths: tuple[str, ...]
 
 
-class MemoryUse(Struct, frozen=True):
+class MemoryUse(Tagged, frozen=True, tag="memory_use"):
     """Bytes that a card's memory ran out of; None where the message does not say.
 
     `others`: of other processes, with their PIDs where these are known.
@@ -170,7 +170,7 @@ class MemoryUse(Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
-class SharedFate(Struct, frozen=True):
+class SharedFate(Tagged, frozen=True, tag="shared_fate"):
     """The jobs that were on the card through MPS as well: a fatal fault of one is all of theirs."""
 
     jobs: tuple[str, ...]

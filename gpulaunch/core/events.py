@@ -31,6 +31,7 @@ from gpulaunch.core.model import (
     LadderStep,
 )
 from gpulaunch.core.reasons import PausedBy, RunReason
+from gpulaunch.core.values import Happening, Seconds, Tagged, Value
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -46,7 +47,7 @@ TimerKind: TypeAlias = Literal[
 ]
 
 
-class Timer(Struct, frozen=True):
+class Timer(Value, frozen=True):
     """What a timer is for. `of`: the job, the card's UUID or the worker; empty for the run."""
 
     kind: TimerKind
@@ -68,13 +69,13 @@ class Submitted(Struct, frozen=True):
     left: frozenset[str] = frozenset()
 
 
-class Elsewhere(Struct, frozen=True):
+class Elsewhere(Tagged, frozen=True, tag="elsewhere"):
     """Another launcher holds the card's lease; `Freed` will come when it lets go."""
 
     holder: str
 
 
-class Occupied(Struct, frozen=True):
+class Occupied(Tagged, frozen=True, tag="occupied"):
     """Processes that no launcher accounts for are on the card; nothing announces their end.
 
     `free_below`: from so many bytes of it on, the card would count as free; 0: from none, but it
@@ -85,13 +86,13 @@ class Occupied(Struct, frozen=True):
     free_below: int | None = None
 
 
-class Sick(Struct, frozen=True):
+class Sick(Tagged, frozen=True, tag="sick"):
     """The driver says that the card is unfit, or does not answer for it."""
 
     why: str
 
 
-class AllowanceSpent(Struct, frozen=True):
+class AllowanceSpent(Tagged, frozen=True, tag="allowance_spent"):
     """This user's launchers together hold as many cards as they may; `AllowanceFreed` will come.
 
     Nothing is known of the card itself. `limit`: how many they may hold; `source`: what says so.
@@ -104,21 +105,21 @@ class AllowanceSpent(Struct, frozen=True):
 Refusal: TypeAlias = Elsewhere | Occupied | Sick | AllowanceSpent
 
 
-class Granted(Struct, frozen=True):
+class Granted(Happening, frozen=True, tag="granted"):
     """The card is leased to this run, was looked at, and is free. `memory_free` in bytes."""
 
     gpu: str
     memory_free: int
 
 
-class Refused(Struct, frozen=True):
+class Refused(Happening, frozen=True, tag="refused"):
     """The answer to Acquire, or to Drain: the run does not hold the card."""
 
     gpu: str
     why: Refusal
 
 
-class LeaseLost(Struct, frozen=True):
+class LeaseLost(Happening, frozen=True, tag="lease_lost"):
     """A card's lease was given back while this launcher was stopped, and cannot be had now.
 
     Nothing of the run was on the card then.
@@ -128,7 +129,7 @@ class LeaseLost(Struct, frozen=True):
     why: Refusal
 
 
-class HolderChanged(Struct, frozen=True):
+class HolderChanged(Happening, frozen=True, tag="holder_changed"):
     """A card that is elsewhere has another holder now, or its holder was stopped or goes on.
 
     `holder` in words, as in Elsewhere.
@@ -138,17 +139,17 @@ class HolderChanged(Struct, frozen=True):
     holder: str
 
 
-class Freed(Struct, frozen=True):
+class Freed(Happening, frozen=True, tag="freed"):
     """The launcher that held the card's lease has given it back."""
 
     gpu: str
 
 
-class AllowanceFreed(Struct, frozen=True):
+class AllowanceFreed(Happening, frozen=True, tag="allowance_freed"):
     """Another launcher of this user has given a card back: this run may perhaps take one more."""
 
 
-class Wanted(Struct, frozen=True):
+class Wanted(Happening, frozen=True, tag="wanted"):
     """Another launcher waits for this card, which this run holds (`wanted`), or gave up waiting.
 
     That launcher holds no card, or reserves a gang for a wide job and runs nothing on its cards.
@@ -159,18 +160,18 @@ class Wanted(Struct, frozen=True):
     wanted: bool
 
 
-class GangGranted(Struct, frozen=True):
+class GangGranted(Happening, frozen=True, tag="gang_granted"):
     """This run may now keep cards idle until they are enough for a wide job; no other run may."""
 
 
-class Drained(Struct, frozen=True):
+class Drained(Happening, frozen=True, tag="drained"):
     """The answer to Drain: the card's memory is back to what it was. `memory_free` in bytes."""
 
     gpu: str
     memory_free: int
 
 
-class GpuEvent(Struct, frozen=True):
+class GpuEvent(Happening, frozen=True, tag="gpu_event"):
     """The driver reported something of the card (an Xid) while the run lasts.
 
     `code` is the Xid's number, None for another kind of event or a card that no events come from
@@ -186,7 +187,7 @@ class GpuEvent(Struct, frozen=True):
     stops: bool = False
 
 
-class Misplaced(Struct, frozen=True):
+class Misplaced(Happening, frozen=True, tag="misplaced"):
     """A process of the attempt (`pid`) computes on a card (`gpu`) that is not the attempt's own.
 
     Comes once for an attempt, and perhaps after its end. `text` is one line for people: the
@@ -200,7 +201,7 @@ class Misplaced(Struct, frozen=True):
     advice: Advice = ()
 
 
-class HeldIdle(Struct, frozen=True):
+class HeldIdle(Happening, frozen=True, tag="held_idle"):
     """The attempt has held its cards' memory for long, and computed nothing on any of them.
 
     Comes once for an attempt, and perhaps after its end. `ends`: its job's `gpu_idle` is reached.
@@ -209,14 +210,14 @@ class HeldIdle(Struct, frozen=True):
     """
 
     attempt: AttemptId
-    seconds: float
+    seconds: Seconds
     memory: int
     text: str
     ends: bool
     advice: Advice = ()
 
 
-class Unanswered(Struct, frozen=True):
+class Unanswered(Happening, frozen=True, tag="unanswered"):
     """The attempt's service did not answer within its `ready_within`.
 
     `text` is one line for people: the address, and for how long it was asked.
@@ -226,7 +227,7 @@ class Unanswered(Struct, frozen=True):
     text: str
 
 
-class Ended(Struct, frozen=True):
+class Ended(Happening, frozen=True, tag="ended"):
     """The attempt's whole process tree is gone.
 
     The end's `failure` is None where nothing was recognised: the status then says all. `kept`:
@@ -241,7 +242,7 @@ class Ended(Struct, frozen=True):
     memory_free: Mapping[str, int] = field(default_factory=dict)
 
 
-class MemoryPeaked(Struct, frozen=True):
+class MemoryPeaked(Happening, frozen=True, tag="memory_peaked"):
     """The attempt's processes were seen to take so many bytes of its card, more than ever before.
 
     Told of attempts whose jobs' memory is learned, while they run.
@@ -251,13 +252,13 @@ class MemoryPeaked(Struct, frozen=True):
     memory: int
 
 
-class WorkerEnded(Struct, frozen=True):
+class WorkerEnded(Happening, frozen=True, tag="worker_ended"):
     """Nothing is left of a worker. `worker` is the attempt that the worker was started with."""
 
     worker: AttemptId
 
 
-class ImageReady(Struct, frozen=True):
+class ImageReady(Happening, frozen=True, tag="image_ready"):
     """The answer to PullImage: the image is there, pulled just now (`pulled`) or before.
 
     `id` is what command lines of `engine` name: a digest, or a file's path. `digest` is for people,
@@ -271,21 +272,21 @@ class ImageReady(Struct, frozen=True):
     pulled: bool
 
 
-class ImageDigest(Struct, frozen=True):
+class ImageDigest(Happening, frozen=True, tag="image_digest"):
     """The digest of an image that is there: of a large file it is known a while later."""
 
     source: ImageSource
     digest: str
 
 
-class ImageFailed(Struct, frozen=True):
+class ImageFailed(Happening, frozen=True, tag="image_failed"):
     """The answer to PullImage: the image cannot be had. `why`: what is wrong and what to do."""
 
     source: ImageSource
     why: str
 
 
-class OutOfReach(Struct, frozen=True):
+class OutOfReach(Happening, frozen=True, tag="out_of_reach"):
     """The engine can neither end its remaining attempts nor tell their state, and why.
 
     They go on without a supervisor, and the run is given up.
@@ -294,7 +295,7 @@ class OutOfReach(Struct, frozen=True):
     why: RunReason
 
 
-class Unending(Struct, frozen=True):
+class Unending(Happening, frozen=True, tag="unending"):
     """The attempt, or the idle worker of that id, does not end, whatever the engine does.
 
     `pids`: the processes that cannot be killed, as far as they are known. `Ended` or `WorkerEnded`
@@ -305,19 +306,19 @@ class Unending(Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
-class TimerFired(Struct, frozen=True):
+class TimerFired(Happening, frozen=True, tag="timer_fired"):
     """The timer that SetTimer set is due."""
 
     timer: Timer
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Tagged, frozen=True, tag="cancel"):
     """Request: stop these jobs for good; None: all of them."""
 
     jobs: tuple[str, ...] | None
 
 
-class Retry(Struct, frozen=True):
+class Retry(Tagged, frozen=True, tag="retry"):
     """Request: requeue these jobs, or all that failed, and what was skipped because of them.
 
     `as_filed`: as the job file defines them now, which Relisted then brings; else as they are.
@@ -327,7 +328,7 @@ class Retry(Struct, frozen=True):
     as_filed: bool = False
 
 
-class DrainGpus(Struct, frozen=True):
+class DrainGpus(Tagged, frozen=True, tag="drain_gpus"):
     """Request: start nothing on these cards (None: all); `now` also interrupts; `off` undoes."""
 
     gpus: tuple[str, ...] | None
@@ -335,7 +336,7 @@ class DrainGpus(Struct, frozen=True):
     off: bool = False
 
 
-class Pause(Struct, frozen=True):
+class Pause(Tagged, frozen=True, tag="pause"):
     """Request: launch nothing, and start nothing in the engine's queue; `why` None undoes that.
 
     Pauses by several (`by`) hold independently: the run goes on once each of them has ended.
@@ -345,25 +346,25 @@ class Pause(Struct, frozen=True):
     by: PausedBy = "asked"
 
 
-class Stop(Struct, frozen=True):
+class Stop(Tagged, frozen=True, tag="stop"):
     """Request: end the run. No job starts, running ones are interrupted; `now`: killed at once."""
 
     why: EndCause
     now: bool = False
 
 
-class GoOn(Struct, frozen=True):
+class GoOn(Tagged, frozen=True, tag="go_on"):
     """Request: start jobs again, after so many failed alike that none was started any more."""
 
 
-class Finish(Struct, frozen=True):
+class Finish(Tagged, frozen=True, tag="finish"):
     """Request: no more jobs come; a standing run ends once all that it has are over."""
 
 
 Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop | Finish
 
 
-class Asked(Struct, frozen=True):
+class Asked(Happening, frozen=True, tag="asked"):
     """A person (a signal, another terminal) or the supervisor itself made this request."""
 
     request: Request
@@ -409,19 +410,19 @@ Event: TypeAlias = (
 # ── Instructions ────────────────────────────────────────────────────────────────────────────────
 
 
-class Acquire(Struct, frozen=True):
+class Acquire(Happening, frozen=True, tag="acquire"):
     """Take the card's lease, then look at the card. Answered by Granted or Refused."""
 
     gpu: str
 
 
-class Release(Struct, frozen=True):
+class Release(Happening, frozen=True, tag="release"):
     """Give the lease back (to the launcher that waits for it, if one does)."""
 
     gpu: str
 
 
-class ReserveGang(Struct, frozen=True):
+class ReserveGang(Happening, frozen=True, tag="reserve_gang"):
     """Ask for the right to keep cards idle for a wide job (`on`), or give it up.
 
     Asking is answered by GangGranted.
@@ -430,7 +431,7 @@ class ReserveGang(Struct, frozen=True):
     on: bool
 
 
-class WantCards(Struct, frozen=True):
+class WantCards(Happening, frozen=True, tag="want_cards"):
     """Ask the holders of other cards to give one to this run while it holds none, or stop asking.
 
     Not answered. At first it is on.
@@ -439,7 +440,7 @@ class WantCards(Struct, frozen=True):
     on: bool
 
 
-class PullImage(Struct, frozen=True):
+class PullImage(Happening, frozen=True, tag="pull_image"):
     """See to it that the image is there, pulled where its source says so.
 
     `known`: the id that it had for this run before, empty where it had none. Answered by
@@ -481,7 +482,7 @@ class Launch(Struct, frozen=True):
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
 
-class StopAttempt(Struct, frozen=True):
+class StopAttempt(Happening, frozen=True, tag="stop_attempt"):
     """End an attempt: TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended.
 
     `gently`: the job's `warn` comes first, if it has one, and TERM as long after it as that says.
@@ -498,7 +499,7 @@ class StopAttempt(Struct, frozen=True):
     gently: bool = False
 
 
-class TakeBack(Struct, frozen=True):
+class TakeBack(Happening, frozen=True, tag="take_back"):
     """Withdraw an attempt that was launched behind another, unless it has begun.
 
     Answered by Ended(Interrupted) where it has not, else by nothing.
@@ -507,7 +508,7 @@ class TakeBack(Struct, frozen=True):
     attempt: AttemptId
 
 
-class HoldQueue(Struct, frozen=True):
+class HoldQueue(Happening, frozen=True, tag="hold_queue"):
     """Let no attempt in the engine's queue start (`on`), or let them start again.
 
     Not answered. An attempt that starts before the hold has reached the queue goes on.
@@ -516,7 +517,7 @@ class HoldQueue(Struct, frozen=True):
     on: bool
 
 
-class EndWorker(Struct, frozen=True):
+class EndWorker(Happening, frozen=True, tag="end_worker"):
     """End an idle worker: close its input, TERM, KILL (`now`: KILL at once).
 
     Answered by WorkerEnded.
@@ -528,13 +529,13 @@ class EndWorker(Struct, frozen=True):
     now: bool = False
 
 
-class Drain(Struct, frozen=True):
+class Drain(Happening, frozen=True, tag="drain"):
     """Wait until the card's memory is what it was before; answered by Drained or Refused(Sick)."""
 
     gpu: str
 
 
-class SetTimer(Struct, frozen=True):
+class SetTimer(Happening, frozen=True, tag="set_timer"):
     """Send TimerFired(timer) at `at` (monotonic seconds); of equal timers the newest counts."""
 
     timer: Timer

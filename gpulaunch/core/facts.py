@@ -1,6 +1,6 @@
 """Facts: what a run's journal holds, one line each. The fold of them (`core.ledger`) is its state.
 
-Every fact is a frozen dataclass of plain values, written with the Instant at which it came true.
+Every fact is a frozen struct of plain values, written with the Instant at which it came true.
 Reasons are values (`core.reasons`): no fact but a note holds a sentence. Nothing here names an
 environment's value.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 
 from gpulaunch.core.model import (
     AttemptId,
@@ -24,15 +24,17 @@ from gpulaunch.core.model import (
     LadderStep,
     RunState,
     SentWarning,
-    Sparse,
 )
 from gpulaunch.core.reasons import CardReason, JobReason, PausedBy, PlacementChange, RunReason
+from gpulaunch.core.values import Happening, Seconds
 
 FORMAT: Final = 3
 """The version of the form in which facts are written. Another one cannot be read."""
+_AS_JOB = {"name": "job"}
+"""A job's name is written so in every fact: one key finds all about a job."""
 
 
-class RunOpened(Struct, frozen=True):
+class RunOpened(Happening, frozen=True, tag="run_opened"):
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
@@ -53,12 +55,12 @@ class RunOpened(Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     simulated: bool = False
     limit: int | None = None
-    engine: Sparse[str] = "local"
-    standing: Sparse[Literal["", "follow", "queue"]] = ""
-    format: Literal[3] = FORMAT
+    engine: str = "local"
+    standing: Literal["", "follow", "queue"] = ""
+    format: Literal[3] = field(default_factory=lambda: FORMAT)  # so that it is always written
 
 
-class JobAdded(Struct, frozen=True):
+class JobAdded(Happening, frozen=True, tag="job_added", rename=_AS_JOB):
     """A job that the list holds. For a name that is known: its new definition.
 
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
@@ -73,16 +75,16 @@ class JobAdded(Struct, frozen=True):
     gpus: int
     digest: str
     params: Mapping[str, str] = field(default_factory=dict)
-    cost: float = 0.0
+    cost: Seconds = 0.0
     service: bool = False
-    expected: float = 0.0
+    expected: Seconds = 0.0
     gpu_memory: int = 0
-    given: Sparse[bool] = False
-    due: Sparse[DueTime | None] = None
-    learned: Sparse[int] = 0
+    given: bool = False
+    due: DueTime | None = None
+    learned: int = 0
 
 
-class JobsGiven(Struct, frozen=True):
+class JobsGiven(Happening, frozen=True, tag="jobs_given"):
     """Jobs were added to the live list: recorded before who added them has the answer.
 
     `addition` is theirs, a text that nobody else uses. `jobs`: their definitions (see
@@ -91,10 +93,10 @@ class JobsGiven(Struct, frozen=True):
 
     addition: str
     jobs: str
-    more: Sparse[bool] = False
+    more: bool = False
 
 
-class JobSet(Struct, frozen=True):
+class JobSet(Happening, frozen=True, tag="job_set", rename=_AS_JOB):
     """A person set fields of a job, over what its definition says: by field, as typed.
 
     An empty text: the field is as its definition says again.
@@ -104,24 +106,24 @@ class JobSet(Struct, frozen=True):
     fields: Mapping[str, str]
 
 
-class ListClosed(Struct, frozen=True):
+class ListClosed(Happening, frozen=True, tag="list_closed"):
     """A person said that no more jobs come: a standing run ends once all that it has are over."""
 
 
-class JobVanished(Struct, frozen=True):
+class JobVanished(Happening, frozen=True, tag="job_vanished", rename=_AS_JOB):
     """A resume found the job no longer in the file: it is kept, and not run."""
 
     name: str
 
 
-class JobRequeued(Struct, frozen=True):
+class JobRequeued(Happening, frozen=True, tag="job_requeued", rename=_AS_JOB):
     """A settled job waits again, with a fresh retry budget."""
 
     name: str
     why: JobReason
 
 
-class AttemptLaunched(Struct, frozen=True):
+class AttemptLaunched(Happening, frozen=True, tag="attempt_launched"):
     """An attempt is about to start: written before its process is. `gpus` are the cards' UUIDs.
 
     `worker`: the attempt whose process goes on with this one; None: it gets a process of its own.
@@ -135,21 +137,21 @@ class AttemptLaunched(Struct, frozen=True):
     attempt: AttemptId
     gpus: tuple[str, ...]
     worker: AttemptId | None = None
-    queued: Sparse[bool] = False
-    after: Sparse[tuple[AttemptId, ...]] = ()
-    behind: Sparse[AttemptId | None] = None
-    step: Sparse[LadderStep | None] = None
-    promised: Sparse[int] = 0
+    queued: bool = False
+    after: tuple[AttemptId, ...] = ()
+    behind: AttemptId | None = None
+    step: LadderStep | None = None
+    promised: int = 0
 
 
-class AttemptQueued(Struct, frozen=True):
+class AttemptQueued(Happening, frozen=True, tag="attempt_queued"):
     """The engine has the attempt in its queue. `id` is for people: `Slurm job 12_3`."""
 
     attempt: AttemptId
     id: str
 
 
-class AttemptStarted(Struct, frozen=True):
+class AttemptStarted(Happening, frozen=True, tag="attempt_started"):
     """The attempt's process runs; `pid` is its number on its machine.
 
     `gpus` and `node`: where, if the engine placed the attempt.
@@ -157,11 +159,11 @@ class AttemptStarted(Struct, frozen=True):
 
     attempt: AttemptId
     pid: int
-    gpus: Sparse[tuple[Gpu, ...]] = ()
-    node: Sparse[str] = ""
+    gpus: tuple[Gpu, ...] = ()
+    node: str = ""
 
 
-class AttemptWarned(Struct, frozen=True):
+class AttemptWarned(Happening, frozen=True, tag="attempt_warned"):
     """The attempt was sent its job's warning, or no process of it takes that signal.
 
     Its moment is the warning's own: it may be heard of later, with the attempt's end.
@@ -171,18 +173,18 @@ class AttemptWarned(Struct, frozen=True):
     warning: SentWarning
 
 
-class AttemptIdle(Struct, frozen=True):
+class AttemptIdle(Happening, frozen=True, tag="attempt_idle"):
     """The attempt has held so many bytes of its cards for so long, and computed nothing.
 
     Nothing follows from it: its job has no `gpu_idle`. Comes once for an attempt.
     """
 
     attempt: AttemptId
-    seconds: float
+    seconds: Seconds
     memory: int
 
 
-class InputsSeen(Struct, frozen=True):
+class InputsSeen(Happening, frozen=True, tag="inputs_seen"):
     """How the attempt's input files were just before it started: their sizes and times, in a text.
 
     Another text for the same files means that they have changed. See `journal.inputs`.
@@ -192,13 +194,13 @@ class InputsSeen(Struct, frozen=True):
     stamp: str
 
 
-class ServiceReady(Struct, frozen=True):
+class ServiceReady(Happening, frozen=True, tag="service_ready"):
     """A service's probe was answered."""
 
     attempt: AttemptId
 
 
-class AttemptEnded(Struct, frozen=True):
+class AttemptEnded(Happening, frozen=True, tag="attempt_ended"):
     """The attempt has ended. `charged`: it spent one of the job's retries."""
 
     attempt: AttemptId
@@ -206,21 +208,21 @@ class AttemptEnded(Struct, frozen=True):
     charged: bool = False
 
 
-class WorkerLeft(Struct, frozen=True):
+class WorkerLeft(Happening, frozen=True, tag="worker_left"):
     """An idle worker is being ended, as no job follows in it. Its cards drain afterwards."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
 
 
-class WorkerGone(Struct, frozen=True):
+class WorkerGone(Happening, frozen=True, tag="worker_gone"):
     """The worker's processes are gone. `worker`: the attempt that it was started with."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
 
 
-class JobDelayed(Struct, frozen=True):
+class JobDelayed(Happening, frozen=True, tag="job_delayed", rename=_AS_JOB):
     """The job waits again after an attempt, for at least `delay` seconds.
 
     `change`: what will differ; `step`: that of its ladder to which it moves.
@@ -228,26 +230,26 @@ class JobDelayed(Struct, frozen=True):
 
     name: str
     why: JobReason
-    delay: float = 0.0
-    change: Sparse[PlacementChange | None] = None
-    step: Sparse[LadderStep | None] = None
+    delay: Seconds = 0.0
+    change: PlacementChange | None = None
+    step: LadderStep | None = None
 
 
-class JobSettled(Struct, frozen=True):
+class JobSettled(Happening, frozen=True, tag="job_settled", rename=_AS_JOB):
     """The job came to an end state; `reason` is None for success."""
 
     name: str
     state: JobState
-    reason: Sparse[JobReason | None] = None
+    reason: JobReason | None = None
 
 
-class GpuChanged(Struct, frozen=True):
+class GpuChanged(Happening, frozen=True, tag="gpu_changed"):
     gpu: str
     state: GpuState
-    why: Sparse[CardReason | None] = None
+    why: CardReason | None = None
 
 
-class GpuReported(Struct, frozen=True):
+class GpuReported(Happening, frozen=True, tag="gpu_reported"):
     """The driver reported something of the card (`Xid 31: ...`) while `attempts` ran on it."""
 
     gpu: str
@@ -255,21 +257,21 @@ class GpuReported(Struct, frozen=True):
     attempts: tuple[AttemptId, ...] = ()
 
 
-class GpuDrained(Struct, frozen=True):
+class GpuDrained(Happening, frozen=True, tag="gpu_drained"):
     """A person took the card from the run for other users (`on`), or undid that."""
 
     gpu: str
     on: bool
 
 
-class PullBegun(Struct, frozen=True):
+class PullBegun(Happening, frozen=True, tag="pull_begun"):
     """The image of jobs' containers is not there, and is being pulled, by this engine."""
 
     source: ImageSource
     engine: ContainerEngine
 
 
-class ImageKnown(Struct, frozen=True):
+class ImageKnown(Happening, frozen=True, tag="image_known"):
     """The image of jobs' containers is there, as this; `pulled`: it came just now.
 
     `id` is what command lines of `engine` name, `digest` what people compare; it may be empty.
@@ -279,28 +281,28 @@ class ImageKnown(Struct, frozen=True):
     id: str
     digest: str
     engine: ContainerEngine
-    pulled: Sparse[bool] = False
+    pulled: bool = False
 
 
-class AdmissionPaused(Struct, frozen=True):
+class AdmissionPaused(Happening, frozen=True, tag="admission_paused"):
     """Nothing new is started, until each of those that paused the run lets it go on."""
 
     why: RunReason
-    by: Sparse[PausedBy] = "asked"
+    by: PausedBy = "asked"
 
 
-class AdmissionContinued(Struct, frozen=True):
+class AdmissionContinued(Happening, frozen=True, tag="admission_continued"):
     """`by` keeps the run from starting jobs no longer."""
 
-    by: Sparse[PausedBy] = "asked"
+    by: PausedBy = "asked"
 
 
-class StopAsked(Struct, frozen=True):
+class StopAsked(Happening, frozen=True, tag="stop_asked"):
     why: RunReason
     now: bool = False
 
 
-class CodeChanged(Struct, frozen=True):
+class CodeChanged(Happening, frozen=True, tag="code_changed"):
     """A script of the run's jobs, or what it imports, became another one while some were to come.
 
     `path`: below the job file's directory, else absolute. `utc`: when, as far as known. `started`
@@ -308,23 +310,23 @@ class CodeChanged(Struct, frozen=True):
     """
 
     path: str
-    utc: float
+    utc: Seconds
     started: int
     jobs: int
 
 
-class Noted(Struct, frozen=True):
+class Noted(Happening, frozen=True, tag="noted"):
     """Something a person should know that changes no state: `text` is one line."""
 
     text: str
     job: str | None = None
 
 
-class RunClosed(Struct, frozen=True):
+class RunClosed(Happening, frozen=True, tag="run_closed"):
     """The supervisor ended the run in good order. `status` is its exit status."""
 
     state: RunState
-    reason: Sparse[RunReason | None] = None
+    reason: RunReason | None = None
     status: int = 0
 
 

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gpulaunch.core.causes import Advice, EndCause
 from gpulaunch.core.template import Text
+from gpulaunch.core.values import MOST_ATTEMPTS, Seconds, Tagged, Value
 
 T = TypeVar("T")
 
@@ -23,22 +24,19 @@ AttemptState: TypeAlias = Literal[
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "interrupted"]
 GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draining", "aside"]
 
-Sparse: TypeAlias = Annotated[T, "sparse"]
-"""The type of a field that is seldom set: the journal leaves it out where it has its default."""
-
 BAD_STATES: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
 """End states of a job that keep the jobs that need it from running."""
 SETTLED_STATES: frozenset[JobState] = BAD_STATES | {"succeeded"}
 
 
-class Instant(Struct, frozen=True, order=True):
+class Instant(Value, frozen=True, order=True):
     """A moment: `mono` orders and measures within one boot, `utc` (seconds since 1970) is shown."""
 
-    mono: float
-    utc: float
+    mono: Seconds
+    utc: Seconds
 
 
-class Gpu(Struct, frozen=True):
+class Gpu(Value, frozen=True):
     """One card, or one MIG instance, as the machine's driver names it.
 
     `node` is the machine of a cluster that the card is in, empty for this machine; fields that are
@@ -66,13 +64,13 @@ class Gpu(Struct, frozen=True):
     mig: bool = False
     simulated: bool = False
     part: tuple[int, ...] = ()
-    node: Sparse[str] = ""
-    compute: Sparse[tuple[int, ...]] = ()
-    numa: Sparse[int | None] = None
-    cpus: Sparse[str] = ""
-    links: Sparse[tuple[str, ...]] = ()
-    rank: Sparse[int] = 0
-    unified: Sparse[bool] = False
+    node: str = ""
+    compute: tuple[int, ...] = ()
+    numa: int | None = None
+    cpus: str = ""
+    links: tuple[str, ...] = ()
+    rank: int = 0
+    unified: bool = False
 
     @property
     def named(self) -> str:
@@ -80,7 +78,7 @@ class Gpu(Struct, frozen=True):
         return self.uuid if self.uuid.startswith(("GPU-", "MIG-")) else str(self.index)
 
 
-class CardKind(Struct, frozen=True):
+class CardKind(Value, frozen=True):
     """Which cards a job takes: those whose name fits the glob `card`, and that can `compute`.
 
     `compute` is the least compute capability, (8, 0). `own_gpu` is the UUID of the single card that
@@ -89,7 +87,7 @@ class CardKind(Struct, frozen=True):
 
     card: str = ""
     compute: tuple[int, ...] = ()
-    own_gpu: Sparse[str] = ""
+    own_gpu: str = ""
 
 
 class Demand(Struct, frozen=True, omit_defaults=True):
@@ -154,7 +152,7 @@ class Demand(Struct, frozen=True, omit_defaults=True):
         return (*needs, self.memory, self.card, self.compute, self.mps, self.own_gpu)
 
 
-class DueTime(Struct, frozen=True):
+class DueTime(Value, frozen=True):
     """A moment before which a job does not start: `utc`, in seconds since 1970.
 
     `words` are the job file's own. What they meant when the run first read them stays: 19:00 is not
@@ -162,7 +160,7 @@ class DueTime(Struct, frozen=True):
     """
 
     words: str
-    utc: float
+    utc: Seconds
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
@@ -180,7 +178,7 @@ class WarnPolicy(Struct, frozen=True):
     before: float
 
 
-class LadderStep(Struct, frozen=True):
+class LadderStep(Value, frozen=True):
     """A step of a job's ladder: the `number`th (from 1) `of` so many, and its values by name."""
 
     number: int
@@ -269,7 +267,7 @@ class Mount(Struct, frozen=True):
     read_only: bool = False
 
 
-class ImageSource(Struct, frozen=True):
+class ImageSource(Value, frozen=True):
     """An image, the engine that runs it, and when that pulls it: once in a run, at most.
 
     `image` as the job file names it; a file by its absolute path. `engine`: None for one that fits
@@ -397,11 +395,11 @@ class Job(Struct, frozen=True, omit_defaults=True):
     digest: str = ""
 
 
-class AttemptId(Struct, frozen=True, order=True):
+class AttemptId(Value, frozen=True, order=True):
     """The n-th start of a job, counted from 1 over the whole life of a run."""
 
     job: str
-    number: int
+    number: Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
 
     def __str__(self) -> str:
         return f"{self.job}.{self.number}"
@@ -410,29 +408,29 @@ class AttemptId(Struct, frozen=True, order=True):
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────
 
 
-class Exited(Struct, frozen=True):
+class Exited(Tagged, frozen=True, tag="exited"):
     code: int
 
 
-class Signaled(Struct, frozen=True):
+class Signaled(Tagged, frozen=True, tag="signaled"):
     signal: int
 
 
 Status: TypeAlias = Exited | Signaled
 
 
-class TimedOut(Struct, frozen=True):
+class TimedOut(Tagged, frozen=True, tag="timed_out"):
     """The attempt reached a time limit. `limit` is the job file's field, `seconds` its value.
 
     `queue` is the limit that an engine's queue has for it: `seconds` is 0 where it is not known.
     """
 
     limit: Literal["timeout", "idle_timeout", "queue"]
-    seconds: float
+    seconds: Seconds
     status: Status | None = None
 
 
-class MissingOutput(Struct, frozen=True):
+class MissingOutput(Tagged, frozen=True, tag="missing_output"):
     """The program exited with a success code; these outputs are absent, empty or too old.
 
     Each of `paths` is followed by what is wrong with it in parentheses: `a.cif (empty)`.
@@ -442,33 +440,33 @@ class MissingOutput(Struct, frozen=True):
     status: Status | None = None
 
 
-class NotStarted(Struct, frozen=True):
+class NotStarted(Tagged, frozen=True, tag="not_started"):
     """The program could not be executed; `error` says why, in words."""
 
     error: str
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Tagged, frozen=True, tag="cancelled"):
     """A person cancelled the attempt. `by` says how, where that was not through gpulaunch."""
 
     status: Status | None = None
     by: EndCause | None = None
 
 
-class Interrupted(Struct, frozen=True):
+class Interrupted(Tagged, frozen=True, tag="interrupted"):
     """gpulaunch itself ended the attempt (stop, drain, supervisor gone): it is not charged."""
 
     by: EndCause
     status: Status | None = None
 
 
-class Stopped(Struct, frozen=True):
+class Stopped(Tagged, frozen=True, tag="stopped"):
     """A service was stopped because nothing needs it any more: this is its success."""
 
     status: Status | None = None
 
 
-class Lost(Struct, frozen=True):
+class Lost(Tagged, frozen=True, tag="lost"):
     """The attempt's end is not known: nobody saw it."""
 
     why: EndCause
@@ -487,7 +485,7 @@ Outcome: TypeAlias = (
 )
 
 
-class Failure(Struct, frozen=True):
+class Failure(Value, frozen=True):
     """The recognised class of a failed attempt, with what shows it.
 
     `kind` is the failure class; `evidence` the line of the log, or the words of the driver or the
@@ -496,13 +494,13 @@ class Failure(Struct, frozen=True):
     """
 
     kind: str
-    evidence: Sparse[str] = ""
-    advice: Sparse[Advice] = ()
-    gpus: Sparse[tuple[str, ...]] = ()
-    foreign: Sparse[bool] = False
+    evidence: str = ""
+    advice: Advice = ()
+    gpus: tuple[str, ...] = ()
+    foreign: bool = False
 
 
-class SentWarning(Struct, frozen=True):
+class SentWarning(Value, frozen=True):
     """A job's warning: sent to `processes` of it at that time; 0: none of them takes the signal.
 
     `why`: its timeout was near, or it was to stop for another reason.
@@ -514,7 +512,7 @@ class SentWarning(Struct, frozen=True):
     why: Literal["timeout", "stop"]
 
 
-class End(Struct, frozen=True):
+class End(Value, frozen=True):
     """How an attempt ended: one value from its keeper's record to the journal and the views.
 
     `failure` is what was recognised of it, None for no failure of the job's own. `leftovers`:
@@ -530,8 +528,8 @@ class End(Struct, frozen=True):
     leftovers: int = 0
     started: Instant | None = None
     ended: Instant | None = None
-    warned: Sparse[SentWarning | None] = None
-    gpu_memory: Sparse[int] = 0
+    warned: SentWarning | None = None
+    gpu_memory: int = 0
 
 
 def status_of(outcome: Outcome) -> Status | None:

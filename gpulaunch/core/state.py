@@ -25,6 +25,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant
 from gpulaunch.core.reasons import RunReason, TooManyFailed
 from gpulaunch.core.records import JobRecord
+from gpulaunch.core.values import Tagged
 from gpulaunch.core.waiting import Jobs, Node, Ready
 
 NO_BOUND = 1 << 60
@@ -32,7 +33,7 @@ NO_BOUND = 1 << 60
 no limit: the engine places."""
 
 
-class OnCards(Struct, frozen=True):
+class OnCards(Tagged, frozen=True, tag="on_cards"):
     """The run places its jobs on cards.
 
     `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together;
@@ -46,7 +47,7 @@ class OnCards(Struct, frozen=True):
     limited_by: str = ""
 
 
-class InEngineQueue(Struct, frozen=True):
+class InEngineQueue(Tagged, frozen=True, tag="in_engine_queue"):
     """An engine queues and places by itself; attempts handed over by an earlier supervisor go on.
 
     `most`: attempts that may be with it at once. `limit`: cards that they may take together, None

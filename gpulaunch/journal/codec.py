@@ -5,7 +5,7 @@
 
 n   the line's number, from 1, without a gap
 t   when, UTC; m: the same on the machine's monotonic clock, in seconds
-e   the fact's name, then its fields (`gpulaunch.shapes` says how each type is written)
+e   the fact's name, then its fields (`core.values`): `attempt` as two members, "job" and "attempt"
 c   CRC-32 in hex of the line's bytes without this member: `{"n":...,"pid":4711}`
 
 Times have microseconds: an Instant made by `now` comes back exactly, so that a replayed Ledger
@@ -15,10 +15,11 @@ equals the live one.
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime, timezone
-from functools import cache, lru_cache
-from typing import Any, get_args
+from functools import lru_cache
+from typing import Any, Final, TypeVar, get_args
 from zlib import crc32
 
 import msgspec
@@ -26,7 +27,9 @@ from msgspec import Struct
 
 from gpulaunch.core.facts import FORMAT, Fact, RunOpened
 from gpulaunch.core.model import Instant
-from gpulaunch.shapes import RecordShape, UnknownKindError, coder_of, shape_of, snake_case
+from gpulaunch.core.values import LEAST_SECONDS, MOST_SECONDS
+
+T = TypeVar("T")
 
 # Readable where it can be; `_ASCII` for text that UTF-8 cannot hold (names of files that are no
 # UTF-8 carry surrogates, which come back exactly from their escapes).
@@ -34,13 +37,20 @@ _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_na
 _ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
-_OPENING = snake_case(RunOpened.__name__)
+_FACTS: Final[dict[str, type]] = {cls.__struct_config__.tag: cls for cls in get_args(Fact)}
+"""The facts by their names."""
 HEAD = b'{"n":'
 """How a line begins."""
 _DIGITS = 15
 """Digits of a line's number, at most."""
-_SECONDS = coder_of(float).decode
+MOST_INTEGER = (1 << 63) - 1
+"""The largest whole number that is read: what SQLite, msgspec and C hold as well."""
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
+
+
+class UnknownKindError(ValueError):
+    """A value is not one of this version's, though it is whole: another version wrote it."""
 
 
 class BadLineError(ValueError):
@@ -71,10 +81,11 @@ def now() -> Instant:
 
 def encode(number: int, fact: Fact, at: Instant) -> bytes:
     """Return the fact's line, with its newline."""
-    cls: type = type(fact)
-    shape = shape_of(cls)
-    head = f'{{"n":{number},{_stamp(at)},"e":"{shape.kind}"'
-    fields = shape.encode(fact)
+    fields = plain(fact)
+    kind, attempt = fields.pop("e"), fields.pop("attempt", None)
+    if attempt is not None:
+        fields = {"job": attempt["job"], "attempt": attempt["number"], **fields}
+    head = f'{{"n":{number},{_stamp(at)},"e":"{kind}"'
     body = head.encode() + (b"," + _fields_json(fields)[1:-1] if fields else b"")
     return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
 
@@ -96,19 +107,16 @@ def decode(line: bytes) -> JournalLine:
         del given["n"]
     except (KeyError, ValueError, TypeError) as error:
         raise BadLineError(f"no line of a journal: {error!r:.100}") from None
-    if kind == _OPENING and given.get("format") != FORMAT:
+    cls = _FACTS.get(kind) if isinstance(kind, str) else None
+    if cls is RunOpened and given.get("format") != FORMAT:
         raise FormatMismatchError(str(given.get("version", "another version")))
-    shape = _shapes().get(kind) if isinstance(kind, str) else None
-    if shape is None:
+    if cls is None:
         raise UnknownKindError(f"the fact {kind!r:.100}")
-    try:
-        if (job := given.get("job")) is not None and not is_file_name(job):
-            raise BadLineError(f"a job's name must be a file name, found {job!r:.100}")
-        return JournalLine(number, shape.decode(given), at)
-    except UnknownKindError:
-        raise
-    except ValueError as error:
-        raise BadLineError(str(error)) from None
+    if (job := given.get("job")) is not None and not is_file_name(job):
+        raise BadLineError(f"a job's name must be a file name, found {job!r:.100}")
+    if "attempt" in given:
+        given["attempt"] = {"job": given.pop("job", None), "number": given["attempt"]}
+    return JournalLine(number, value_of(given, cls), at)
 
 
 def check(line: bytes) -> int:
@@ -119,9 +127,21 @@ def check(line: bytes) -> int:
     return _number(_body(line))
 
 
-def _fields_json(fields: dict[str, Any]) -> bytes:
-    # Far quicker than `to_json`. It would write inf and nan as null: `shapes` makes them text.
+def plain(value: Struct) -> Any:
+    """Return a struct as JSON has it."""
+    return msgspec.to_builtins(value, enc_hook=dict)  # a Mapping of another class
+
+
+def value_of(given: Any, cls: type[T]) -> T:
+    """Return the value that JSON has so. Raises UnknownKindError where it fits no such value."""
     try:
+        return msgspec.convert(given, cls)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a key that UTF-8 cannot hold
+        raise UnknownKindError(str(error)) from None
+
+
+def _fields_json(fields: dict[str, Any]) -> bytes:
+    try:  # far quicker than `to_json`
         return _ENCODER.encode(fields)
     except UnicodeEncodeError:
         return to_json(fields)
@@ -153,12 +173,6 @@ def from_iso(text: str) -> float:
     if len(text) != 27 or text[19] != "." or text[26] != "Z":
         raise ValueError(f"expected a UTC time like 2026-11-20T07:42:15.123456Z, found {text!r}")
     return (_seconds(text[:19]) * 1_000_000 + int(text[20:26])) / 1_000_000
-
-
-@cache
-def _shapes() -> dict[str, RecordShape]:
-    shapes = [shape_of(cls) for cls in get_args(Fact)]
-    return {shape.kind: shape for shape in shapes}
 
 
 @lru_cache(maxsize=64)
@@ -199,16 +213,44 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def from_json(text: bytes) -> Any:
-    """Return the value of JSON text. Raises ValueError where it is none, or nested too deep."""
+    """Return the value of JSON text, which all readers of the journal can bear.
+
+    Raises ValueError where it is none, is nested too deep, has a number of more than 63 bits, or a
+    text that no file can be named by.
+    """
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
+        if _LONG_NUMBER.search(text):
+            _refuse_unbearable(value)
+        return value
     except (msgspec.DecodeError, RecursionError):
         pass
     try:
-        return json.loads(text.decode())  # surrogates, which `_ASCII` writes
+        value = json.loads(text.decode())  # surrogates, which `_ASCII` writes
+        _refuse_unbearable(value)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    return value
+
+
+def _refuse_unbearable(value: Any) -> None:
+    match value:
+        case str():
+            value.encode("utf-8", "surrogateescape")  # half a pair may stand for a byte
+        case int() if not -MOST_INTEGER <= value <= MOST_INTEGER:
+            raise ValueError("it has a number of more than 63 bits")
+        case float() if not LEAST_SECONDS <= value <= MOST_SECONDS:
+            raise ValueError("it has a time of no calendar")
+        case dict():
+            for key, inner in value.items():
+                _refuse_unbearable(key)
+                _refuse_unbearable(inner)
+        case list():
+            for inner in value:
+                _refuse_unbearable(inner)
 
 
 def _instant(utc: Any, mono: Any) -> Instant:
-    return Instant(_SECONDS(mono), _SECONDS(from_iso(utc)))
+    if type(mono) not in (float, int) or not LEAST_SECONDS <= mono <= MOST_SECONDS:
+        raise ValueError(f"expected a number of seconds, found {mono!r:.100}")
+    return Instant(float(mono), from_iso(utc))

@@ -26,7 +26,6 @@ from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal.read import pieces
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.shapes import UnknownKindError
 
 IN_A_FACT = 200
 """Jobs at most in one fact: a line of the journal is read and written whole."""
@@ -90,7 +89,7 @@ def _facts(events: Path) -> Iterator[JobsGiven]:
             continue
         try:
             fact = codec.decode(line).fact
-        except (codec.BadLineError, UnknownKindError):
+        except (codec.BadLineError, codec.UnknownKindError):
             continue  # what damage it is, the journal's reader says
         if isinstance(fact, JobsGiven):
             yield fact

@@ -23,7 +23,6 @@ from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.read import read, replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
-from gpulaunch.shapes import UnknownKindError
 
 _TAIL_BYTES = 1 << 16
 
@@ -181,7 +180,7 @@ def _last_fact(path: Path) -> Fact | None:
     for line in reversed(data.split(b"\n")[:-1]):
         try:
             return codec.decode(line).fact
-        except UnknownKindError:
+        except codec.UnknownKindError:
             return None
         except codec.BadLineError:
             continue

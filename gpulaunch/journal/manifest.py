@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,8 +26,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes, user_name
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
-from gpulaunch.journal.codec import from_json
-from gpulaunch.shapes import shape_of
+from gpulaunch.journal.codec import from_json, plain, value_of
 
 RUNS = "gpulaunch-runs"
 MANIFEST_BYTES = 64 << 20
@@ -181,7 +179,7 @@ def write(path: Path, manifest: Manifest) -> None:
     Raises OSError (disk full, directory gone).
     """
     manifest = replace(manifest, directory=os.path.realpath(path.parent))
-    text = json.dumps(shape_of(Manifest).encode(manifest), indent=2) + "\n"
+    text = json.dumps(plain(manifest), indent=2) + "\n"
     replace_file(path, text.encode())
 
 
@@ -192,16 +190,12 @@ def read(path: Path) -> Manifest:
     `directory` stays the old one. Raises UsageError where the file is absent or damaged.
     """
     try:
-        given = _known(from_json(read_bytes(path, MANIFEST_BYTES)), Manifest)
-        if "choices" in given:
-            given["choices"] = _known(given["choices"], Choices)
-        manifest = shape_of(Manifest).decode(given)
+        manifest = value_of(from_json(read_bytes(path, MANIFEST_BYTES)), Manifest)
         _check(manifest)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is damaged: {error}") from None
-    assert isinstance(manifest, Manifest)
     return _moved_along(manifest, os.path.realpath(path.parent))
 
 
@@ -215,11 +209,6 @@ def _check(manifest: Manifest) -> None:
     named = (manifest.run, manifest.cwd, manifest.job_file, manifest.directory)
     if any("\0" in text for text in named):
         raise ValueError("a NUL character; no name and no path can hold one")
-
-
-def _known(given: Any, cls: type[Struct]) -> dict[str, Any]:
-    """Return the members that this version knows. Raises TypeError for what is no object."""
-    return {name: given[name] for name in cls.__struct_fields__ if name in given}
 
 
 def hostname() -> str:

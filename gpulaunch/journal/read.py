@@ -29,7 +29,6 @@ from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.watch import HasFileno, Watch
-from gpulaunch.shapes import UnknownKindError
 
 T = TypeVar("T")
 LINE_BYTES = 256 << 20
@@ -115,7 +114,7 @@ class Splitter(Generic[T]):
                 if stop + 1 == len(data):
                     break  # nothing follows (yet): torn, or still being written
                 self._note_bad(str(error))
-            except UnknownKindError as error:
+            except codec.UnknownKindError as error:
                 self._note_foreign(line, str(error))
             else:
                 if self._counts(number):

@@ -6,9 +6,9 @@ written. Status 0: it does the same throughout; 1: it does not; 2: the file is n
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -18,16 +18,16 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.run import Run
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.read import fold, read
-from gpulaunch.journal.trace import TraceStart, decode_beginning, decode_step, encode_results
+from gpulaunch.journal.trace import TraceStart, as_traced, decode_beginning, decode_step
 
 
 class Difference(Struct, frozen=True):
-    """The first line (from 1) at which the core does something else. Results are lines of JSON."""
+    """The first line (from 1) at which the core does something else, and both results."""
 
     line: int
     events: list[Event]
-    then: tuple[str, ...]
-    now: tuple[str, ...]
+    then: list[Any]
+    now: list[Any]
 
 
 def begun(path: Path) -> Run:
@@ -51,10 +51,9 @@ def replay(path: Path, run: Run) -> tuple[int, Difference | None]:
             if not line.endswith(b"\n"):
                 return count - 1, None
             step = decode_step(line)
-            now = _lines(encode_results(run.handle(step.events, step.at)))
-            then = _lines(step.results)
-            if then != now:
-                return count, Difference(count + 1, step.events, then, now)
+            now = as_traced(run.handle(step.events, step.at))
+            if step.results != now:
+                return count, Difference(count + 1, step.events, step.results, now)
     return count, None
 
 
@@ -67,10 +66,6 @@ def _ledger(beginning: TraceStart) -> Ledger:
                 break
             fold(ledger, fact, at, beginning.journal)
     return ledger
-
-
-def _lines(results: list[object]) -> tuple[str, ...]:
-    return tuple(json.dumps(result, sort_keys=True) for result in results)
 
 
 def main(argv: list[str]) -> int:
@@ -87,9 +82,9 @@ def main(argv: list[str]) -> int:
         print(f"{path}: {count} turns, the same facts and instructions")
         return 0
     print(f"{path}:{found.line}: {', '.join(map(str, found.events))}")
-    for mark, lines in (("then", found.then), ("now ", found.now)):
-        for line in lines:
-            print(f"  {mark} {line}")
+    for mark, results in (("then", found.then), ("now ", found.now)):
+        for result in results:
+            print(f"  {mark} {result}")
     return 1
 
 

@@ -37,8 +37,8 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import RunConfig
-from gpulaunch.journal.codec import to_json
-from gpulaunch.shapes import Coder, coder_of
+from gpulaunch.core.values import Happening
+from gpulaunch.journal.codec import plain, to_json, value_of
 
 Result: TypeAlias = Fact | Instruction
 
@@ -80,7 +80,7 @@ class TracedJob(Struct, frozen=True):
 _SAME = [name for name in TracedJob.__struct_fields__ if name not in ("service", "image")]
 
 
-class JobsSubmitted(Struct, frozen=True):
+class JobsSubmitted(Happening, frozen=True, tag="jobs_submitted"):
     """A Submitted as it is written."""
 
     jobs: tuple[TracedJob, ...]
@@ -88,14 +88,14 @@ class JobsSubmitted(Struct, frozen=True):
     left: frozenset[str]
 
 
-class JobsRelisted(Struct, frozen=True):
+class JobsRelisted(Happening, frozen=True, tag="jobs_relisted"):
     """A Relisted as it is written."""
 
     jobs: tuple[TracedJob, ...]
     gone: tuple[str, ...]
 
 
-class JobLaunched(Struct, frozen=True):
+class JobLaunched(Happening, frozen=True, tag="job_launched"):
     """A Launch as it is written, without what the job is. `gpus` are UUIDs."""
 
     attempt: AttemptId
@@ -121,7 +121,7 @@ class TraceStart(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """Events as they were handled together. `results`: facts and instructions as JSON has them."""
+    """Events as they were handled together, and the facts and instructions that followed."""
 
     at: Instant
     events: list[Event]
@@ -150,9 +150,9 @@ class TracedRun(Run):
         if self._fd >= 0:
             self._write(
                 {
-                    "at": coder_of(Instant).plain(now),
-                    "events": [coder_of(_events()).plain(_slim(event)) for event in events],
-                    "results": encode_results(results),
+                    "at": plain(now),
+                    "events": [plain(_slim(event)) for event in events],
+                    "results": [plain(result) for result in as_traced(results)],
                 }
             )
         return results
@@ -163,7 +163,7 @@ class TracedRun(Run):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             self._failed(error)
-        self._write(coder_of(TraceStart).plain(beginning))
+        self._write(plain(beginning))
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -183,23 +183,22 @@ class TracedRun(Run):
         self._warn(f"GPULAUNCH_TRACE: {self._path}: {error.strerror}; the run is not traced")
 
 
-def encode_results(results: Sequence[Result]) -> list[Any]:
-    """Return facts and instructions as JSON has them, in order."""
-    coder = _results()
-    return [coder.plain(_slim(result)) for result in results]
+def as_traced(results: Sequence[Result]) -> list[Any]:
+    """Return facts and instructions as a trace has them, in order."""
+    return [_slim(result) for result in results]
 
 
 def decode_beginning(line: bytes) -> TraceStart:
     """Read a trace's first line. Raises ValueError for any other."""
-    read: TraceStart = coder_of(TraceStart).decode(json.loads(line))
-    return read
+    return value_of(json.loads(line), TraceStart)
 
 
 def decode_step(line: bytes) -> Step:
     """Read a further line. Raises ValueError where it is none."""
     given = json.loads(line)
-    events = [_full(coder_of(_events()).decode(event)) for event in given["events"]]
-    return Step(coder_of(Instant).decode(given["at"]), events, given["results"])
+    events = [_full(value_of(event, _events())) for event in given["events"]]
+    results = [value_of(result, _results()) for result in given["results"]]
+    return Step(value_of(given["at"], Instant), events, results)
 
 
 @cache
@@ -209,9 +208,9 @@ def _events() -> Any:
 
 
 @cache
-def _results() -> Coder:
+def _results() -> Any:
     kept = [kind for kind in (*get_args(Fact), *get_args(Instruction)) if kind is not Launch]
-    return coder_of(reduce(or_, [*kept, JobLaunched]))
+    return reduce(or_, [*kept, JobLaunched])
 
 
 def _slim(value: Event | Result) -> Any:

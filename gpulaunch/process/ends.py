@@ -15,8 +15,9 @@ import os
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from gpulaunch.core.causes import EndCause, Quoted
@@ -45,10 +46,8 @@ from gpulaunch.process.checked import (
     seconds,
     text,
 )
-from gpulaunch.shapes import coder_of
 from gpulaunch.text import unescaped
 
-_CAUSES = coder_of(EndCause)
 MAX_SLOTS = 1 << 16
 """Slots of one file that are read: a job may have made it larger than any supervisor does."""
 _SLOTS_READ = LARGEST_RECORD // END_SIZE
@@ -56,15 +55,17 @@ _SLOTS_READ = LARGEST_RECORD // END_SIZE
 
 def text_of(cause: EndCause) -> str:
     """Return the cause as text that a keeper passes on without reading it."""
-    return json.dumps(_CAUSES.plain(cause))
+    return json.dumps(msgspec.to_builtins(cause))
 
 
 def cause_of(text: str) -> EndCause:
     """Return the cause that `text_of` wrote; any other text is a keeper's own, and quoted."""
     try:
-        return cast(EndCause, _CAUSES.decode(json.loads(text)))
-    except (ValueError, RecursionError):
+        kind: Any = EndCause
+        cause: EndCause = msgspec.convert(json.loads(text), kind)
+    except (ValueError, RecursionError, msgspec.ValidationError):
         return Quoted(text)
+    return cause
 
 
 class EndRecord(Struct, frozen=True):

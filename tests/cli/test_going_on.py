@@ -51,7 +51,7 @@ def check_counted(launcher: Launcher, *states: str) -> None:
 
 
 def charged(launcher: Launcher) -> int:
-    return sum(event["charged"] for event in launcher.events("attempt_ended"))
+    return sum(event.get("charged", False) for event in launcher.events("attempt_ended"))
 
 
 def test_a_timeout_with_a_warning_continues(launcher: Launcher) -> None:

@@ -84,7 +84,7 @@ def test_a_crash_costs_one_item_which_is_retried_in_a_fresh_process(launcher: La
     begun = [sum(bool(one["started"]) for one in attempts[f"fold-{n}"]) for n in range(6)]
     assert begun == [1, 1, 1, 2, 1, 1]
     ends = {
-        line["job"]: line for line in launcher.events("attempt_ended") if line["end"]["failure"]
+        line["job"]: line for line in launcher.events("attempt_ended") if line["end"].get("failure")
     }
     assert ends.keys() == {"fold-3"}
     fresh = [(f"fold-{n}", attempts[f"fold-{n}"][-1]["number"]) for n in (3, 4)]

@@ -36,6 +36,7 @@ from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
 from gpulaunch.core.reasons import CardReason, JobReason, RunReason
+from gpulaunch.core.values import Happening
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
@@ -45,7 +46,6 @@ from gpulaunch.jobfile.schema import OF_FILE, explained
 from gpulaunch.jobfile.unexpanded import not_expanded
 from gpulaunch.mcp.tools import TOOLS
 from gpulaunch.prometheus.families import families, names
-from gpulaunch.shapes import shape_of, snake_case
 from tests.docs import man
 from tests.prometheus.support import tallied
 from tests.prometheus.test_families import busy
@@ -247,20 +247,20 @@ def events() -> Iterator[str]:
     """)
     yield flow("""
         Times within events are objects of `mono` and `utc`, in seconds; sizes are bytes; cards are
-        named by their UUID. A member marked *left out* does not stand where it has its default.
+        named by their UUID. A member that has its default may be left out.
     """)
     for cls in get_args(Fact):
-        yield from one_record("##", shape_of(cls).kind, cls)
+        yield from one_record("##", tag_of(cls), cls)
     yield "## Values within events"
     for cls in (Gpu, Instant, End, Failure):
-        yield from one_record("###", snake_case(cls.__name__), cls)
+        yield from one_record("###", tag_of(cls), cls)
     yield "## Outcomes of attempts"
     yield flow("""
         `outcome` of an `end` is an object whose `kind` is one of these. `status` within it
         is how the main process itself ended: `exited` or `signaled`.
     """)
     for cls in get_args(Outcome):
-        yield from one_record("###", snake_case(cls.__name__), cls)
+        yield from one_record("###", tag_of(cls), cls)
     yield "## Reasons"
     yield flow("""
         Why a job, a card, an attempt or a run is as it is: an object whose `kind` is one of these.
@@ -270,7 +270,7 @@ def events() -> Iterator[str]:
         _structs(JobReason | RunReason | CardReason | EndCause | get_args(Advice)[0])
     ):
         if cls not in get_args(Outcome):
-            yield from one_record("###", snake_case(cls.__name__), cls)
+            yield from one_record("###", tag_of(cls), cls)
 
 
 def _structs(hint: Any) -> Iterator[type]:
@@ -294,16 +294,21 @@ def one_record(level: str, kind: str, cls: type) -> Iterator[str]:
         yield "It has no members of its own."
 
 
+def tag_of(cls: Any) -> str:
+    """The name of a kind, or of the object where it is none."""
+    tag: str | None = cls.__struct_config__.tag
+    return tag or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+
 def members(cls: type) -> Iterator[tuple[str, str, str]]:
-    shape, hints = shape_of(cls), get_type_hints(cls)
-    of = {field.name: field for field in fields(cls)}
-    if shape.attempt:
-        yield code("job"), "text", ""
-        yield code("attempt"), "whole number", ""
-    for member in shape.members:
-        default = "" if member.required else code(written(default_of(of[member.field])))
-        left_out = ", left out" if member.unsaid is not NODEFAULT else ""
-        yield code(member.key), spelt(hints[member.field]), f"{default}{left_out}"
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        if field.name == "attempt" and issubclass(cls, Happening):
+            yield code("job"), "text", ""
+            yield code("attempt"), "whole number", ""
+        else:
+            default = "" if field.required else code(written(default_of(field)))
+            yield code(field.encode_name), spelt(hints[field.name]), default
 
 
 def default_of(field: FieldInfo) -> Any:
@@ -341,7 +346,7 @@ def spelt(hint: Any) -> str:
         else:
             words = joined(map(spelt, kinds))
         return f"{words} or null" if len(kinds) < len(args) else words
-    return code(snake_case(hint.__name__))
+    return code(tag_of(hint))
 
 
 def issubclass_of_mapping(origin: Any) -> bool:

@@ -92,8 +92,8 @@ def test_whatever_it_answers_it_is_a_run_of_which_little_is_known(false: FalseRu
         for ask in (
             lambda: present("evil1"),
             lambda: reasons("evil1"),
-            lambda: call("evil1", Retry(None), answer=protocol.REQUEUED),
-            lambda: call("evil1", Reload(), answer=protocol.CHANGED),
+            lambda: call("evil1", Retry(None), answer=protocol.Requeued),
+            lambda: call("evil1", Reload(), answer=protocol.Changed),
         ):
             with contextlib.suppress(NoAnswerError, NothingChangedError):
                 ask()

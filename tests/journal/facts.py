@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from gpulaunch.core.facts import Fact, JobAdded, Noted, RunOpened
 from gpulaunch.core.model import AttemptId, Gpu, Instant
-from gpulaunch.journal.codec import is_file_name
-from gpulaunch.shapes import LEAST_SECONDS, MOST_ATTEMPTS, MOST_INTEGER, MOST_SECONDS
+from gpulaunch.core.values import LEAST_SECONDS, MOST_ATTEMPTS, MOST_SECONDS
+from gpulaunch.journal.codec import MOST_INTEGER, is_file_name
 
 # Lone surrogates of this range stand for the bytes of names that are no UTF-8.
 TEXT = st.text(
