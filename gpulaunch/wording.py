@@ -46,7 +46,6 @@ _CAUSES: dict[c.Cause, str] = {
     "supervisor_gone": "the supervisor is gone",
     "keeper_killed": "its keeper was killed",
     "unseen": "nobody saw its end",
-    "lease_lost": "its card was given back while this launcher was stopped",
     "worker_ended": "its worker ended before it began",
     "taken_back": "taken back before it began",
     "no_items": "no items yet",
@@ -482,13 +481,6 @@ def _left_alive(left: r.LeftProcesses) -> str:
     pids = listing(map(str, left.pids))
     what = f"process {pids} of {left.attempt}" if pids else f"{left.attempt}"
     return f"{what} on GPU {listing(map(str, left.gpus), 16)}" if left.gpus else what
-
-
-def lets_go_on(word: str, pid: int) -> str:
-    """Return what lets a launcher go on that is "stopped" or "frozen"."""
-    if word == "frozen":
-        return "it goes on once its control group is thawed"
-    return f"fg in its terminal, or kill -CONT {pid}, lets it go on"
 
 
 def run_reason(reason: r.RunReason | None) -> str:

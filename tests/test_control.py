@@ -485,10 +485,8 @@ def test_what_a_stopped_launcher_is_asked_is_said_and_never_carried_out() -> Non
             for asking in (early, threads.submit(call, run, Cancel(None), 600.0)):
                 error = asking.exception(60)
                 assert isinstance(error, SuspendedError)
-                how = f"kill -CONT {launcher.pid}, lets it go on"
-                assert f"(pid {launcher.pid}) is stopped: fg in its terminal, or {how}" in str(
-                    error
-                )
+                how = f"kill -CONT {launcher.pid} continues it"
+                assert f"(pid {launcher.pid}) is stopped: fg in its terminal or {how}" in str(error)
         [info] = [info for info in live_runs() if info.id == run]
         assert info.suspended == "stopped"
         launcher.send_signal(signal.SIGCONT)

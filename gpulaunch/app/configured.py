@@ -14,8 +14,7 @@ from gpulaunch.config.model import Configuration
 from gpulaunch.config.paths import UnsetVariableError, expanded, lease_dir, wrong_runs
 from gpulaunch.engines.configured import unmatched
 from gpulaunch.errors import Mistake
-from gpulaunch.gpus.finding import DoctorFinding
-from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.machine import DoctorFinding, Machine
 from gpulaunch.journal.rundir import RUNS
 from gpulaunch.text import several
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.superseded import superseded
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.journal.finding import runs, typed
 from gpulaunch.journal.removal import Weight, weigh
 from gpulaunch.journal.rundir import RunDir

@@ -21,9 +21,8 @@ from gpulaunch.core.values import Tagged
 from gpulaunch.errors import Mistake, UnfinishedRunError, UsageError
 from gpulaunch.farside.proc import suspension
 from gpulaunch.files import user_name
-from gpulaunch.gpus.names import Holder
+from gpulaunch.gpus.names import Holder, how_to_continue
 from gpulaunch.journal.codec import from_json, value_of
-from gpulaunch.wording import lets_go_on
 
 EXPLAINED = 1000
 """Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
@@ -190,7 +189,7 @@ class SuspendedError(NoAnswerError):
 def suspended_as(run: str, pid: int) -> str:
     """Return that the run's launcher does nothing, why, and how it goes on; empty if it works."""
     word = suspension(pid)
-    return word and f"the launcher of run {run} (pid {pid}) is {word}: {lets_go_on(word, pid)}"
+    return word and f"the launcher of run {run} (pid {pid}) is {word}: {how_to_continue(word, pid)}"
 
 
 def not_admitted(run: str, uid: int) -> str:

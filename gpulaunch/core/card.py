@@ -28,13 +28,11 @@ class AskedFor(Struct, frozen=True):
 class Leased(Struct, frozen=True):
     """The card is this run's. `used`: an attempt ran on it since it was acquired.
 
-    `wanted`: a launcher without a card waits for it. `lost`: its lease is gone, and attempts that
-    are recorded on it have ended: once those ends are known, a Drain finds out if it can be had.
+    `wanted`: a launcher without a card waits for it.
     """
 
     used: bool = False
     wanted: bool = False
-    lost: bool = False
 
 
 class Draining(Struct, frozen=True):
@@ -42,7 +40,6 @@ class Draining(Struct, frozen=True):
 
     used: bool = False
     wanted: bool = False
-    lost: bool = False
 
 
 class Away(Struct, frozen=True):
@@ -82,7 +79,7 @@ NAMES: dict[type[CardState], GpuState] = {
 TRANSITIONS: Mapping[type[CardState], tuple[type[CardState], ...]] = {
     Free: (AskedFor, SetAside),
     AskedFor: (Leased, Free, Away, InUse, SetAside),
-    Leased: (Leased, Free, Draining, Away, InUse, SetAside),
+    Leased: (Leased, Free, Draining, Away, SetAside),
     Draining: (Draining, Leased, Free, Away, InUse, SetAside),
     Away: (Away, Free, SetAside),
     InUse: (InUse, AskedFor, SetAside),
@@ -162,10 +159,6 @@ class Card(Struct):
     def wanted(self) -> bool:
         """True while another launcher waits for the card, which is this run's."""
         return isinstance(self.state, (Leased, Draining)) and self.state.wanted
-
-    @property
-    def lost(self) -> bool:
-        return isinstance(self.state, (Leased, Draining)) and self.state.lost
 
     @property
     def idle(self) -> bool:

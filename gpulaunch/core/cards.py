@@ -110,7 +110,7 @@ class Cards:
     def drain(self, card: Card) -> None:
         assert isinstance(card.state, Leased)
         before = card.state
-        self._change(card, Draining(before.used, before.wanted, before.lost))
+        self._change(card, Draining(before.used, before.wanted))
         self._effects.emit(ev.Drain(card.gpu.uuid))
 
     def doom(self, card: Card, why: CardReason) -> None:
@@ -190,13 +190,6 @@ class Cards:
         else:
             self._change(card, FREE)
         self.spent, self.within = why, self.held()
-
-    def withdrawn(self, card: Card, why: ev.Refusal) -> None:
-        """Record that the card's lease is gone. Attempts on it have ended, or never began."""
-        if card.idle:
-            self.refused(card, why)
-        elif isinstance(card.state, Leased):
-            card.become(replace(card.state, lost=True))
 
     def described(self, card: Card, holder: str) -> None:
         """Record who has the card elsewhere. One whom this run handed it to stays unnamed."""

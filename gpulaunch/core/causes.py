@@ -30,7 +30,6 @@ Cause: TypeAlias = Literal[
     "supervisor_gone",
     "keeper_killed",
     "unseen",  # nobody saw the attempt's end
-    "lease_lost",  # a card's, while this launcher was stopped
     "worker_ended",  # its worker, before the attempt began
     "taken_back",  # from the worker that was to go on with it, before it began
     "no_items",  # the GpuExecutor has none yet

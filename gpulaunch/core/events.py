@@ -119,18 +119,8 @@ class Refused(Happening, frozen=True, tag="refused"):
     why: Refusal
 
 
-class LeaseLost(Happening, frozen=True, tag="lease_lost"):
-    """A card's lease was given back while this launcher was stopped, and cannot be had now.
-
-    Nothing of the run was on the card then.
-    """
-
-    gpu: str
-    why: Refusal
-
-
 class HolderChanged(Happening, frozen=True, tag="holder_changed"):
-    """A card that is elsewhere has another holder now, or its holder was stopped or goes on.
+    """A card that is elsewhere has another holder now, or its holder has stopped or continued.
 
     `holder` in words, as in Elsewhere.
     """
@@ -384,7 +374,7 @@ class Relisted(Struct, frozen=True):
 Observed: TypeAlias = AttemptQueued | AttemptStarted | AttemptWarned | ServiceReady | PullBegun
 """What the engine saw of an attempt or an image: recorded as it is, where it is news."""
 ImageEvent: TypeAlias = ImageReady | ImageDigest | ImageFailed
-LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
+LeaseEvent: TypeAlias = Granted | Refused | HolderChanged | Freed | Wanted | Drained
 
 Event: TypeAlias = (
     Submitted

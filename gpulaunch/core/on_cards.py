@@ -336,7 +336,7 @@ def _park(state: State, node: Node) -> None:
 def forget_claims(state: State) -> None:
     for card in state.cards:
         card.reservations.clear()
-        card.reserved = card.lost or (card.wanted and bool(card.attempts or card.idle_workers))
+        card.reserved = card.wanted and bool(card.attempts or card.idle_workers)
 
 
 def give_wanted(state: State) -> None:

@@ -294,8 +294,6 @@ def _card(state: State, event: ev.LeaseEvent, card: Card) -> None:
             state.cards.granted(card, memory_free)
         case ev.Refused(_, why) if card.coming:
             state.cards.refused(card, why)
-        case ev.LeaseLost(_, why):
-            state.cards.withdrawn(card, why)
         case ev.HolderChanged(_, holder) if isinstance(card.state, Away):
             state.cards.described(card, holder)
         case ev.Freed() if isinstance(card.state, Away):

@@ -14,7 +14,7 @@ import os
 import pwd
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2s
 from typing import Literal
@@ -32,13 +32,12 @@ from gpulaunch.containers.command_lines import (
     remove_line,
 )
 from gpulaunch.containers.engines import InstalledEngines
-from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Job
+from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Gpu, Job
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.inside import CardsInside, cards_inside
-from gpulaunch.gpus.visible import MASK, ORDER
+from gpulaunch.gpus.mask import MASK, ORDER, PCI_ORDER, visible
 from gpulaunch.process.native import program_inside
 from gpulaunch.process.programs import INSTALLED, Programs
 
@@ -51,6 +50,10 @@ _PATH = "PYTHONPATH"
 """By which `explain` is found; where the job does not set it, the image's own follows."""
 _NAME_PART = 40
 """Characters of a job's name that its container's name shows."""
+
+
+SHOWN = "NVIDIA_VISIBLE_DEVICES"
+"""Names the devices that NVIDIA's runtime shows; `void` for none."""
 
 
 class NotContainedError(GpulaunchError):
@@ -245,3 +248,50 @@ def _called(made: Containing) -> ContainerName:
     labels = (place.run, str(attempt), made.folder, str(os.geteuid()))
     name = f"gpulaunch-{part}.{place.attempt}-{own}"
     return ContainerName(name, dict(zip(LABELS, labels, strict=True)))
+
+
+# ── The cards that a container sees ─────────────────────────────────────────────────────────────
+#
+#     engine       cards                                        mask inside
+#     docker       --gpus "device=UUID,UUID"                    none: only these devices are there
+#     podman       --device nvidia.com/gpu=UUID, one for each   none, likewise
+#     apptainer    --nv, which shows all devices                CUDA_VISIBLE_DEVICES=UUID,UUID
+#     any          no card                                      CUDA_VISIBLE_DEVICES= (empty)
+#     any          pretend cards: as without a card             as outside of a container
+#
+# Devices that are there alone are numbered from 0, so a mask of numbers from outside would name
+# others, or none: it is not applied a second time. CUDA's images ask for all cards by themselves
+# (NVIDIA_VISIBLE_DEVICES=all), which counts where NVIDIA's runtime is docker's default one: each
+# container of docker and podman says otherwise.
+#
+# Sources: the NVIDIA Container Toolkit's documentation ("Specialized Configurations with Docker",
+# "Support for Container Device Interface"), Apptainer's "GPU Support".
+
+
+class CardsInside(Struct, frozen=True):
+    """What shows a container its cards: options of the engine, and variables of the program."""
+
+    options: tuple[str, ...] = ()
+    inside: Mapping[str, str] = field(default_factory=dict)
+
+
+def cards_inside(engine: ContainerEngine, gpus: Sequence[Gpu], mark: str = "") -> CardsInside:
+    """Return what shows a container of this engine exactly these cards, numbered from 0.
+
+    `mark`: stands for the UUIDs, comma-separated, where only a cluster's node will know the cards.
+    """
+    pretend = any(gpu.simulated for gpu in gpus)
+    uuids = mark.split(",") if mark else [gpu.named for gpu in gpus if not gpu.simulated]
+    if not uuids:
+        mask = visible(gpus, "index") if pretend else {MASK: ""}
+        none = (f"--env={SHOWN}=void",) if engine in ("docker", "podman") else ()
+        return CardsInside(none, inside=mask)
+    listed = ",".join(uuids)
+    if engine == "docker":
+        # The option's value is read as a line of CSV: the quotes keep the commas in one field.
+        options: tuple[str, ...] = ("--gpus", f'"device={listed}"')
+        return CardsInside(options, inside={ORDER: PCI_ORDER})
+    if engine == "podman":
+        options = tuple(f"--device=nvidia.com/gpu={uuid}" for uuid in uuids)
+        return CardsInside((*options, f"--env={SHOWN}=void"), inside={ORDER: PCI_ORDER})
+    return CardsInside(("--nv",), inside={MASK: listed})

@@ -20,7 +20,7 @@ from gpulaunch.diagnose import explain
 from gpulaunch.engines.affinity import CpuPlacement, NearCpus
 from gpulaunch.environment_modules import calls_module, file_for_calls, start_up_file
 from gpulaunch.farside.proc import own_environment
-from gpulaunch.gpus.visible import Style, visible
+from gpulaunch.gpus.mask import Style, visible
 from gpulaunch.process.programs import INSTALLED, Programs
 
 if TYPE_CHECKING:

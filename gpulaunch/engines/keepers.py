@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.process.native import KeepersError, find_keepers
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from gpulaunch.core.model import Job
 from gpulaunch.engines.environment import first_on_path
 from gpulaunch.environment_modules import loading
-from gpulaunch.gpus.visible import MASK, MPS_LOGS, MPS_PIPES, ORDER
+from gpulaunch.gpus.mask import MASK, MPS_LOGS, MPS_PIPES, ORDER
 
 KEPT = (MASK, ORDER, MPS_PIPES, MPS_LOGS)
 OF_PYTHON = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONHOME")

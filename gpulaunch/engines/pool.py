@@ -30,11 +30,10 @@ from gpulaunch.engines.configured import (
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.discover import ProbeClient, find
+from gpulaunch.gpus.discover import ProbeClient, SimulatedProbe, find, pool_name, simulated
 from gpulaunch.gpus.lease import scope_of
+from gpulaunch.gpus.mask import Style, style_for
 from gpulaunch.gpus.mask import pool as inherited
-from gpulaunch.gpus.simulated import SimulatedProbe, pool_name, simulated
-from gpulaunch.gpus.visible import Style, style_for
 from gpulaunch.loop import Loop
 from gpulaunch.text import several
 

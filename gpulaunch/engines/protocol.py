@@ -7,14 +7,11 @@ rests on were written.
 Cards (not for an engine that queues and places by itself)
   `Acquire(gpu)` is answered exactly once, by `Granted` (the lease is held, the card was looked at
   and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
-  other launcher lets go, and `HolderChanged` when it is found stopped, goes on, or is another one.
+  other launcher lets go, and `HolderChanged` when it has stopped, continues, or is another one.
   `Drain(gpu)` is answered once, by `Drained` or `Refused`; in the latter case the lease is given
   back. A `Release` before the answer takes its place. None comes for a card of which `Ended` says
   that its memory is back. While a lease is held, `Wanted` says whether a launcher that holds no
-  card waits for it; `Release` then hands it over. A launcher that is stopped (Ctrl-Z, SIGSTOP)
-  loses the leases of cards on which nothing of it runs. When it goes on, they are taken anew before
-  anything is launched there. One that is not to be had is `LeaseLost`; a
-  `Launch` there has ended as `Interrupted`, not begun, and `Drain` is answered by `Refused`.
+  card waits for it; `Release` then hands it over.
   `GpuEvent` may come at any time from the first `Acquire` on, more than once, for a card that is
   held; one that is lost is told held or not.
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.gpus import nodes as device_nodes
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
 from gpulaunch.process.native import KeepersError, find_keepers
 

@@ -35,7 +35,7 @@ from gpulaunch.executor.manager import Manager, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
 from gpulaunch.executor.worker_handle import WorkerPlan
 from gpulaunch.free_below import parse_free_below
-from gpulaunch.gpus.visible import MASK, ORDER
+from gpulaunch.gpus.mask import MASK, ORDER
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .launch import launch_message, stop_message
-from .wire import IO, PROTOCOL, Any, packed, receive, send_fields
+from .wire import IO, PROTOCOL, Any, packed, send_fields
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(_HERE, "__main__.py") if os.path.isdir(_HERE) else _HERE
@@ -60,19 +60,13 @@ def spawn(
 
 
 def new_pair(
-    spawner: socket.socket,
-    leases: Sequence[int] = (),
-    alive: int | None = None,
-    link: int | None = None,
-    gives_back: bool = False,
+    spawner: socket.socket, leases: Sequence[int] = (), alive: int | None = None
 ) -> socket.socket:
     """Ask a spawner for a pair that holds these descriptors; return its socket. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
-    passed += [] if link is None else [link]
-    flags = [alive is not None, link is not None, gives_back]
-    message = packed("pair", str(PROTOCOL), str(len(passed)), *("01"[flag] for flag in flags))
+    message = packed("pair", str(PROTOCOL), str(len(passed)), "01"[alive is not None])
     with theirs:
         try:
             send_fields(spawner, message, passed, socket.MSG_NOSIGNAL)
@@ -118,15 +112,15 @@ class PairLink:
         except (BrokenPipeError, ConnectionResetError):
             self.unread = True
 
-    def messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
+    def messages(self) -> Iterator[dict[str, Any] | None]:
         """Yield what has come; None, the last and once, when the pair and its job are gone."""
         while not self.gone:
             try:
-                data, fds = receive(self.socket)
+                data = self.socket.recv(65536)
             except BlockingIOError:
                 return
             except ConnectionResetError:
                 self.unread = True
                 continue  # its own last messages still come
             self.gone = not data
-            yield (self._decode(data) if data else None), fds
+            yield self._decode(data) if data else None

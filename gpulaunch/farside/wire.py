@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:  # for annotations, which are never evaluated here
     IO = Any = object
 
-PROTOCOL = 5  # of what keepers are told; one that does not know it exits
+PROTOCOL = 6  # of what keepers are told; one that does not know it exits
 UNKNOWN_PROTOCOL = 64  # with this status
 MAX_MESSAGE = 60_000  # bytes of a message to keepers; a longer one is in a file without a name
 MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
@@ -96,13 +96,6 @@ def shown(value: bytes) -> str:
 
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────
-
-
-def send(
-    link: socket.socket, message: Mapping[str, object], fds: Sequence[int], flags: int
-) -> None:
-    """Send one message, with descriptors. Raises OSError."""
-    send_bytes(link, json.dumps(message).encode(), fds, flags)
 
 
 def send_bytes(link: socket.socket, data: bytes, fds: Sequence[int], flags: int) -> None:
@@ -252,9 +245,9 @@ class KeeperChannel:
         """Return the next message and its descriptors; None when the supervisor is gone."""
         return receive_fields(self.socket)
 
-    def send(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
+    def send(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone; the end is in its file
-            send(self.socket, message, fds, socket.MSG_DONTWAIT)
+            self.socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from gpulaunch.config.model import Allowance
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import peer
-from gpulaunch.gpus.lease import Lease, lease_name, take
+from gpulaunch.gpus.lease import Lease, UncountedError, lease_name, take
 from gpulaunch.gpus.names import UNKNOWN, NameHeldError, bind_name, connect_name, listening
 
 COUNT_TIMEOUT = 0.5
@@ -36,10 +36,6 @@ class AllowanceSpentError(GpulaunchError):
     def __init__(self, allowance: Allowance) -> None:
         super().__init__(f"{allowance.limit} cards are held, and {allowance.source} allows no more")
         self.allowance = allowance
-
-
-class UncountedError(OSError):
-    """The user's leases cannot be counted now: another process holds the right to."""
 
 
 class AllowedLeases:

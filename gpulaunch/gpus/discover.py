@@ -9,6 +9,7 @@ Never calls into the driver from this process, never judges a card (`free`), pri
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +20,12 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse
 from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.gpus.machine import CardReading, Fault, LookCallback, Machine
+from gpulaunch.gpus.names import short
 from gpulaunch.loop import Loop
+
+POOL_VARIABLE = "GPULAUNCH_SIM_POOL"
+MEMORY = 80 * 2**30
+
 
 TIMEOUT = 10.0
 
@@ -111,3 +117,44 @@ def hinted(fault: Fault, environ: Mapping[str, str]) -> Fault:
             fault, advice=f"NVIDIA_VISIBLE_DEVICES={value} hides every card from this container"
         )
     return fault
+
+
+# ── Pretend cards, for trying a job file, for tests and for work that needs no card ──────────────
+
+
+def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
+    """Return pretend cards SIM-0, SIM-1, ... of 80 GiB; a user's runs of one `pool` share them."""
+    return tuple(
+        Gpu(
+            uuid=f"SIM-{n}",
+            index=n,
+            key=f"sim/{os.getuid()}/{short(pool).replace('/', '_')}/{n}",
+            name="simulated",
+            memory=MEMORY,
+            simulated=True,
+        )
+        for n in range(count)
+    )
+
+
+class SimulatedProbe:
+    """Looks at simulated cards as `ProbeClient` at real ones: always well, free and drained.
+
+    The answer comes from the loop as a driver's does, never at once: otherwise the order of events
+    on pretend cards would be another one than on real cards.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def look(self, gpu: Gpu, then: LookCallback) -> None:
+        reading = CardReading(gpu.uuid, total=gpu.memory, free=gpu.memory, used=0)
+        self._loop.call_after(object(), 0.0, lambda: then(reading))
+
+    def close(self) -> None:
+        """Give back nothing."""
+
+
+def pool_name(run: str, environ: Mapping[str, str]) -> str:
+    """Return the name of the pool of pretend cards: GPULAUNCH_SIM_POOL, else the run's own."""
+    return environ.get(POOL_VARIABLE) or run

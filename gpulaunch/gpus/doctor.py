@@ -13,16 +13,15 @@ from pathlib import Path
 from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
-from gpulaunch.farside.proc import state_of
 from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
-from gpulaunch.gpus.finding import DoctorFinding
 from gpulaunch.gpus.lease import holders, scope_of
-from gpulaunch.gpus.machine import CardReading, Machine, is_free, line_of
+from gpulaunch.gpus.machine import CardReading, DoctorFinding, Machine, is_free, line_of
+from gpulaunch.gpus.mask import MASK, ORDER, PCI_ORDER, style_for
+from gpulaunch.gpus.names import how_to_continue
 from gpulaunch.gpus.near import numa_nodes
-from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 from gpulaunch.text import size
 from gpulaunch.wording import option_to_take
 
@@ -259,8 +258,8 @@ def leases(
         if key.startswith("sim/"):
             continue
         where = known.get(key, key)
-        if state_of(holder.pid) == "T":
-            advice = f"`kill -CONT {holder.pid}` lets it go on"
+        if holder.stopped:
+            advice = how_to_continue("stopped", holder.pid)
             yield DoctorFinding(
                 "warning", f"{where} is leased by a stopped process: {holder}", advice
             )

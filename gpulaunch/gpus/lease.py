@@ -1,17 +1,16 @@
 """Leases: who may use a card, held in the kernel for as long as any descriptor of it is open.
 
-    holder                                    waiter (`waiter`)
+    holder                                    waiter
     take(key) ── listening socket ◀─connect── Waiter.connect(name, want)
       on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
       hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
       close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
       anything else                    ────────────▶ on_readable() -> "odd": wait by the clock
 
-A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Keepers and job hold it open, and so
-does the launcher or, for one that may be stopped, the process that keeps its leases
-(`lease_server`): it outlives any of them and never the last. Whoever waits is connected to it,
-accepted or not, and is woken by the end of the last. Where GPULAUNCH_LEASE_DIR is set, a locked
-file is held beside it (containers have abstract names of their own).
+A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. The launcher, its keepers and the job
+hold it open: it outlives any of them and never the last. Whoever waits is connected to it, accepted
+or not, and is woken by the end of the last. Where GPULAUNCH_LEASE_DIR is set, a locked file is held
+beside it (containers have abstract names of their own).
 
 Any user may bind a card's name and answer whatever they like: nothing that comes from there is a
 lease unless the kernel says so, and no answer costs a waiter more than a look every few seconds.
@@ -21,23 +20,27 @@ Never looks at the card itself: whether a stranger uses it is the driver's to sa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from resource import RLIMIT_NOFILE, getrlimit
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from gpulaunch.farside.proc import is_suspended
-from gpulaunch.farside.wire import peer
+from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.names import (
     UNKNOWN,
     Holder,
     NameHeldError,
     bind_name,
+    connect_patiently,
     holder_of,
     listening,
     listening_socket,
@@ -47,9 +50,23 @@ from gpulaunch.gpus.names import (
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
 VISITORS = 32
 """Connections that a lease keeps open at most; the user with the most loses some to others."""
+POLL = 2.0
+"""Seconds between two looks at a lease whose holder cannot be watched."""
 _SHARE = 32  # one lease may use 1/32 of this process's descriptors
 _ROUNDS = 2 * VISITORS
 WANTS, WANTS_NOT, _YOURS = b"w", b"-", b"L"
+
+Claim: TypeAlias = Callable[[str], AbstractContextManager[bool]]
+"""Tells, of a lease's name and as long as that is so, whether this launcher may keep that lease."""
+
+
+class UncountedError(OSError):
+    """The user's leases cannot be counted now: another process holds the right to."""
+
+
+def unlimited(name: str) -> AbstractContextManager[bool]:
+    """Allow every lease: a Claim."""
+    return nullcontext(True)
 
 
 def scope_of(environ: Mapping[str, str]) -> str:
@@ -89,23 +106,6 @@ def take_name(name: str) -> Lease:
     except BaseException:
         sock.close()
         raise
-
-
-def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
-    """Return a card's lease from copies of its keepers' descriptors; None if it is not there."""
-    name = lease_name(key, scope)
-    for fd in descriptors:
-        try:
-            sock = listening_socket(os.dup(fd), name)
-        except OSError:
-            continue
-        try:
-            locked = lock_passed(name, descriptors)
-        except (OSError, NameHeldError):
-            sock.close()
-            return None
-        return Lease(name, sock, os.dup(locked) if locked and locked in descriptors else locked)
-    return None
 
 
 def holders(scope: str = "") -> dict[str, Holder]:
@@ -184,7 +184,7 @@ class Lease:
 
         The open socket itself travels, so that nobody can take the name in between. Only for a
         lease that no keeper or job holds any more. Returns False if nobody wanted it: it was just
-        closed. A suspended launcher gets none: it would keep the lease, unread, until it goes on.
+        closed. A stopped launcher gets none: it would hold the card unused until it continues.
         """
         self._accept_more(True)
         self.on_readable()
@@ -273,6 +273,109 @@ class Lease:
         self._accepting = on
 
 
+class Waiter:
+    """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
+
+    def __init__(
+        self, name: str, link: socket.socket | None, want: bool, claim: Claim = unlimited
+    ) -> None:
+        self._name = name
+        self._claim = claim
+        self._link = link
+        self._timer = -1 if link else _timer(POLL)
+        self._want = False
+        self.want(want)
+
+    @classmethod
+    def connect(
+        cls,
+        name: str,
+        want: bool = False,
+        by_clock: bool = False,
+        claim: Claim = unlimited,
+    ) -> Waiter | None:
+        """Return a Waiter for the lease of this name; None if nobody holds it any more: take it.
+
+        `want`: this launcher holds no card, and would like this one. `by_clock`: do not connect to
+        its holder. `claim`: tells whether a lease that is handed over may be kept.
+        """
+        if by_clock:
+            return cls(name, None, want)
+        try:
+            link, taken = connect_patiently(name)
+        except OSError:  # too many wait there unaccepted, or it is forbidden: try again later
+            return cls(name, None, want)
+        # Nothing announces the end of a lock in another container, or of a bind without a listen:
+        # without a link the Waiter goes by the clock.
+        if not taken and not os.environ.get(lockfile.VARIABLE):
+            return None
+        return cls(name, link, want, claim)
+
+    def fileno(self) -> int:
+        return self._link.fileno() if self._link else self._timer
+
+    @property
+    def holder(self) -> tuple[int, int] | None:
+        """PID and user id of the holder when this Waiter connected; None if it did not connect."""
+        return peer(self._link) if self._link else None
+
+    def want(self, want: bool) -> None:
+        """Say whether this launcher holds no card and would like to be handed this one."""
+        if self._link is None or want == self._want:
+            return
+        self._want = want
+        # A holder that is gone, or does not read, shows at the next on_readable.
+        with contextlib.suppress(OSError):
+            self._link.send(WANTS if want else WANTS_NOT)
+
+    def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
+        """Return the lease if it was handed to us; "gone": try to take it; "still": wait on.
+
+        "perhaps": the holder cannot be watched, so try now and then. "odd": the holder is no
+        launcher, and may send such things for ever: close, and wait by the clock.
+        """
+        if self._link is None:
+            return "perhaps"
+        try:
+            said, fds = receive(self._link, 1, 4)
+        except BlockingIOError:
+            return "still"
+        except OSError:
+            return "gone"
+        if not fds:
+            return "odd" if said else "gone"
+        # Where it cannot be counted, it is not kept.
+        with contextlib.suppress(UncountedError), self._claim(self._name) as may:
+            if may:
+                return self._receive(fds) or "odd"
+        for fd in fds:
+            os.close(fd)
+        return "gone"
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        elif self._timer >= 0:
+            os.close(self._timer)
+            self._timer = -1
+
+    def _receive(self, fds: list[int]) -> Lease | None:
+        """Return a lease from the descriptors that came; if they are none, close them: None."""
+        with contextlib.ExitStack() as undo:
+            for fd in fds[1:]:
+                undo.callback(os.close, fd)
+            try:
+                sock = undo.enter_context(listening_socket(fds[0], self._name))
+                locked = lock_passed(self._name, fds[1:])
+            except (OSError, NameHeldError):
+                return None
+            undo.pop_all()
+        for fd in fds[1:]:
+            if fd != locked:
+                os.close(fd)
+        return Lease(self._name, sock, locked)
+
+
 def _lock(name: str) -> int | None:
     """Lock the file beside the socket and return it; None if no lock files are asked for.
 
@@ -302,3 +405,18 @@ def _file(name: str) -> str:
 
 def _below(scope: str) -> str:
     return f"sub/{short(scope)}/" if scope else ""
+
+
+def _timer(seconds: float) -> int:
+    """Return a descriptor that is readable after so many seconds (os.timerfd_create is 3.13's)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK)  # 1: CLOCK_MONOTONIC
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "timerfd")
+    spec = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+    if libc.timerfd_settime(fd, 0, ctypes.byref(spec), None) < 0:
+        os.close(fd)
+        raise OSError(ctypes.get_errno(), "timerfd")
+    return fd

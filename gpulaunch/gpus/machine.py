@@ -9,7 +9,7 @@ Sizes in bytes. None means that the driver did not answer; nothing unknown becom
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -17,6 +17,9 @@ from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
 from gpulaunch.free_below import FreeBelow
 from gpulaunch.text import size
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts.documents import DoctorLevel
 
 MIB, GIB = 2**20, 2**30
 GB = 10**9
@@ -48,6 +51,17 @@ class Fault(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.card}: {self.advised}" if self.card else self.advised
+
+
+class DoctorFinding(Struct, frozen=True):
+    """What `gpulaunch doctor` has found, or an engine for it.
+
+    `error`: no job can run; `warning`: some may not, or badly; `note`: no harm.
+    """
+
+    level: DoctorLevel
+    what: str
+    advice: str = ""
 
 
 class Machine(Struct, frozen=True):

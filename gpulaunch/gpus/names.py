@@ -61,10 +61,17 @@ class NamedHold(Struct, frozen=True):
         return f"{named} until {time_of(self.until if near else self.until // 60 * 60, now)}"
 
 
+def how_to_continue(word: str, pid: int) -> str:
+    """Return what a person does with a launcher that is "stopped" or "frozen"."""
+    if word == "frozen":
+        return "it continues once its control group is thawed"
+    return f"fg in its terminal or kill -CONT {pid} continues it"
+
+
 class Holder(Struct, frozen=True):
     """Who took a name, from SO_PEERCRED: `pid` is 0 where it lives in another PID namespace.
 
-    `stopped`: the process is suspended (Ctrl-Z, SIGSTOP) and gives nothing back as long as it is.
+    `stopped`: the process is stopped (Ctrl-Z, SIGSTOP), and gives nothing back until it continues.
     """
 
     pid: int
@@ -80,7 +87,7 @@ class Holder(Struct, frozen=True):
             return f"{self.user}, in another container"
         command = f": {self.command}" if self.command else ""
         run = f", run {self.run}" if self.run else ""
-        stopped = f", stopped: kill -CONT {self.pid} goes on with it" if self.stopped else ""
+        stopped = f", stopped: {how_to_continue('stopped', self.pid)}" if self.stopped else ""
         hold = "" if self.hold is None else str(self.hold)
         return f"{self.user}{hold} (pid {self.pid}{run}{stopped}){command}"
 

@@ -105,27 +105,14 @@ class Unkillable(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """Both keepers are gone, and all processes below them. `attempt`: one whose end is lost."""
+    """Both keepers are gone, and all processes below them.
 
-    attempt: str | None
-
-
-class PairLeft(Struct, frozen=True):
-    """The pair reads no more messages and gives its leases back; then it is Gone.
-
-    It was idle while this process was stopped, it was never forked because its leases did not come,
-    or it was `killed` before it read a launch. `attempt`: the one that was launched on it and never
-    begun.
+    `attempt`: the attempt that ran on the pair, whose end is lost. `unread`: the pair was killed
+    before it read the launch of that attempt, which therefore never began.
     """
 
     attempt: str | None
-    killed: bool = False
-
-
-class Lent(Struct, frozen=True):
-    """Copies of the leases that the pair holds; the receiver closes them."""
-
-    descriptors: tuple[int, ...]
+    unread: bool = False
 
 
 class StartedCold(Struct, frozen=True):
@@ -147,8 +134,6 @@ Report: TypeAlias = (
     | Unbegun
     | WorkerReaped
     | Unkillable
-    | PairLeft
-    | Lent
     | Gone
 )
 
@@ -202,23 +187,13 @@ class Spawner:
         """Return what spawner and keepers wrote to standard error: nothing unless one crashed."""
         return os.pread(self._said.fileno(), 65536, 0).decode("utf-8", "replace")
 
-    def pair(
-        self,
-        leases: Sequence[int] = (),
-        alive: int | None = None,
-        link: int | None = None,
-        gives_back: bool = False,
-    ) -> Pair:
+    def pair(self, leases: Sequence[int] = (), alive: int | None = None) -> Pair:
         """Return a new keeper pair that holds (copies of) these descriptors.
-
-        `link`: a socket through which more leases come, in one message whose first byte says how
-        many; if they do not come, the pair reports PairLeft. `gives_back`: an idle pair leaves, and
-        closes its leases, when this process is stopped.
 
         Raises SpawnerGoneError. A pair that could not be forked reports Gone.
         """
         try:
-            return Pair(new_pair(self._socket, leases, alive, link, gives_back))
+            return Pair(new_pair(self._socket, leases, alive))
         except OSError as problem:
             raise SpawnerGoneError(
                 f"the process that forks keepers (pid {self.pid}) is gone: {self.said()}"
@@ -320,10 +295,6 @@ class Pair:
             raise RuntimeError(f"{self.attempt} runs here: its worker cannot retire")
         self._tell(retire_message(now))
 
-    def lend(self) -> None:
-        """Ask for copies of the pair's leases; reported by Lent, or by PairLeft or Gone."""
-        self._tell(packed("lend"))
-
     def end(self) -> None:
         """End an idle pair, which gives its leases back; reported by Gone."""
         if self._runs is not None:
@@ -336,23 +307,21 @@ class Pair:
         What follows an end is left for the next call: the pair stays readable then.
         """
         reports: list[Report] = []
-        for message, fds in self._link.messages():
+        for message in self._link.messages():
             try:
-                reports += self._reports(message, fds)
+                reports += self._reports(message)
             except SENSELESS:
-                self._distrust(fds)
+                self._distrust()
             if reports and isinstance(reports[-1], AttemptOver):
                 break
         return reports
 
-    def _distrust(self, fds: Sequence[int]) -> None:
+    def _distrust(self) -> None:
         """Believe nothing that the pair still says, and have it end its attempt and itself.
 
         To keepers the end of the stream is the supervisor's death. Gone is reported once no process
         is left.
         """
-        for fd in fds:
-            os.close(fd)
         self._distrusted = True
         with contextlib.suppress(OSError):
             self._link.socket.shutdown(socket.SHUT_WR)
@@ -365,11 +334,11 @@ class Pair:
         self._launched_last = launches
         self._link.tell(message)
 
-    def _reports(self, message: dict[str, Any] | None, fds: Sequence[int]) -> Iterator[Report]:
+    def _reports(self, message: dict[str, Any] | None) -> Iterator[Report]:
         if message is None:
             yield from self._last_words()
         elif self._distrusted:
-            self._distrust(fds)
+            self._distrust()
         elif message["is"] == "started":
             yield msgspec.convert(message, ProgramStarted)
         elif message["is"] == "warned":
@@ -388,10 +357,6 @@ class Pair:
             else:
                 self._follows = None
             yield Unbegun(unbegun)
-        elif message["is"] == "left":
-            yield PairLeft(self._forget())
-        elif message["is"] == "lent":
-            yield Lent(tuple(fds))
         elif message["is"] == "cold":
             yield msgspec.convert(message, StartedCold)
         else:
@@ -414,9 +379,8 @@ class Pair:
                 # In a slot, the record may be of the attempt before, whose end is known.
                 if record is not None and record.attempt == self.attempt:
                     yield self._ended(record)
-        if self._launched_last and self._link.unread:
-            yield PairLeft(self._forget(), killed=True)
-        yield Gone(self._forget())
+        unread = self._launched_last and self._link.unread
+        yield Gone(self._forget(), unread)
 
     def _forget(self) -> str | None:
         attempt, self._runs, self._follows = self.attempt, None, None

@@ -12,9 +12,9 @@ from rich.text import Text
 from gpulaunch.core.model import Instant
 from gpulaunch.digest import machine, words
 from gpulaunch.digest.machine import RunRow
+from gpulaunch.gpus.names import how_to_continue
 from gpulaunch.text import clock, size
 from gpulaunch.views.terminal import fits
-from gpulaunch.wording import lets_go_on
 
 if TYPE_CHECKING:
     from gpulaunch.contracts.documents import CardUser, MachineCard
@@ -142,7 +142,7 @@ def _jobs(row: RunRow) -> str:
     """Return a run's counts of jobs, `312 of 1,000, 2 failed`, or why they are unknown."""
     counts = row.counts
     if row.suspended:
-        return f"{row.suspended}: {lets_go_on(row.suspended, row.pid)}"
+        return f"{row.suspended}: {how_to_continue(row.suspended, row.pid)}"
     if counts is None:
         return "does not answer: stopped?" if row.silent else "?"
     total = sum(counts.values())

@@ -233,7 +233,7 @@ def test_every_command_that_asks_a_stopped_launcher_says_so_and_changes_nothing(
         launcher.wait_for("attempt_started")
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: state_of(process.pid) == "T")
-        stopped = f"(pid {process.pid}) is stopped: fg in its terminal, or kill -CONT {process.pid}"
+        stopped = f"(pid {process.pid}) is stopped: fg in its terminal or kill -CONT {process.pid}"
         for command in (
             ["add", "--", "echo", "once"],
             ["cancel", "a"],
@@ -250,7 +250,7 @@ def test_every_command_that_asks_a_stopped_launcher_says_so_and_changes_nothing(
         assert stopped in launcher("resume").err
         assert stopped in launcher("status").out
         assert json.loads(launcher("status", "--json").out)["run"]["suspended"] is True
-        assert f"stopped: fg in its terminal, or kill -CONT {process.pid}" in launcher("ps").out
+        assert f"stopped: fg in its terminal or kill -CONT {process.pid}" in launcher("ps").out
         process.send_signal(signal.SIGCONT)
         launcher.file("go", "")
         process.communicate(timeout=60)

@@ -25,7 +25,6 @@ from gpulaunch.core.events import (
     HoldQueue,
     Instruction,
     Launch,
-    LeaseLost,
     Occupied,
     PullImage,
     Refused,
@@ -170,9 +169,6 @@ class Table:
 
     def elsewhere(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
-
-    def withdrawn(self, card: int) -> list[str]:
-        return self.on(LeaseLost(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
 
     def held_by(self, card: int, holder: str) -> list[str]:
         return self.on(HolderChanged(f"GPU-{card}", holder))

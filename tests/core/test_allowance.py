@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core import deadlock
-from gpulaunch.core.events import AllowanceFreed, AllowanceSpent, GangGranted, LeaseLost, Refused
+from gpulaunch.core.events import AllowanceFreed, AllowanceSpent, GangGranted, Refused
 from gpulaunch.core.facts import GpuChanged
 from tests.core.histories import play
 from tests.core.table import Table, job, service
@@ -108,16 +108,6 @@ def test_cards_of_a_higher_rank_are_taken_after_all_others() -> None:
     assert table.submit(job("a"), job("b"), job("c")) == ["acquire 1", "acquire 2", "acquire 0"]
     table = Table(3, ranks=(0, 1, 0))
     assert table.submit(job("pair", gpus=2)) == ["acquire 0", "acquire 2"]
-
-
-def test_a_lease_that_cannot_be_regained_within_the_allowance_is_given_up() -> None:
-    table = Table(2)
-    table.submit(job("a"))
-    table.granted(0)
-    table.on(LeaseLost("GPU-0", SPENT))
-    table.ended("a.1")
-    table.on(Refused("GPU-0", SPENT))
-    assert table.run.finished
 
 
 @pytest.mark.parametrize("first", range(0, max(CHUNK, COUNT // 3), CHUNK))

@@ -794,7 +794,7 @@ def launches(table: Table, lines: list[str], answer: Callable[[AttemptId], Event
 
 
 def refused(what: AttemptId) -> Ended:
-    return Ended(what, End(Interrupted(Because("lease_lost"))))
+    return Ended(what, End(Interrupted(Because("worker_ended"))))
 
 
 def test_a_job_whose_attempts_are_all_in_vain_waits_longer_each_time() -> None:

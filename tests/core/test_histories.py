@@ -97,12 +97,11 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
             seen["unlike"] += side.shares.unlike
             seen["learned"] += side.shares.learned
             seen["outgrew"] += side.shares.outgrew
-        seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
         "Wanted GangGranted ServiceReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
-        "LeaseLost HolderChanged robbed followed Relisted PullImage "
+        "HolderChanged followed Relisted PullImage "
         "PullBegun ImageReady ImageFailed ImageKnown HeldIdle AttemptIdle Unanswered"
     )
     others = "unlike", "learned", "outgrew", "taken back", "gave way", "WantCards"
@@ -259,14 +258,6 @@ def _leave_the_worker_idle_beside_what_follows(patch: pytest.MonkeyPatch) -> Non
 
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cards.Cards, "look_later", lambda self, card, demand: None)
-
-
-def _ignore_a_lost_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cards.Cards, "withdrawn", lambda self, card, why: None)
-
-
-def _lose_a_lease_under_what_is_recorded_there(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cards.Cards, "withdrawn", cards.Cards.refused)
 
 
 def _ignore_a_new_holder(patch: pytest.MonkeyPatch) -> None:
@@ -547,8 +538,6 @@ SHARING = [
         _never_take_back,
         _launch_behind_what_has_not_started,
         _leave_the_worker_idle_beside_what_follows,
-        _ignore_a_lost_lease,
-        _lose_a_lease_under_what_is_recorded_there,
         _ignore_a_new_holder,
         _open_all_pauses_at_once,
         _start_what_is_not_due,

@@ -977,59 +977,6 @@ def test_a_second_ctrl_c_waits_for_no_cards_memory() -> None:
     assert table.run.finished
 
 
-# ── Cards given back while the launcher was stopped ─────────────────────────────────────────────
-
-
-def test_a_card_that_was_taken_away_at_rest_is_elsewhere_until_it_comes_free() -> None:
-    table = Table(2)
-    table.submit(job("wide", gpus=2))
-    assert table.granted(0) == []
-    table.withdrawn(0)
-    assert table.run.ledger.gpus["GPU-0"].state == "elsewhere"
-    table.granted(1)
-    assert "acquire 0" in table.freed(0)
-    table.granted(1)
-    assert "launch wide.1 on 0 1" in table.granted(0)
-
-
-def test_nothing_new_starts_on_a_shared_card_that_was_taken_away() -> None:
-    table = Table(1)
-    table.submit(*(job(name, per_gpu=2) for name in "abcd"))
-    assert table.granted(0) == ["launch a.1 on 0", "launch b.1 on 0"]
-    assert table.withdrawn(0) == []
-    assert table.ended("a.1") == []
-    assert table.ended("b.1") == ["drain 0"]
-    table.elsewhere(0)
-    assert table.state("c").startswith("waiting")
-    assert table.freed(0) == ["acquire 0"]
-    assert table.granted(0) == ["launch c.1 on 0", "launch d.1 on 0"]
-
-
-def test_a_card_that_was_taken_away_and_is_had_again_goes_on_with_the_next_jobs() -> None:
-    table = Table(1)
-    table.submit(*(job(name, per_gpu=2) for name in "abcd"))
-    table.granted(0)
-    table.withdrawn(0)
-    table.ended("a.1")
-    assert table.ended("b.1") == ["drain 0"]
-    assert table.drained(0) == ["launch c.1 on 0", "launch d.1 on 0"]
-
-
-def test_what_was_launched_on_a_card_that_is_gone_is_interrupted_and_spends_no_retry() -> None:
-    table = Table(1)
-    table.submit(job("a"))
-    table.granted(0)
-    table.withdrawn(0)
-    gone = Interrupted(Quoted("GPU 0 was given back while this launcher was stopped"))
-    assert table.ended("a.1", gone) == ["drain 0"]
-    table.elsewhere(0)
-    assert table.freed(0) == ["acquire 0"]
-    assert table.granted(0) == ["launch a.2 on 0"]
-    table.ended("a.2")
-    assert table.state("a") == "succeeded"
-    assert table.run.ledger.jobs["a"].charged == 0
-
-
 # ── Whoever has a card elsewhere ────────────────────────────────────────────────────────────────
 
 
@@ -1037,7 +984,7 @@ def test_a_holder_that_is_stopped_or_goes_on_is_told_to_those_who_wait() -> None
     table = Table(1)
     table.submit(job("a"))
     table.elsewhere(0)
-    for holder in ("alice (pid 7, stopped: kill -CONT 7 goes on with it)", "alice (pid 7)"):
+    for holder in ("alice (pid 7, stopped: kill -CONT 7 continues it)", "alice (pid 7)"):
         assert table.held_by(0, holder) == []
         assert table.state("a") == f"waiting: waits for a card: GPU 0 is held by {holder}"
         assert card_reason(table.run.ledger.gpus["GPU-0"].why) == holder

@@ -43,7 +43,6 @@ from gpulaunch.core.events import (
     HolderChanged,
     Instruction,
     Launch,
-    LeaseLost,
     Misplaced,
     Occupied,
     Pause,
@@ -198,10 +197,6 @@ class Side:
     crashes: int = 0
     left: list[AttemptId] = field(default_factory=list)
     asleep: bool = False
-    gathered: bool = False  # it had the right to gather when it was stopped
-    away: dict[str, bool] = field(default_factory=dict)  # let go meanwhile; to be drained
-    unleased: set[str] = field(default_factory=set)  # by LeaseLost, and not asked for since
-    held: dict[AttemptId, Process] = field(default_factory=dict)  # until their cards are there
     ladders: LadderRule = field(default_factory=LadderRule)
     dues: dict[str, float] = field(default_factory=dict)  # as first read
     words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
@@ -319,8 +314,7 @@ class World:
                 self._freed(place)
         self.pending = [(who, act) for who, act in self.pending if who != side.name]
         # Of those that a crash before this one left, too, if nobody has heard of their ends yet.
-        side.left += [*side.held, *unbegun]
-        side.held = {}
+        side.left += unbegun
         ledger = copy.deepcopy(side.replayed)
         told = [*side.inbox, *self._forget_untold(side)]
         recorded = [event for event in told if isinstance(event, Ended)]
@@ -335,12 +329,10 @@ class World:
         side.wants_cards = True
         side.drained.clear()
         side.lost.clear()
-        side.away.clear()
-        side.unleased.clear()
         side.words.clear()
         side.pulls.forget(side.replayed)
         side.shares.crashed(jobs, side.replayed)
-        side.asleep = side.gathered = False
+        side.asleep = False
         side.stopped, side.paused = False, set()
         side.crashes += 1
         side.list.jobs = tuple(jobs)
@@ -400,7 +392,7 @@ class World:
                 if job.not_before is not None:
                     side.dues.setdefault(job.name, job.not_before.utc)
             match event:
-                case Refused(gpu, Elsewhere(holder)) | LeaseLost(gpu, Elsewhere(holder)):
+                case Refused(gpu, Elsewhere(holder)):
                     side.words[gpu] = holder
                 case HolderChanged(gpu, holder):
                     side.words[gpu] = holder
@@ -450,8 +442,6 @@ class World:
                 assert not self._closed(side), f"Acquire({gpu}) while nothing may start"
                 state = side.run.ledger.gpus[gpu].state
                 assert state != "aside", f"Acquire({gpu}), which was set aside"
-                assert gpu not in side.away, f"Acquire({gpu}), which is taken anew"
-                side.unleased.discard(gpu)
                 side.asking.add(gpu)
                 # Like the engine, the lease is taken at once; the look takes its time.
                 if place.handed is side:
@@ -461,10 +451,6 @@ class World:
                 place = self.cards[gpu]
                 if any(isinstance(e, Refused) and e.gpu == gpu for e in side.inbox):
                     return  # the two have crossed
-                if gpu in side.away or gpu in side.unleased:
-                    side.away.pop(gpu, None)
-                    side.unleased.discard(gpu)
-                    return
                 assert self._has(side, place), f"Release({gpu}), not held"
                 assert not place.draining or side.stopped, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
@@ -476,12 +462,6 @@ class World:
                 self._hand_over(place)
             case Drain(gpu):
                 place = self.cards[gpu]
-                if gpu in side.away or gpu in side.unleased:
-                    assert not side.away.get(gpu), f"Drain({gpu}) twice"
-                    side.away[gpu] = True
-                    side.unleased.discard(gpu)
-                    self._later(side.name, partial(self._regain, side, place))
-                    return
                 assert self._has(side, place), f"Drain({gpu}), not held"
                 assert not place.draining, f"Drain({gpu}) twice"
                 assert not self._on(gpu), f"Drain({gpu}) with {self._on(gpu)} on it"
@@ -499,9 +479,6 @@ class World:
                 side.wants_cards = on
             case StopAttempt(gently=True) if not self._gives_way(side, instruction):
                 raise AssertionError(f"{instruction}: nobody waits for its card")
-            case StopAttempt(attempt, _, by, _) if attempt in side.held:
-                behind = side.held.pop(attempt).behind
-                self._say(side, Ended(attempt, End(Interrupted(by))), behind)
             case StopAttempt(attempt, _, by, _) if (side.name, attempt) in self.behind:
                 self._not_begun(self.behind[side.name, attempt], by)
             case TakeBack(attempt):
@@ -544,7 +521,7 @@ class World:
 
     def _gives_way(self, side: Side, stop: StopAttempt) -> bool:
         """Whether a preemptible attempt is stopped once, for a launcher that waits for its card."""
-        known = [*self.processes.values(), *side.held.values()]
+        known = self.processes.values()
         mine = [p for p in known if p.side is side and p.attempt == stop.attempt]
         if not mine:
             return True  # it has ended, and that is not known yet
@@ -578,7 +555,7 @@ class World:
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
         due = side.dues.get(job.name, 0.0)
         assert due <= self.latest, f"Launch({attempt}) {due - self.latest} seconds too early"
-        mine = [p for p in self.processes.values() if p.side is side] + [*side.held.values()]
+        mine = [p for p in self.processes.values() if p.side is side]
         mine += [p for p in self.behind.values() if p.side is side]
         assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
         assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
@@ -590,18 +567,9 @@ class World:
             if launch.behind is not None:
                 continue
             place = self.cards[uuid]
-            if uuid in side.unleased:
-                coming = any(isinstance(e, LeaseLost) and e.gpu == uuid for e in side.inbox)
-                assert coming, f"Launch({attempt}) on {uuid}, whose lease was lost"
-                continue
-            if uuid in side.away:
-                assert not side.away[uuid], f"Launch({attempt}) on {uuid}, which drains"
-                continue
             assert self._has(side, place), f"Launch({attempt}) on {uuid}, not held"
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
-            # What is held there until its other cards are back shares the card already.
-            held = any(uuid in process.gpus for process in side.held.values())
-            held = held or self._is_to_be_judged(side, uuid)
+            held = self._is_to_be_judged(side, uuid)
             clean = place.carried or held or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
             running = [(p.job.demand, p.attempt) for p in self._on(uuid)]
@@ -681,7 +649,7 @@ class World:
         if self.calm or aside.random() >= self.refusing:
             return False
         self.refused_at_once += 1
-        outcome = aside.choice([Interrupted(Because("lease_lost"))] * 9 + [NotStarted("no room")])
+        outcome = aside.choice([Interrupted(Quoted("no use"))] * 9 + [NotStarted("no room")])
         for uuid in process.gpus if process.behind is None else ():
             self.cards[uuid].carried.add(process.attempt)  # until the run hears of it
         if idle is not None:
@@ -764,16 +732,7 @@ class World:
                 self._tell_untold(side, (side.name, event.attempt))
 
     def _begin(self, process: Process) -> None:
-        """Once it is known of each of its cards whether it is ours."""
         side, attempt = process.side, process.attempt
-        if any(uuid in side.away for uuid in process.gpus):
-            side.held[attempt] = process
-            return
-        side.held.pop(attempt, None)
-        if any(uuid in side.unleased for uuid in process.gpus):
-            ended = Ended(attempt, End(Interrupted(Because("gave_back"))))
-            self._say(side, ended, process.behind)
-            return
         for uuid in process.gpus:
             assert self._has(side, self.cards[uuid])
             if process.worker is not None:
@@ -901,8 +860,6 @@ class World:
             if key[0] == process.side.name and next.behind == process.attempt:
                 del self.behind[key]
                 self._go_on_after(next, kept)
-        for uuid in process.gpus if process.side.asleep else ():
-            self._let_go(process.side, self.cards[uuid])
 
     def _warned(self, process: Process) -> SentWarning | None:
         """The warning that some have before their end, which is mostly told at once."""
@@ -1021,29 +978,17 @@ class World:
     # ── A supervisor that is stopped ────────────────────────────────────────────────────────────
 
     def suspend(self, side: Side) -> None:
-        """SIGSTOP, for so long that jobs of it end, and its idle leases are let go."""
+        """SIGSTOP, for so long that jobs of it end. It keeps its cards."""
         side.asleep = True
         for process in list(self.processes.values()):
             if process.side is side and self._may_end(process) and self.rng.random() < 0.5:
                 self._end(process, self._outcome(process), self.rng.randrange(3))
-        if self.gatherer is side:
-            side.gathered = True
-            self._give_up_gathering(side)
-        for place in self.cards.values():
-            self._let_go(side, place)
         self._describe(side)
 
     def wake(self, side: Side) -> None:
-        """SIGCONT: what was let go is taken anew, where it is to be had."""
+        """SIGCONT: the side handles what has come meanwhile."""
         side.asleep = False
         self._describe(side)
-        for uuid in list(side.away):
-            again = partial(self._regain, side, self.cards[uuid])
-            again() if self.rng.random() < 0.5 else self._later(side.name, again)
-        if side.gathered:
-            side.gathered = False
-            self.gather_queue.append(side)
-            self._grant_gathering()
 
     def _describe(self, holder: Side) -> None:
         """Those who wait for its cards learn whether it is stopped."""
@@ -1054,50 +999,6 @@ class World:
     def _elsewhere(self, place: Place) -> Elsewhere:
         stopped = place.holder is not None and place.holder.asleep
         return Elsewhere("another launcher" + ", stopped" * stopped)
-
-    def _let_go(self, side: Side, place: Place) -> None:
-        """But where something of it runs: its keepers hold the lease as well."""
-        uuid = place.gpu.uuid
-        mine = [p for p in self._on(uuid) if p.side is side]
-        if place.holder is not side or mine or self._idle_on(uuid):
-            return
-        if place.granted:
-            side.away[uuid] = place.draining
-        place.granted = place.draining = False
-        place.holder = None
-        self._freed(place)
-
-    def _regain(self, side: Side, place: Place) -> None:
-        uuid = place.gpu.uuid
-        if uuid not in side.away:
-            return
-        draining = side.away.pop(uuid)
-        why: Elsewhere | Sick | Occupied | AllowanceSpent | None = None
-        if spent := self._spent(side, place):
-            why = spent
-        elif place.holder is not None or place.handed not in (None, side) or place.dead_hold:
-            why = self._elsewhere(place)
-            if side not in place.waiters:
-                place.waiters.append(side)
-        elif place.sick or place.stranger:
-            place.handed = None
-            self._hand_over(place)
-            why = Sick("fell off the bus") if place.sick else Occupied("user bob (pid 123)")
-        else:
-            self._take(side, place)
-            if draining:
-                place.draining = True
-                self._later(side.name, lambda: self._drained(side, place))
-        if why is not None and draining:
-            side.inbox.append(Refused(uuid, why))
-        elif why is not None:
-            side.unleased.add(uuid)
-            # What comes of attempts and what comes of leases is read in any order.
-            told = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
-            first = not told and self.rng.random() < 0.7
-            (side.inbox.appendleft if first else side.inbox.append)(LeaseLost(uuid, why))
-        for process in list(side.held.values()):
-            self._begin(process)
 
     # ── One user's sides, which may have so many cards together ─────────────────────────────────
 
@@ -1289,7 +1190,7 @@ class World:
             self.cards[rng.choice(uuids)].stranger ^= True
         elif roll in (12, 13):
             place = self.cards[rng.choice(uuids)]
-            if place.holder is None and not any(place.gpu.uuid in s.away for s in self.sides):
+            if place.holder is None:
                 place.taken = rng.choice([0, 30, 60]) * GIB
         elif roll == 14 and rng.random() < 0.2:
             self.cards[rng.choice(uuids)].sick = True
@@ -1337,11 +1238,10 @@ class World:
             *side.pulls.nonsense(),
         ]
         answered = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
-        known = uuid in side.asking or uuid in side.away or uuid in side.unleased
+        known = uuid in side.asking
         if self.cards[uuid].holder is not side and not known and not answered:
             sick = Sick("not asked")
             events += [Granted(uuid, 1), Drained(uuid, 1), Refused(uuid, sick)]
-            events += [LeaseLost(uuid, sick)]
         return self.rng.choice(events)
 
     def _ask(self, side: Side, request: Cancel | Retry | DrainGpus | Pause | Stop) -> None:

@@ -18,9 +18,8 @@ from gpulaunch.app.wait_queue import DIGITS, OtherLines, name_of, take_place
 from gpulaunch.engines.local.service_answer import answers
 from gpulaunch.executor.channel import RESULT, ChannelMessage, WorkerChannel
 from gpulaunch.gpus.events import HelperLine
-from gpulaunch.gpus.lease import Lease
+from gpulaunch.gpus.lease import Lease, Waiter
 from gpulaunch.gpus.names import bind_name
-from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.helper_process import SenselessError, understood
 from gpulaunch.process.client import Gone, Pair, Report
 from gpulaunch.process.command import Command
@@ -40,8 +39,6 @@ KEEPER: list[dict[str, Any]] = [
     {"is": "unkillable", "attempt": "a.1", "pids": [4, 5]},
     {"is": "worker_gone"},
     {"is": "unbegun", "attempt": "a.2"},
-    {"is": "left"},
-    {"is": "lent"},
     {"is": "cold", "attempt": "a.1", "why": "x", "for_good": True},
     {"is": "ended", "end": END, "kept": False, "note": "x", "cpu": 0.5},
 ]

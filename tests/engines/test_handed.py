@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import uuid
 from collections.abc import Iterable
 from itertools import repeat
+from pathlib import Path
+
+import pytest
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Sick, Wanted
 from gpulaunch.core.model import Gpu
@@ -35,7 +39,7 @@ class Launcher:
         user = user or LeaseUser()
         user.lingering = lingering
         self.cards = CardLeases(cards, loop, self.events.append, {}, user)
-        self.gpu = cards.gpus[0].uuid
+        self.gpu, self.key = cards.gpus[0].uuid, cards.gpus[0].key
 
     def hears(self, kind: type[Event]) -> None:
         """Until something of that kind has come; what came before it is forgotten."""
@@ -68,6 +72,30 @@ def test_a_lease_that_comes_back_to_one_who_takes_its_keepers_for_the_holder_is_
     other.hears(Refused)
     one.cards.close()
     other.cards.close()
+    loop.close()
+
+
+def test_a_request_that_waits_for_its_own_keepers_is_answered_where_the_lock_is_unfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, pool = Loop(), uuid.uuid4().hex[:12]
+    one, other = Launcher(loop, pool, True), Launcher(loop, pool, False)
+    one.cards.acquire(one.gpu)
+    one.hears(Granted)
+    other.cards.acquire(other.gpu)
+    one.hears(Wanted)
+    one.cards.release(one.gpu)
+    other.hears(Freed)
+    other.cards.acquire(other.gpu)
+    other.hears(Granted)
+    one.cards.acquire(one.gpu)
+    assert not one.events, "to it, its own keepers have the card for a moment"
+    monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(tmp_path))
+    os.mkfifo(tmp_path / f"{one.key}.lock".replace("/", "_"))
+    other.cards.close_in_child()  # as when its process ends
+    one.hears(Refused)
+    assert not one.cards.holds(one.gpu)
+    one.cards.close()
     loop.close()
 
 

@@ -35,7 +35,7 @@ from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarte
 from gpulaunch.engines.local import attempts
 from gpulaunch.farside.proc import stat_fields, state_of
 from gpulaunch.farside.wire import END_SIZE
-from gpulaunch.gpus import allowance, lease, lockfile, waiter
+from gpulaunch.gpus import allowance, lease, lockfile
 from gpulaunch.gpus.machine import CardReading
 from gpulaunch.process import client, native
 from gpulaunch.process.ends import EndRecord, Ends, end_from
@@ -159,7 +159,7 @@ def test_a_card_held_in_another_container_is_no_news_until_it_is_free(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(tmp_path))
-    monkeypatch.setattr(waiter, "POLL", 0.01)
+    monkeypatch.setattr(lease, "POLL", 0.01)
     tries: list[str] = []
 
     def counted(key: str, scope: str) -> lease.Lease:

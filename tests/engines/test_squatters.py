@@ -25,7 +25,7 @@ from gpulaunch.engines.local import holders
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.local.holders import CONNECTS, Pace
 from gpulaunch.engines.pool import open_pool
-from gpulaunch.gpus import waiter
+from gpulaunch.gpus import lease
 from gpulaunch.gpus.lease import gather_name, lease_name
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.loop import Loop
@@ -107,7 +107,7 @@ def scope() -> str:
 @pytest.fixture
 def launcher(loop: Loop, scope: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     # The clock never comes: what is seen is all that answers alone can cause.
-    monkeypatch.setattr(waiter, "POLL", 3600.0)
+    monkeypatch.setattr(lease, "POLL", 3600.0)
     monkeypatch.setattr(holders, "POLL", 3600.0)
     made = Launcher(loop, {"GPULAUNCH_LEASED": scope})
     yield made
@@ -136,7 +136,7 @@ def test_the_card_is_taken_when_the_squatter_is_gone(
     scope: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiter, "POLL", 0.01)
+    monkeypatch.setattr(lease, "POLL", 0.01)
     squatter = Squatter(loop, lease_name(launcher.key, scope), answer)
     launcher.cards.acquire(launcher.gpu)
     while not squatter.visits:

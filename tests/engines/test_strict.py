@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from gpulaunch.core.model import Container, Gpu, Job
 from gpulaunch.engines import strict
 from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.gpus.discover import simulated
 from gpulaunch.gpus.nodes import Nodes, NodesError
-from gpulaunch.gpus.simulated import simulated
 
 ENV = Job("a", "true")
 STRICT = replace(ENV, isolation="strict")

@@ -395,7 +395,7 @@ class RefusingEngine(FakeEngine):
         assert len(self.launched()) < 20, "the job is launched without end"
         if len(self.launched()) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        self.post(Ended(instruction.attempt, End(Interrupted(Because("lease_lost")))))
+        self.post(Ended(instruction.attempt, End(Interrupted(Because("worker_ended")))))
 
 
 def test_a_run_whose_engine_refuses_every_launch_hears_a_signal(world: World) -> None:

@@ -38,8 +38,8 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.engines.pool import CardPool
+from gpulaunch.gpus.discover import SimulatedProbe
 from gpulaunch.gpus.machine import LookCallback
-from gpulaunch.gpus.simulated import SimulatedProbe
 from gpulaunch.loop import Loop
 from tests.engines.bench import Bench, Make, fresh_pool, on_driver, run_directory
 from tests.gpus.fake import FakeDriver

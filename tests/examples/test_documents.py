@@ -21,7 +21,7 @@ from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.config.reading import read_file
 from gpulaunch.core.model import address_variable
 from gpulaunch.diagnose.lint.absent import looking
-from gpulaunch.gpus.simulated import simulated
+from gpulaunch.gpus.discover import simulated
 from gpulaunch.jobfile import Surroundings, load_text
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED

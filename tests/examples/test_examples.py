@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.gpus.simulated import simulated
+from gpulaunch.gpus.discover import simulated
 from gpulaunch.jobfile import Surroundings, load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 

@@ -23,7 +23,7 @@ from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker_handle import WorkerHandle, WorkerPlan
-from gpulaunch.gpus.simulated import simulated
+from gpulaunch.gpus.discover import simulated
 from tests.helpers import wait_until
 
 

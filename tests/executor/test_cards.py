@@ -15,9 +15,9 @@ import pytest
 from gpulaunch import GpuExecutor
 from gpulaunch.errors import GpulaunchError, NoCardsError, UsageError
 from gpulaunch.executor import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.gpus.discover import simulated
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.names import NameHeldError
-from gpulaunch.gpus.simulated import simulated
 from tests.cli.launcher import COMMAND, Launcher
 from tests.executor import script, work
 from tests.helpers import wait_until

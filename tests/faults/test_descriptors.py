@@ -24,7 +24,7 @@ def limited(path: Path, limit: str) -> Launcher:
     return Launcher(path, command=["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *COMMAND])
 
 
-@pytest.mark.parametrize("limit", ["-n 40", "-Sn 10"])
+@pytest.mark.parametrize("limit", ["-n 48", "-Sn 10"])
 def test_a_run_needs_few_descriptors(tmp_path: Path, limit: str) -> None:
     launcher = limited(tmp_path, limit)
     launcher.file("jobs.yaml", JOBS)
@@ -35,12 +35,12 @@ def test_a_run_needs_few_descriptors(tmp_path: Path, limit: str) -> None:
 
 
 def test_too_few_for_the_cards_are_said_and_nothing_is_started(tmp_path: Path) -> None:
-    launcher = limited(tmp_path, "-n 39")
+    launcher = limited(tmp_path, "-n 47")
     launcher.file("jobs.yaml", JOBS)
     launcher.file("work.py", "def double(item):\n    return 2\n")
     done = launcher("run", "jobs.yaml", "--simulate", "4")
     assert done.status == 2
-    assert "may have 39 files open (ulimit -Hn), and a run on 4 cards needs 40" in done.err
+    assert "may have 47 files open (ulimit -Hn), and a run on 4 cards needs 48" in done.err
     assert not (tmp_path / "gpulaunch-runs").exists()
 
 

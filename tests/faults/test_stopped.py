@@ -1,4 +1,4 @@
-"""A launcher that is stopped: its idle cards go to others, what runs keeps its own, and it goes on.
+"""A launcher that is stopped keeps its cards, whoever waits names it, and it continues.
 
 The cards are simulated, shared by GPULAUNCH_SIM_POOL; leases are the real ones.
 """
@@ -12,14 +12,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
+from gpulaunch.process.ends import Ends
 from tests.cli.launcher import Launcher
-from tests.helpers import held_by, wait_until
+from tests.helpers import wait_until
 
 # Each job waits for a file of its name, and fails if another has its card's file locked.
 JOB = """
@@ -75,18 +76,11 @@ class Run:
             found = [name for name in self.names if begun(self.launcher.path.parent, name)]
             return found if len(found) >= count else None
 
-        found = wait_until(enough, 60, f"{count} jobs of {self.dir} begin") or []
-        # Until the process that keeps them has begun to, the supervisor does.
-        wait_until(lambda: not leases_of(self.process.pid), 60, "its leases are kept elsewhere")
-        return found
+        return wait_until(enough, 60, f"{count} jobs of {self.dir} begin") or []
 
-    def is_robbed(self) -> bool:
-        """Whether nothing is left of its leases in the process that keeps them."""
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.Error):  # it has ended
-                if "lease_server" in str(child.cmdline()) and leases_of(child.pid):
-                    return False
-        return True
+    def recorded(self, job: str) -> bool:
+        """Whether the job's keepers have recorded its end."""
+        return Ends(self.dir / "ends").of(f"{job}.1") is not None
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -106,15 +100,6 @@ def begun(place: Path, job: str) -> int:
     """How often the job's own program has begun."""
     file = place / f"begun-{job}"
     return len(file.read_text()) if file.exists() else 0
-
-
-def leases_of(pid: int) -> set[str]:
-    """The leases of cards that a process has open; nothing of one that has gone."""
-    names = Path("/proc/net/unix").read_text().splitlines()
-    leases = {f"socket:[{line.split()[6]}]" for line in names if "@gpulaunch/1/gpu/" in line}
-    with suppress(OSError):
-        return leases & held_by(pid)
-    return set()
 
 
 def has_begun(place: Path, job: str) -> None:
@@ -147,72 +132,29 @@ def stop_group(run: Run) -> None:
 
 
 @pytest.mark.parametrize("stop", [stop_supervisor, stop_group])
-def test_the_card_of_an_ended_job_goes_to_another_run_and_that_of_a_running_job_does_not(
+def test_a_stopped_run_keeps_its_cards_until_it_continues(
     place: Path, pool: str, stop: Callable[[Run], None]
 ) -> None:
     one = Run(place, pool, "one", [("a", ""), ("b", ""), ("c", ""), ("d", "")])
     other = Run(place, pool, "other", [("x", ""), ("y", "")])
     with ExitStack() as stack:
         one.begin(stack)
-        first, _ = one.running(2)
+        first, second = one.running(2)
         stop(one)
+        for name in (first, second):
+            (place / f"go-{name}").touch()
+            wait_until(partial(one.recorded, name), 60, f"{name} ends")
+        refused = other.launcher("exec", "--simulate", "2", "--no-wait", "--", "true")
+        assert refused.status != 0
+        assert f"(pid {one.process.pid}, run " in refused.err
+        assert f"kill -CONT {one.process.pid} continues it" in refused.err
         other.begin(stack)
-        (place / f"go-{first}").touch()
-        wait_until(lambda: begun(place, "x") + begun(place, "y"), 60, "a card is given back")
-        ahead, behind = ("x", "y") if begun(place, "x") else ("y", "x")
+        other.wait_for("run_opened")
         os.killpg(one.process.pid, signal.SIGCONT)
-        one.wait_for("attempt_ended")
-        assert begun(place, behind) == 0, "there is no card for it"
-        assert sum(begun(place, name) for name in "abcd") == 2
-        (place / f"go-{ahead}").touch()
         (place / "go").touch()
-        other.ends_well()
         one.ends_well()
+        other.ends_well()
     assert not list(place.glob("DOUBLE-*"))
-
-
-def test_a_stopped_run_that_nobody_robbed_goes_on_with_its_cards(place: Path, pool: str) -> None:
-    jobs = [("a", ""), ("wide", "gpus: 2, "), ("c", ""), ("d", "")]
-    one = Run(place, pool, "one", jobs)
-    other = Run(place, pool, "other", [("x", "gpus: 2, ")])
-    with ExitStack() as stack:
-        one.begin(stack)
-        one.running(1)
-        one.signal(signal.SIGSTOP)
-        (place / "go").touch()
-        other.begin(stack)
-        other.ends_well()
-        one.signal(signal.SIGCONT)
-        one.ends_well()
-
-
-def test_jobs_that_share_a_card_with_a_running_one_start_on_it_after_a_stop(
-    place: Path, pool: str
-) -> None:
-    shared = "per_gpu: 2, env: {SHARES: yes}, "
-    one = Run(place, pool, "one", [(name, shared) for name in "abcdef"])
-    other = Run(place, pool, "other", [("x", "")])
-    with ExitStack() as stack:
-        one.begin(stack)
-        running = one.running(4)
-        cards = {
-            n: one.launcher.jobs(one.dir)[n]["attempts"][0]["gpus"][0]["index"] for n in running
-        }
-        kept = cards[running[0]]
-        one.signal(signal.SIGSTOP)
-        other.begin(stack)
-        for name in running:
-            if cards[name] != kept:
-                (place / f"go-{name}").touch()
-        has_begun(place, "x")
-        (place / f"go-{next(n for n in running[1:] if cards[n] == kept)}").touch()
-        one.signal(signal.SIGCONT)
-        one.wait_for("attempt_started", 5)
-        (place / "go").touch()
-        for run in (one, other):
-            run.process.communicate(timeout=60)
-            assert run.process.returncode == 0
-            assert set(run.launcher.states(run.dir).values()) == {"succeeded"}
 
 
 def test_a_run_that_is_killed_while_stopped_leaves_nothing_held(place: Path, pool: str) -> None:
@@ -225,24 +167,6 @@ def test_a_run_that_is_killed_while_stopped_leaves_nothing_held(place: Path, poo
         other.begin(stack)
         one.process.kill()
         has_begun(place, "x")
-        (place / "go").touch()
-        other.ends_well()
-
-
-def test_ctrl_c_of_a_run_that_was_robbed_while_stopped_ends_it(place: Path, pool: str) -> None:
-    one = Run(place, pool, "one", [("a", ""), ("b", ""), ("c", "")])
-    other = Run(place, pool, "other", [("x", "")])
-    with ExitStack() as stack:
-        one.begin(stack)
-        one.running(2)
-        one.signal(signal.SIGSTOP)
-        other.begin(stack)
-        (place / "go-a").touch()
-        has_begun(place, "x")
-        one.signal(signal.SIGINT)
-        one.signal(signal.SIGCONT)
-        one.process.communicate(timeout=60)
-        assert one.process.returncode == 130
         (place / "go").touch()
         other.ends_well()
 
@@ -270,8 +194,6 @@ def test_no_card_is_ever_used_twice_whenever_two_runs_are_stopped_and_go_on(
             runs[stopped].signal(signal.SIGSTOP)
             for name in (rest.pop() for _ in range(min(2, len(rest)))):
                 (place / f"go-{name}").touch()
-            if luck.random() < 0.5:
-                wait_until(runs[stopped].is_robbed, 60, "its leases are let go")
             runs[stopped].signal(signal.SIGCONT)
         (place / "go").touch()
         for run in runs.values():
@@ -279,7 +201,7 @@ def test_no_card_is_ever_used_twice_whenever_two_runs_are_stopped_and_go_on(
     assert not list(place.glob("DOUBLE-*"))
 
 
-def test_a_run_that_waits_is_told_when_the_holder_is_stopped_and_when_it_goes_on(
+def test_a_run_that_waits_names_the_holder_that_is_stopped_until_it_continues(
     place: Path, pool: str
 ) -> None:
     one = Run(place, pool, "one", [("a", ""), ("b", "")])
@@ -289,11 +211,10 @@ def test_a_run_that_waits_is_told_when_the_holder_is_stopped_and_when_it_goes_on
         """Whether each card, and the reason for which the job waits, say this of the holder."""
         state = other.launcher.status(other.dir)
         said = [each["reason"] for kind in ("gpus", "jobs") for each in state[kind]]
-        goes_on = f", stopped: kill -CONT {one.process.pid} goes on with it)"
+        how = f", stopped: fg in its terminal or kill -CONT {one.process.pid} continues it)"
         # A run is opened before it has its job.
         return len(said) == 3 and all(
-            f"(pid {one.process.pid}, run " in words and (goes_on in words) == stopped
-            for words in said
+            f"(pid {one.process.pid}, run " in words and (how in words) == stopped for words in said
         )
 
     with ExitStack() as stack:
@@ -306,7 +227,7 @@ def test_a_run_that_waits_is_told_when_the_holder_is_stopped_and_when_it_goes_on
             one.signal(signal.SIGSTOP)
             wait_until(lambda: tells(stopped=True), 60, "the holder is stopped")
             one.signal(signal.SIGCONT)
-            wait_until(lambda: tells(stopped=False), 60, "the holder goes on")
+            wait_until(lambda: tells(stopped=False), 60, "the holder continues")
         (place / "go").touch()
         one.ends_well()
         other.ends_well()

@@ -15,8 +15,8 @@ from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Gpu, Job
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.mask import style_for, visible
 from gpulaunch.gpus.probe import is_the_same_here, sees_all_pids
-from gpulaunch.gpus.visible import style_for, visible
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.read import measured
 from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner

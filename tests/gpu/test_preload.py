@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.visible import visible
+from gpulaunch.gpus.mask import visible
 from gpulaunch.process.preloading import PreloadUnavailable
 from tests.process.test_preload import Bench
 

@@ -17,7 +17,7 @@ import pytest
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.machine import Machine
-from gpulaunch.gpus.visible import style_for, visible
+from gpulaunch.gpus.mask import style_for, visible
 from tests.gpu.conftest import no_card
 
 pytestmark = pytest.mark.gpu

@@ -18,9 +18,8 @@ import signal
 import sys
 import time
 
-from gpulaunch.gpus.lease import Lease, take
+from gpulaunch.gpus.lease import Lease, Waiter, take
 from gpulaunch.gpus.names import NameHeldError
-from gpulaunch.gpus.waiter import Waiter
 
 WORK = 0.02
 

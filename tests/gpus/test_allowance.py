@@ -20,9 +20,8 @@ from gpulaunch.gpus.allowance import (
     UncountedError,
     leases_of,
 )
-from gpulaunch.gpus.lease import Lease, take
+from gpulaunch.gpus.lease import Lease, Waiter, take
 from gpulaunch.gpus.names import NameHeldError, bind_name, listening_socket
-from gpulaunch.gpus.waiter import Waiter
 from tests.helpers import goes_along, own_network, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -233,7 +232,7 @@ def of_another_user(key: str) -> Lease:
 
 def test_another_user_s_lease_is_kept_where_one_more_is_allowed() -> None:
     lease = of_another_user("a")
-    waiter = Waiter.connect("gpu/a", True, allowed=allowed(1))
+    waiter = Waiter.connect("gpu/a", True, claim=allowed(1).claiming)
     assert waiter is not None
     got = handed(lease, waiter)
     assert isinstance(got, Lease)
@@ -245,7 +244,7 @@ def test_another_user_s_lease_is_kept_where_one_more_is_allowed() -> None:
 def test_another_user_s_lease_is_given_back_where_it_would_be_one_too_many() -> None:
     with take("mine"):
         lease = of_another_user("a")
-        waiter = Waiter.connect("gpu/a", True, allowed=allowed(1))
+        waiter = Waiter.connect("gpu/a", True, claim=allowed(1).claiming)
         assert waiter is not None
         assert handed(lease, waiter) == "gone"
         assert leases_of(0) == ["gpu/mine"]
@@ -255,7 +254,7 @@ def test_another_user_s_lease_is_given_back_where_it_would_be_one_too_many() -> 
 
 def test_a_lease_that_was_this_user_s_when_the_waiter_came_counts_if_another_gives_it() -> None:
     lease = take("a")
-    waiter = Waiter.connect("gpu/a", True, allowed=allowed(1))  # nobody accepts it yet
+    waiter = Waiter.connect("gpu/a", True, claim=allowed(1).claiming)  # nobody accepts it yet
     assert waiter is not None
     os.seteuid(OTHER)
     try:
@@ -271,7 +270,7 @@ def test_a_lease_that_was_this_user_s_when_the_waiter_came_counts_if_another_giv
 
 def test_a_lease_of_the_same_user_may_always_be_handed_over() -> None:
     lease = take("a")
-    waiter = Waiter.connect("gpu/a", True, allowed=allowed(1))
+    waiter = Waiter.connect("gpu/a", True, claim=allowed(1).claiming)
     assert waiter is not None
     got = handed(lease, waiter)
     assert isinstance(got, Lease)

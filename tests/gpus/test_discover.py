@@ -18,9 +18,9 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
+from gpulaunch.gpus.mask import style_for
 from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import draws_windows, is_the_same_here
-from gpulaunch.gpus.visible import style_for
 from gpulaunch.loop import Loop
 from tests.gpus.fake import GIB, MIB, FakeDriver
 from tests.helpers import descriptors_left, wait_until

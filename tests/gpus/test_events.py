@@ -19,9 +19,8 @@ from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import listen
-from gpulaunch.gpus.discover import find
+from gpulaunch.gpus.discover import find, simulated
 from gpulaunch.gpus.events import hearing
-from gpulaunch.gpus.simulated import simulated
 from gpulaunch.helper_process import command
 from tests.gpus.fake import FakeDriver
 from tests.gpus.listening import Client

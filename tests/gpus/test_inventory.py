@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.contracts.documents import MachineCard
+from gpulaunch.farside.proc import is_stopped
 from gpulaunch.gpus import doctor
-from gpulaunch.gpus.discover import ProbeClient, find
+from gpulaunch.gpus.discover import ProbeClient, find, simulated
 from gpulaunch.gpus.doctor import DoctorFinding, examine
 from gpulaunch.gpus.inventory import inventory
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import pool
-from gpulaunch.gpus.simulated import simulated
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
@@ -199,11 +199,13 @@ def test_who_holds_a_lease_and_who_holds_it_while_stopped(fake_driver: FakeDrive
         findings = examine(fake_driver.environ)
         found(findings, "note", f"GPU 0 is leased by {user()} (pid {holder.pid}")
         holder.send_signal(signal.SIGSTOP)
-        wait_until(lambda: doctor.state_of(holder.pid) == "T")
+        wait_until(lambda: is_stopped(holder.pid))
         # Other tests' leases are this machine's as well.
         findings = examine(fake_driver.environ)
         stopped = found(findings, "warning", "GPU 0 is leased by a stopped process")
-        assert stopped.advice == f"`kill -CONT {holder.pid}` lets it go on"
+        assert stopped.advice == f"fg in its terminal or kill -CONT {holder.pid} continues it"
+        (row,) = table(fake_driver)
+        assert f"(pid {holder.pid}, stopped: {stopped.advice})" in str(row["lease"])
 
 
 def user() -> str:

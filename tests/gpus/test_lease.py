@@ -17,9 +17,9 @@ import pytest
 
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus import names
-from gpulaunch.gpus import waiter as waiting
 from gpulaunch.gpus.lease import (
     Lease,
+    Waiter,
     gather_name,
     holders,
     lease_name,
@@ -37,8 +37,7 @@ from gpulaunch.gpus.names import (
     known_as,
     listening,
 )
-from gpulaunch.gpus.waiter import Waiter
-from tests.helpers import open_files, wait_until
+from tests.helpers import freezer, open_files, wait_until
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]
@@ -93,7 +92,7 @@ BECOME = """
 import os, select, sys
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.names import NameHeldError
-from gpulaunch.gpus.waiter import Waiter
+from gpulaunch.gpus.lease import Waiter
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 """
 
@@ -198,7 +197,7 @@ def test_a_holder_that_is_stopped_is_said_with_what_goes_on_with_it(key: str) ->
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         with pytest.raises(NameHeldError) as refused:
             take(key)
-        assert f"stopped: kill -CONT {process.pid} goes on with it" in str(refused.value)
+        assert f"terminal or kill -CONT {process.pid} continues it)" in str(refused.value)
         process.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOWAIT)
         assert not holders()[key].stopped
@@ -253,6 +252,38 @@ def test_the_holder_learns_who_wants_the_card_and_who_gave_up(key: str) -> None:
         assert not lease.on_readable()
         assert not readable(watched, within=0)
         wants.close()
+
+
+def stop(pid: int, stack: contextlib.ExitStack) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def freeze(pid: int, stack: contextlib.ExitStack) -> None:
+    stack.enter_context(freezer(2)).freeze(pid)
+
+
+WANT = """
+import sys
+from gpulaunch.gpus.lease import Waiter
+waiter = Waiter.connect("gpu/" + sys.argv[1], want=2)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("suspend", [stop, freeze])
+def test_a_lease_is_handed_to_no_launcher_that_is_stopped_or_frozen(
+    key: str, suspend: Callable[[int, contextlib.ExitStack], None]
+) -> None:
+    lease = take(key)
+    with python(WANT, key) as process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        assert process.stdout
+        process.stdout.readline()
+        suspend(process.pid, stack)
+        assert not lease.hand_over()
+        take(key).close()
 
 
 @pytest.mark.usefixtures("no_leaked_descriptors")
@@ -414,7 +445,7 @@ def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
     receive = python(
         """
 import select, sys
-from gpulaunch.gpus.waiter import Waiter
+from gpulaunch.gpus.lease import Waiter
 waiter = Waiter.connect("gpu/" + sys.argv[1], want=True)
 select.select([waiter], [], [])
 lease = waiter.on_readable()
@@ -530,7 +561,7 @@ def test_a_holder_without_a_descriptor_left_goes_on_and_hands_over_later(key: st
 def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "POLL", 0.01)
+    monkeypatch.setattr(leases, "POLL", 0.01)
     with bind_name(f"gpu/{key}") as deaf:
         deaf.listen(0)
         queued = connect_name(f"gpu/{key}")
@@ -545,7 +576,7 @@ def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
 def test_a_name_bound_by_a_process_that_does_not_get_to_listen_is_waited_for_by_the_clock(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "POLL", 0.01)
+    monkeypatch.setattr(leases, "POLL", 0.01)
     with socket.socket(socket.AF_UNIX) as half:
         half.bind(f"\0gpulaunch/1/gpu/{key}")
         with pytest.raises(NameHeldError):
@@ -680,7 +711,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(mode=0o777)
     directory.chmod(0o1777)
     monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(directory))
-    monkeypatch.setattr(waiting, "POLL", 0.01)
+    monkeypatch.setattr(leases, "POLL", 0.01)
     return directory
 
 

@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.discover import find
+from gpulaunch.gpus.discover import find, simulated
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look, why_not
-from gpulaunch.gpus.simulated import simulated
 from tests.gpus.fake import FakeDriver
 
 SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-nvswitchctl")

@@ -20,7 +20,7 @@ from gpulaunch.gpus.doctor import examine
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.inventory import inventory
 from gpulaunch.gpus.machine import drained, is_free, memory_free, not_drained
-from gpulaunch.gpus.visible import visible
+from gpulaunch.gpus.mask import visible
 from gpulaunch.sampler.driver import CardSampler
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import GIB, FakeDriver

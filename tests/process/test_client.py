@@ -16,7 +16,6 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.process.client import (
     AttemptOver,
     Gone,
-    PairLeft,
     ProgramStarted,
     Spawner,
     SpawnerGoneError,
@@ -69,8 +68,7 @@ def test_a_pair_on_its_way_when_the_spawner_dies_has_not_begun_what_was_launched
         with Slot(spawner, tmp_path) as slot:
             slot.launch("true")
             os.kill(spawner.pid, signal.SIGKILL)
-            assert slot.expect(PairLeft) == PairLeft("job.1", killed=True)
-            assert slot.expect(Gone).attempt is None
+            assert slot.expect(Gone) == Gone("job.1", unread=True)
             slot.pair.stop("cancelled")
             assert slot.pair.on_readable() == []
 
@@ -83,7 +81,7 @@ def test_a_launch_that_may_have_been_read_is_the_pairs_own(tmp_path: Path, keepe
             slot.launch("true")
             slot.pair.stop("cancelled")
             os.kill(spawner.pid, signal.SIGKILL)
-            assert slot.expect(Gone).attempt == "job.1"
+            assert slot.expect(Gone) == Gone("job.1")
 
 
 def test_a_program_that_is_not_there_is_one_clear_error() -> None:

@@ -35,7 +35,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
-from gpulaunch.engines.local.cards import CardLeases, LeaseAwayError, LeaseLostError
+from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.mps.services import (
@@ -64,7 +64,7 @@ from gpulaunch.process.client import Pair
 from gpulaunch.process.ends import EndSlots, text_of
 
 RELAUNCH_DELAY = 0.05
-"""Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
+"""Seconds until an attempt whose pair was killed before it began is launched on another pair."""
 SHORT_ATTEMPT = 5.0
 """Seconds below which an attempt is short: a second pair is then forked for its leases."""
 ANSWER_TIMEOUT = 30.0
@@ -131,7 +131,7 @@ class LocalAttempts:
         self._services = Services(context)
         self._running: dict[AttemptId, _Running] = {}
         self._on_pair: dict[Pair, list[_Running]] = {}
-        self._declined: set[AttemptId] = set()
+        self._unread: set[AttemptId] = set()
         self._in_order = PostInOrder(context.post)
         self._outs = OutputDirs()
         self._slots = slots
@@ -156,9 +156,6 @@ class LocalAttempts:
         except ServerImporting:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "server")
-        except LeaseAwayError:
-            self._end_out(launch.attempt)
-            self._postponed.wait_for(launch, "lease")
         except MpsStartingError:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "mps")
@@ -166,9 +163,6 @@ class LocalAttempts:
             self._refuse(launch, NotStarted(str(error)), error.failure)
         except WorkerOverError:
             self._refuse(launch, Interrupted(Because("worker_ended")))
-        except LeaseLostError:
-            self._end_out(launch.attempt)
-            self._refuse(launch, Interrupted(Because("lease_lost")))
         except OSError as error:
             if error.errno in SCARCE:
                 self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, error.strerror or "")
@@ -190,10 +184,6 @@ class LocalAttempts:
         """Close the idle pairs that hold the lease of a card which is about to be given back."""
         self.mps.end_on(gpu)
         self.pairs.give_back(gpu)
-
-    def cards_settled(self) -> None:
-        """Launch the attempts that waited to know whether the run still has their card's lease."""
-        self._postponed.resume("lease")
 
     def _begin(self, launch: Launch) -> _Running:
         """Launch the attempt and return what it holds; where that fails, nothing is held."""
@@ -355,12 +345,8 @@ class LocalAttempts:
                         "killed; its cards are not used again before it is gone",
                     )
                     self._tell_unending(pair, pids)
-                case client.Lent(descriptors):
-                    self.pairs.lent(pair, descriptors)
-                case client.PairLeft(killed=killed):
-                    self._pair_left(pair, killed)
-                case client.Gone():
-                    self._pair_gone(pair)
+                case client.Gone(unread=unread):
+                    self._pair_gone(pair, unread)
 
     def _tell_unending(self, pair: Pair, pids: Sequence[int]) -> None:
         """Post that the attempt on the pair, or the worker that waits there, does not end."""
@@ -454,31 +440,11 @@ class LocalAttempts:
         if any(running.kind == kind for running in self._running.values()):
             self.pairs.fork_ahead(kind)
 
-    def _pair_left(self, pair: Pair, killed: bool) -> None:
-        """Relaunch what a leaving pair had not begun; its end (`Gone`) is still to come.
+    def _pair_gone(self, pair: Pair, unread: bool) -> None:
+        """End what ran in a pair whose keepers are both gone: its worker and its attempts.
 
-        The pair was idle while this launcher was stopped, and takes nothing in any more; or it was
-        `killed`. That may happen to every pair: an attempt to which it happens again is lost.
+        `unread`: the keepers were killed before they read the launch of the attempt.
         """
-        self.pairs.forget(pair)
-        for running in self._all_on(pair):
-            launch = running.launch
-            self._over(running)
-            if running.stopped_by is not None:
-                self._refuse(launch, Interrupted(running.stopped_by))
-            elif launch.worker:
-                self._refuse(launch, Interrupted(Because("worker_ended")))
-            else:
-                again = launch.attempt in self._declined
-                if again and killed:
-                    self._in_order.post(Ended(launch.attempt, End(KEEPER_KILLED)))
-                    continue
-                self._declined.add(launch.attempt)
-                delay = SCARCITY_RETRY_DELAY if again else RELAUNCH_DELAY
-                self._postponed.retry_after(launch, delay)
-
-    def _pair_gone(self, pair: Pair) -> None:
-        """End what ran in a pair whose keepers are both gone: its worker and its attempts."""
         self._context.loop.unwatch(pair.fileno())
         pair.close()
         self.pairs.forget(pair)
@@ -489,8 +455,27 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
+            if unread and self._launched_again(running):
+                continue
             outcome = Interrupted(Because("worker_ended")) if running.behind else KEEPER_KILLED
             self._in_order.post(Ended(running.attempt, End(outcome)), running.launch.behind)
+
+    def _launched_again(self, running: _Running) -> bool:
+        """Refuse or relaunch an attempt that never began, as its keepers were killed before.
+
+        Returns False where the same has happened to the attempt before: it is lost.
+        """
+        launch = running.launch
+        if running.stopped_by is not None:
+            self._refuse(launch, Interrupted(running.stopped_by))
+        elif launch.worker:
+            self._refuse(launch, Interrupted(Because("worker_ended")))
+        elif launch.attempt in self._unread:
+            return False
+        else:
+            self._unread.add(launch.attempt)
+            self._postponed.retry_after(launch, RELAUNCH_DELAY)
+        return True
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         """Return the attempt that runs on the pair, then one that is behind it."""

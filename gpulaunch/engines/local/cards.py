@@ -1,20 +1,12 @@
-"""Cards on this machine: leases taken, waited for, handed over; cards looked at before and after.
+"""Cards on this machine: leases taken, waited for, handed over; cards probed before and after jobs.
 
-acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere), and wait for its hangup
-                │                                                     │
-                ▼                                                     ▼
-           look at the card ─busy, sick─▶ Refused           HolderChanged, Freed
-                │
-                ▼
-             Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
-
-A lease that was taken is given to the lease server (`gpus.lease_server`), and this process's own
-copies of it are closed once it has arrived there. That server gives leases back while this process
-is stopped; afterwards the lease is regained:
-
-    given back ─▶ copies from keepers that still hold it ─────────────────────▶ all is as before
-       └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it cannot be had,
-                              Refused, to Acquire and to Drain, and LeaseLost for an idle card
+    Unleased ──Acquire──▶ Probing ──Granted──▶ Usable ──Drain──▶ Emptying ──Drained──▶ Usable
+     │  ▲                    │ Refused            │ Release          │ Refused, Release
+     │  └────────────────────┴────────────────────┴──────────────────┘
+     ├─ Acquire: another launcher has it ─▶ Unleased: Refused(Elsewhere), Freed once it lets go
+     ├─ Acquire: our own keepers have it ─▶ Returning ── once they are gone ──▶ as by Acquire
+     └─ another launcher hands it over ───▶ Offered: Freed ──Acquire──▶ Probing
+                                               └─ nobody asks for it ─▶ Unleased
 
 Where the user's launchers may together hold so many cards and no more (`gpus.allowance`), a lease
 that would be one too many is not taken: Refused(AllowanceSpent). AllowanceFreed is posted when
@@ -24,25 +16,24 @@ another one of this user is given back.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from gpulaunch.core import events
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.local.allowance_watch import AllowanceWatch
-from gpulaunch.engines.local.holders import CardHolders, GangRight, Identity, News
+from gpulaunch.engines.local.holders import (
+    AllowanceWatch,
+    CardHolders,
+    GangRight,
+    Identity,
+    News,
+)
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
-from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases
-from gpulaunch.gpus.lease import (
-    Lease,
-    lease_name,
-    lent,
-    scope_of,
-)
-from gpulaunch.gpus.lease_client import EntrustedLeases
+from gpulaunch.gpus.lease import Lease, lease_name, scope_of
 from gpulaunch.gpus.machine import (
     CardReading,
     LookCallback,
@@ -64,27 +55,14 @@ LEFT_PAUSE = 0.05
 """Seconds between two looks whether that one still waits."""
 
 
-class LeaseAwayError(GpulaunchError):
-    """A card's lease is being regained: whether this run keeps it will be known in a while."""
-
-
-class LeaseLostError(GpulaunchError):
-    """A card's lease is not held any more."""
-
-
-_Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
-
-
 class LeaseUser:
     """Who works on the run's cards, and holds their leases beside it; here, nobody.
 
     `lingering`: keepers may hold a lease a moment longer than the run, which is not reported; else
-    any holder is another launcher, even one in this process. `entrusts`: leases are given to a
-    lease server; else this process keeps them.
+    any holder is another launcher, even one in this process.
     """
 
     lingering = True
-    entrusts = False
 
     def working(self) -> bool:
         """Return whether an attempt of this run is on a card."""
@@ -97,12 +75,55 @@ class LeaseUser:
         """Return whether somebody came earlier who waits for this card, which has come free."""
         return False
 
-    def borrow(self, gpu: str) -> bool:
-        """Ask for copies of the card's lease, for `hand_back`; return false if there are none."""
-        return False
 
-    def settled(self) -> None:
-        """Learn that it is known whether the run has regained a lease that was given back."""
+class Unleased(Struct, frozen=True):
+    """The run does not have the card's lease. `given_back`: its keepers may, for a moment."""
+
+    given_back: bool = False
+
+
+class Returning(Struct, frozen=True):
+    """The core asked for the card, whose lease the run's own keepers have until they are gone."""
+
+
+class Offered(Struct, frozen=True):
+    """Another launcher has handed the lease over, and the core has not asked for the card yet."""
+
+    lease: Lease
+
+
+class Probing(Struct, frozen=True):
+    """The core asked for the card. The lease is taken, and a probe tells if the card is free."""
+
+    lease: Lease
+
+
+class Usable(Struct, frozen=True):
+    """The card is the run's. `before`: what the probe saw before the first job."""
+
+    lease: Lease
+    before: CardReading
+
+
+class Emptying(Struct, frozen=True):
+    """The memory of the last job is on its way back. `until`: the latest time (monotonic)."""
+
+    lease: Lease
+    before: CardReading
+    until: float
+
+
+CardState: TypeAlias = Unleased | Returning | Offered | Probing | Usable | Emptying
+_HELD = (Probing, Usable, Emptying)
+TRANSITIONS: Mapping[type[CardState], tuple[type[CardState], ...]] = {
+    Unleased: (Unleased, Returning, Offered, Probing),
+    Returning: (Unleased, Offered),
+    Offered: (Unleased, Probing),
+    Probing: (Unleased, Usable),
+    Usable: (Unleased, Emptying),
+    Emptying: (Unleased, Usable),
+}
+"""The legal transitions of a card. Tests watch them."""
 
 
 class CardLeases:
@@ -123,40 +144,23 @@ class CardLeases:
         self._share_busy, self._free_below = pool.share_busy, pool.free_below
         self._user = user or LeaseUser()
         self._scope = scope_of(environ)
-        # The leases that this run has. Their descriptors are closed while the server keeps them.
-        self._leases: dict[str, Lease] = {}
-        self._handed: dict[str, Lease] = {}
-        self._before: dict[str, CardReading] = {}
-        self._given_back: set[str] = set()
-        self._returning: set[str] = set()
-        self._away: dict[str, _Away] = {}
-        self._asked: set[str] = set()
-        self._draining: set[str] = set()
+        self._states: dict[str, CardState] = dict.fromkeys(self._gpus, Unleased())
         self._wants = True
         names = {gpu.uuid: lease_name(gpu.key, self._scope) for gpu in pool.gpus}
         self._uuids = {name: uuid for uuid, name in names.items()}
         self._allowed = AllowedLeases(pool.allowance)
         self._spent = False  # this user's launchers held all that they may, as far as is known
-        watch = AllowanceWatch(
-            self._allowed,
-            loop,
-            self._in_need,
-            self._heard_of_allowance,
-            lambda: [lease.name for lease in self._leases.values()],
+        claim = self._allowed.claiming
+        self._allowance_watch = AllowanceWatch(
+            loop, self._in_need, self._heard_of_allowance, claim, self._held_names
         )
-        self._allowance_watch = watch
-        self._holders = CardHolders(names, loop, post, self._in_need, self._heard, self._allowed)
-        self._entrusted = EntrustedLeases(loop, self._user.entrusts)
-        self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
+        self._holders = CardHolders(names, loop, post, self._in_need, self._heard, claim)
+        self._gang = GangRight(self._scope, loop, post, self.say_want)
 
     def carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
             case events.Acquire(gpu):
-                try:
-                    self.acquire(gpu)
-                except OSError as error:  # too few descriptors, an unfit lock: the core asks again
-                    self._asked.discard(gpu)
-                    self._post(events.Refused(gpu, _untakable(error)))
+                self.acquire(gpu)
             case events.Release(gpu):
                 if self.holds(gpu):  # else it was given back already, with its Refused(Sick)
                     self.release(gpu)
@@ -179,37 +183,35 @@ class CardLeases:
 
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 
+    def become(self, uuid: str, state: CardState) -> None:
+        """Change a card's state: the only door, which tests watch."""
+        self._states[uuid] = state
+
     def acquire(self, uuid: str) -> None:
-        self._returning.discard(uuid)
-        self._asked.add(uuid)
+        """Take the lease and probe the card; post Refused if the lease cannot be had now."""
+        state = self._states[uuid]
         try:
-            lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+            taken = state.lease if isinstance(state, Offered) else self._take_or_wait(uuid)
         except AllowanceSpentError as spent:
-            self._asked.discard(uuid)
             self._post(events.Refused(uuid, self._refused_by(spent)))
             return
-        if isinstance(lease, NameHeldError):
-            if uuid in self._given_back and lease.holder.pid == os.getpid():
-                # This run's own keepers, which were dismissed and will be gone in a moment.
-                self._returning.add(uuid)
-            else:
-                self._asked.discard(uuid)
-                self._post(events.Refused(uuid, self._holders.report(uuid, lease.holder)))
+        except OSError as error:  # too few descriptors, an unfit lock: the core asks again
+            self._post(events.Refused(uuid, _untakable(error)))
             return
-        self._given_back.discard(uuid)
-        self._have(uuid, lease)
-        self.say_want()
-        self._probe.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+        if isinstance(taken, Lease):
+            self._probe_first(uuid, Probing(taken))
+        elif state == Unleased(given_back=True) and taken.holder.pid == os.getpid():
+            # Our own keepers, which were dismissed and will be gone in a moment.
+            self.become(uuid, Returning())
+        else:
+            self.become(uuid, Unleased())
+            self._post(events.Refused(uuid, self._holders.report(uuid, taken.holder)))
 
-    def _have(self, uuid: str, lease: Lease) -> None:
-        """Record that this run has the lease, and give it to the lease server."""
+    def _probe_first(self, uuid: str, probing: Probing) -> None:
         self._holders.stop(uuid)
-        self._leases[uuid] = lease
-        self._entrusted.give(
-            lease,
-            lambda wanted: self._post(events.Wanted(uuid, wanted)),
-            lambda: self._let_go(uuid, lease),
-        )
+        self.become(uuid, probing)
+        self.say_want()
+        self._probe.look(self._gpus[uuid], lambda seen: self._probed(uuid, probing, seen))
 
     def _take_or_wait(self, uuid: str) -> Lease | NameHeldError:
         """Return the card's lease; else who holds it, after connecting to hear when it is free.
@@ -223,161 +225,64 @@ class CardLeases:
                 if self._holders.wait_for(uuid):
                     return held
             except AllowanceSpentError:
-                if not self._handed:
+                offered = self._in(Offered)
+                if not offered:
                     raise
                 # A card that was handed to this run, and that the core does not ask for, counts.
-                self._drop_handed(next(iter(self._handed)))
+                self._drop_offer(offered[0])
 
-    def _looked(self, uuid: str, lease: Lease, look: CardReading) -> None:
-        if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
+    def _probed(self, uuid: str, probing: Probing, seen: CardReading) -> None:
+        if self._states[uuid] is not probing:
             return
-        if unfit := is_free(look, self._share_busy, self._free_below):
+        if unfit := is_free(seen, self._share_busy, self._free_below):
             self._refuse(uuid, unfit)
             return
-        self._before[uuid] = look
-        self._away.pop(uuid, None)
-        if uuid in self._asked:
-            self._asked.discard(uuid)
-            self._watch(uuid, lease)
-            self._post(events.Granted(uuid, memory_free(self._gpus[uuid], look)))
-            if self._entrusted.is_wanted(lease):
-                self._post(events.Wanted(uuid, True))
-        else:
-            self._watch(uuid, lease)
-            self._is_back(uuid)
-
-    def _watch(self, uuid: str, lease: Lease) -> None:
-        """Watch for launchers that wait for the lease, where no server does that."""
-        if lease not in self._entrusted and not lease.closed:
-            self._loop.watch(lease.fileno(), lambda: self._visited(uuid, lease))
+        lease = probing.lease
+        self.become(uuid, Usable(lease, seen))
+        self._loop.watch(lease.fileno(), lambda: self._visited(uuid, lease))
+        self._post(events.Granted(uuid, memory_free(self._gpus[uuid], seen)))
 
     def _refuse(self, uuid: str, why: events.Refusal) -> None:
-        known = uuid in self._asked or uuid in self._draining
         self.release(uuid)
-        self._post(events.Refused(uuid, why) if known else events.LeaseLost(uuid, why))
-        self._user.settled()
+        self._post(events.Refused(uuid, why))
 
     def release(self, uuid: str) -> None:
-        """Give the lease back, to the launcher that waits for it where one does."""
-        if self._away.pop(uuid, None):
-            self._holders.stop(uuid)
-        if lease := self._forget(uuid):
-            self._entrusted.release(lease)
-        if self._user.lingering:
-            self._given_back.add(uuid)
-        self.say_want()
-
-    def _forget(self, uuid: str) -> Lease | None:
-        """Have nothing to do with the card any more; return its lease, if it is to be given back.
+        """Give the lease back, to the launcher that waits for it where one does.
 
         Keepers that hold the lease as well give it up first.
         """
+        lease = self._lease(uuid)
         self._user.let_go(uuid)
-        self._before.pop(uuid, None)
         self._loop.forget("drain:" + uuid)
-        self._asked.discard(uuid)
-        self._draining.discard(uuid)
-        return self._leases.pop(uuid, None)
+        self.become(uuid, Unleased(given_back=self._user.lingering))
+        if not lease.closed:
+            self._loop.unwatch(lease.fileno())
+            lease.hand_over()
+        self.say_want()
+
+    def _in(self, *kinds: type[CardState]) -> list[str]:
+        """Return the cards that are in one of these states."""
+        return [uuid for uuid, state in self._states.items() if isinstance(state, kinds)]
 
     def holds(self, uuid: str) -> bool:
-        return uuid in self._leases or uuid in self._away
+        return isinstance(self._states[uuid], _HELD)
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
-        """Return the leases' descriptors, which keepers and jobs on these cards must hold open.
+        """Return the leases' descriptors, which keepers and jobs on these cards must hold open."""
+        return [fd for uuid in uuids for fd in self._lease(uuid).filenos()]
 
-        Only for leases that this process keeps itself.
-        """
-        return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
+    def _held_names(self) -> list[str]:
+        return [self._lease(uuid).name for uuid in self._in(*_HELD)]
 
-    def lend(self, uuids: Sequence[str]) -> tuple[list[int], socket.socket | None]:
-        """Return what keepers and jobs on these cards must hold open, wherever the leases are.
-
-        These are descriptors, and a link for those that the server has (`EntrustedLeases.lend`).
-        Raises LeaseAwayError, LeaseLostError, OSError.
-        """
-        if any(uuid in self._away for uuid in uuids):
-            raise LeaseAwayError("its card is being asked for anew")
-        if lost := [uuid for uuid in uuids if uuid not in self._leases]:
-            index = self._gpus[lost[0]].index
-            raise LeaseLostError(f"GPU {index} was given back while this launcher was stopped")
-        there = [lease for uuid in uuids if (lease := self._leases[uuid]).closed]
-        link = None
-        if there:
-            link = self._entrusted.lend(there)
-            if link is None:
-                return self.lend(uuids)
-        ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
-        return self.descriptors(ours), link
+    def _lease(self, uuid: str) -> Lease:
+        state = self._states[uuid]
+        assert isinstance(state, _HELD)
+        return state.lease
 
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
             self._post(events.Wanted(uuid, lease.wanted))
-
-    # ── Regaining ───────────────────────────────────────────────────────────────────────────────
-
-    def _let_go(self, uuid: str, lease: Lease) -> None:
-        """Regain a lease that the server has given back, unless this process has it still."""
-        if not lease.closed:  # it never arrived at the server
-            self._watch(uuid, lease)
-            return
-        self._loop.forget("drain:" + uuid)
-        self._regain(uuid)
-
-    def _regain(self, uuid: str) -> None:
-        if self._user.borrow(uuid):
-            self._away[uuid] = "borrowing"
-            return
-        self._away[uuid] = "waiting"
-        try:
-            lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
-        except OSError as error:
-            self._lose(uuid, _untakable(error))
-            return
-        except AllowanceSpentError as spent:
-            self._lose(uuid, self._refused_by(spent))
-            return
-        if isinstance(lease, Lease):
-            self._regained(uuid, lease)
-        elif lease.holder.pid != os.getpid():
-            self._lose(uuid, self._holders.report(uuid, lease.holder))
-        # else this run's own keepers have it and are leaving: they hang up soon
-
-    def hand_back(self, uuid: str, descriptors: Sequence[int]) -> None:
-        """Take up a lease again by copies that keepers lent; try otherwise if they lent none.
-
-        The descriptors stay the caller's.
-        """
-        if self._away.get(uuid) != "borrowing":
-            return
-        lease = lent(self._gpus[uuid].key, self._scope, descriptors)
-        if lease is None:
-            self._regain(uuid)
-            return
-        del self._away[uuid]
-        self._have(uuid, lease)
-        self._watch(uuid, lease)
-        self._is_back(uuid)
-
-    def _regained(self, uuid: str, lease: Lease) -> None:
-        """Look at the card of a lease that was taken once more, as others may have used it."""
-        self._away[uuid] = "looking"
-        self._have(uuid, lease)
-        self._probe.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
-
-    def _is_back(self, uuid: str) -> None:
-        if uuid in self._draining:
-            self.drain(uuid)
-        self._user.settled()
-
-    def _lose(self, uuid: str, why: events.Refusal) -> None:
-        """Post that a lease could not be regained. Freed follows once its holder gives it back."""
-        known = uuid in self._asked or uuid in self._draining
-        self._away.pop(uuid)
-        self._forget(uuid)
-        self.say_want()
-        self._post(events.Refused(uuid, why) if known else events.LeaseLost(uuid, why))
-        self._user.settled()
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
@@ -389,24 +294,19 @@ class CardLeases:
             self._post(events.Freed(uuid))
 
     def _take_up(self, uuid: str, news: News, before: Identity | None) -> None:
-        if uuid in self._away:
-            if isinstance(news, Lease):
-                self._handed[uuid] = news
-            self._regain(uuid)
-        elif uuid in self._returning:
-            if isinstance(news, Lease):
-                self._handed[uuid] = news
-            self._returning.discard(uuid)
+        if isinstance(self._states[uuid], Returning):
+            came = Offered(news) if isinstance(news, Lease) else Unleased(given_back=True)
+            self.become(uuid, came)
             self.acquire(uuid)
         elif isinstance(news, Lease):
-            self._hand_in(uuid, news)
+            self._offer(uuid, news)
         elif news == "odd":
             self._holders.wait_for(uuid, by_clock=True)
         elif news == "perhaps":
             # Only the timer fired: a card that is held as before is not reported.
             taken = self._take_or_wait(uuid)
             if isinstance(taken, Lease):
-                self._hand_in(uuid, taken)
+                self._offer(uuid, taken)
             else:
                 self._holders.see(uuid, taken.holder)
         elif self._holders.is_still_held(uuid, before):
@@ -421,16 +321,18 @@ class CardLeases:
         else:
             self._post(events.Freed(uuid))
 
-    def _hand_in(self, uuid: str, lease: Lease) -> None:
-        self._handed[uuid] = lease
+    def _offer(self, uuid: str, lease: Lease) -> None:
+        self.become(uuid, Offered(lease))
         self._allowance_freed()
         # The core takes it with Acquire while it handles Freed, or has no use for it.
-        self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
+        self._loop.call_after("offered:" + uuid, 0.0, lambda: self._drop_offer(uuid))
         self._post(events.Freed(uuid))
 
-    def _drop_handed(self, uuid: str) -> None:
-        if lease := self._handed.pop(uuid, None):
-            lease.hand_over()
+    def _drop_offer(self, uuid: str) -> None:
+        state = self._states[uuid]
+        if isinstance(state, Offered):
+            self.become(uuid, Unleased())
+            state.lease.hand_over()
             self._allowance_freed()
 
     def _in_need(self, of: Identity | None) -> bool:
@@ -439,7 +341,7 @@ class CardLeases:
         While this user's launchers hold all the cards that they may, another user's card is of no
         use.
         """
-        in_need = not self._leases or (self._gang.held and not self._user.working())
+        in_need = not self._in(*_HELD) or (self._gang.held and not self._user.working())
         useless = self._spent and of is not None and of[1] != os.geteuid()
         return self._wants and in_need and not useless
 
@@ -453,9 +355,9 @@ class CardLeases:
     def _heard_of_allowance(self, handed: Lease | None) -> None:
         """Have the core ask again; a lease that was handed over is for its card, or given back."""
         uuid = None if handed is None else self._uuids.get(handed.name)
-        if handed is not None and uuid is not None and uuid not in self._leases:
+        if handed is not None and uuid is not None and not self.holds(uuid):
             self._holders.stop(uuid)
-            self._heard(uuid, handed, None)  # it may be what an Acquire, or a Drain, waits for
+            self._heard(uuid, handed, None)  # an Acquire may wait for it
             return
         if handed is not None:
             handed.hand_over()
@@ -470,8 +372,8 @@ class CardLeases:
 
     def say_want(self) -> None:
         """Tell the holders of awaited cards whether this run is in need; call this on a change."""
-        self._holders.tell_need()
-        self._allowance_watch.tell_need()
+        self._holders.waiters.tell_need()
+        self._allowance_watch.waiters.tell_need()
 
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
@@ -480,34 +382,32 @@ class CardLeases:
 
         A pretend card's is, as none was used. Another card is looked at on Drain.
         """
-        here = (self._gpus[uuid] for uuid in uuids if uuid in self._before)
-        return {
-            gpu.uuid: gpu.memory for gpu in here if gpu.simulated and gpu.uuid not in self._away
-        }
+        return {uuid: gpu.memory for uuid in uuids if (gpu := self._gpus[uuid]).simulated}
 
     def drain(self, uuid: str) -> None:
-        self._draining.add(uuid)
-        if not self.holds(uuid):  # it was given back, and could not be regained until now
-            self._regain(uuid)
-        elif uuid not in self._away:
-            self._look_again(uuid, self._leases[uuid], self._loop.now() + DRAIN_TIMEOUT)
+        """Probe the card until the memory of its last job is back; post Drained, or Refused."""
+        usable = self._states[uuid]
+        assert isinstance(usable, Usable)
+        emptying = Emptying(usable.lease, usable.before, self._loop.now() + DRAIN_TIMEOUT)
+        self.become(uuid, emptying)
+        self._probe_again(uuid, emptying)
 
-    def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
-        self._probe.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
+    def _probe_again(self, uuid: str, emptying: Emptying) -> None:
+        self._probe.look(self._gpus[uuid], lambda seen: self._drained(uuid, emptying, seen))
 
-    def _is_drained(self, uuid: str, lease: Lease, look: CardReading, until: float) -> None:
-        if self._leases.get(uuid) is not lease or uuid in self._away:
+    def _drained(self, uuid: str, emptying: Emptying, seen: CardReading) -> None:
+        if self._states[uuid] is not emptying:
             return
-        if look.sick:
-            self._refuse(uuid, events.Sick(look.sick))
-        elif drained(self._before[uuid], look, self._free_below):
-            self._draining.discard(uuid)
-            self._post(events.Drained(uuid, memory_free(self._gpus[uuid], look)))
-        elif self._loop.now() >= until:
-            self._refuse(uuid, not_drained(look, DRAIN_TIMEOUT))
+        if seen.sick:
+            self._refuse(uuid, events.Sick(seen.sick))
+        elif drained(emptying.before, seen, self._free_below):
+            self.become(uuid, Usable(emptying.lease, emptying.before))
+            self._post(events.Drained(uuid, memory_free(self._gpus[uuid], seen)))
+        elif self._loop.now() >= emptying.until:
+            self._refuse(uuid, not_drained(seen, DRAIN_TIMEOUT))
         else:
             self._loop.call_after(
-                "drain:" + uuid, DRAIN_PAUSE, lambda: self._look_again(uuid, lease, until)
+                "drain:" + uuid, DRAIN_PAUSE, lambda: self._probe_again(uuid, emptying)
             )
 
     def settle(self) -> None:
@@ -515,23 +415,23 @@ class CardLeases:
         self._gang.end()
         self._holders.close()
         self._allowance_watch.stop()
-        for uuid in list(self._handed):
-            self._drop_handed(uuid)
+        for uuid in self._in(Offered):
+            self._drop_offer(uuid)
         self._probe.close()
 
     def close_in_child(self) -> None:
         """Close a forked child's copies of all descriptors, without giving any lease back."""
-        for lease in (*self._leases.values(), *self._handed.values()):
-            lease.close()
-        self._holders.close_in_child()
-        self._allowance_watch.close_in_child()
+        for state in self._states.values():
+            if isinstance(state, (Offered, *_HELD)):
+                state.lease.close()
+        self._holders.waiters.close_in_child()
+        self._allowance_watch.waiters.close_in_child()
         self._gang.close_in_child()
 
     def close(self) -> None:
         self.settle()
-        for uuid in {**self._leases, **self._away}:
+        for uuid in self._in(*_HELD):
             self.release(uuid)
-        self._entrusted.close()
 
 
 def _untakable(error: OSError) -> events.Occupied:

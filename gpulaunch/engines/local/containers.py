@@ -20,7 +20,7 @@ from gpulaunch.containers.removing import PID, Removal, is_held, remove_strays
 from gpulaunch.core.events import Ended, Event, ImageReady, Launch, WorkerEnded
 from gpulaunch.core.model import AttemptId, ContainerEngine
 from gpulaunch.engines.context import RunContext
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.helper_process import Helper, command, understood
 from gpulaunch.process.native import program_inside
 from gpulaunch.text import listing

@@ -35,8 +35,8 @@ from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.stragglers import end_stragglers, left_below
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.farside.proc import hindrance
+from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
-from gpulaunch.gpus.waiter import Waiter
 from gpulaunch.process.ends import Ends, EndSlots
 from gpulaunch.text import listing
 
@@ -46,8 +46,6 @@ ADOPTED_TIMEOUT = 3.0
 
 class Local(LeaseUser):
     """Carries instructions out on this machine; see `protocol` for what it promises."""
-
-    entrusts = True
 
     def __init__(self, context: RunContext, pool: CardPool) -> None:
         self._context = context
@@ -114,12 +112,6 @@ class Local(LeaseUser):
 
     def let_go(self, gpu: str) -> None:
         self._attempts.give_back(gpu)
-
-    def borrow(self, gpu: str) -> bool:
-        return self._attempts.pairs.borrow(gpu)
-
-    def settled(self) -> None:
-        self._attempts.cards_settled()
 
     def _posted(self, event: Event) -> None:
         if isinstance(event, Ended):

@@ -14,7 +14,7 @@ from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId
 from gpulaunch.diagnose.failure.evidence import OwnMemory
 from gpulaunch.engines.context import RunContext
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.gpus.names import listening
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -55,8 +55,7 @@ class Pairs:
         self._spawner: Spawner | None = None
         self._forked = 0
         self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)
-        self._leases: dict[Pair, tuple[str, ...]] = {}
-        self._lenders: dict[str, Pair] = {}
+        self._pairs: set[Pair] = set()
 
     # ── Use ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,48 +100,25 @@ class Pairs:
         # Part of the name is random: other users could take names that they can guess.
         number = f"{self._context.epoch}.{self._forked}.{os.urandom(4).hex()}"
         name = f"keeper/{self._context.run_id}/{number}"
-        with ExitStack() as stack:
-            leases, link = self._cards.lend(kind.leases)
-            if link:
-                stack.enter_context(link)
-            alive = stack.enter_context(bind_name(name))
-            brings = link.fileno() if link else None
-            pair = self._fork_from(kind, leases, alive.fileno(), brings)
-        self._leases[pair] = kind.leases
+        with bind_name(name) as alive:
+            pair = self._fork_from(kind, alive.fileno())
+        self._pairs.add(pair)
         self._context.loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _fork_from(self, kind: PairKind, leases: list[int], alive: int, link: int | None) -> Pair:
-        gives_back = bool(kind.leases)
+    def _fork_from(self, kind: PairKind, alive: int) -> Pair:
+        leases = self._cards.descriptors(kind.leases)
         for spawner in (kind.server, self._spawner):
             if spawner:
                 with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
-                    return spawner.pair(leases, alive, link, gives_back)
+                    return spawner.pair(leases, alive)
         gone, self._spawner = self._spawner, None
         if gone:
             gone.close()
         self._spawner = Spawner(find_keepers(self._context.environments.programs))
-        return self._spawner.pair(leases, alive, link, gives_back)
+        return self._spawner.pair(leases, alive)
 
     # ── Leases ──────────────────────────────────────────────────────────────────────────────────
-
-    def borrow(self, gpu: str) -> bool:
-        """Ask a pair that holds this card's lease to lend copies; return whether there is one."""
-        for pair, leases in self._leases.items():
-            if gpu in leases:
-                self._lenders[gpu] = pair
-                pair.lend()
-                return True
-        return False
-
-    def lent(self, pair: Pair, descriptors: Sequence[int]) -> None:
-        """Hand back the copies of descriptors that a pair lent; none, where the pair leaves."""
-        asked = [gpu for gpu, lender in self._lenders.items() if lender is pair]
-        for gpu in asked:
-            del self._lenders[gpu]
-            self._cards.hand_back(gpu, descriptors)
-        for fd in descriptors:
-            os.close(fd)
 
     def give_back(self, gpu: str) -> None:
         """Close the idle pairs that hold this card's lease."""
@@ -160,23 +136,20 @@ class Pairs:
 
     def dismiss(self, pair: Pair) -> None:
         """Close a pair's socket. Its keepers exit on the end of file, and end what runs there."""
-        self._leases.pop(pair, None)
-        self.lent(pair, ())
+        self._pairs.discard(pair)
         self._context.loop.unwatch(pair.fileno())
         pair.close()
 
     def forget(self, pair: Pair) -> None:
-        """Remove the pair, so that nothing is launched on it or borrowed from it any more."""
+        """Remove a pair that is gone, so that nothing is launched on it any more."""
         for pairs in self._idle.values():
             with suppress(ValueError):
                 pairs.remove(pair)
-        self._leases.pop(pair, None)
-        self.lent(pair, ())
+        self._pairs.discard(pair)
 
     def close(self) -> None:
         """Close all pairs, those in use as well, then the preload servers and the spawner."""
-        self._lenders.clear()
-        for pair in list(self._leases):
+        for pair in list(self._pairs):
             self.dismiss(pair)
         self._idle.clear()
         self.preloads.close()

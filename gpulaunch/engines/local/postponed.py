@@ -10,9 +10,8 @@ from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import RunContext
 
-Awaited: TypeAlias = Literal["server", "lease", "mps"]
-"""What a launch waits for: a preload server that imports, a lease that is being regained, or its
-card's MPS daemon."""
+Awaited: TypeAlias = Literal["server", "mps"]
+"""What a launch waits for: a preload server that imports, or its card's MPS daemon."""
 
 
 class PostponedLaunches:

@@ -17,8 +17,11 @@ from gpulaunch.journal.choices import Choices
 from gpulaunch.text import several
 
 _LAUNCHER = 24
-_PER_CARD = 4
-"""Descriptors that the launcher needs in all, and for each card."""
+_PER_CARD = 6
+"""Descriptors that the launcher needs in all, and for each card.
+
+Those of a card are its lease (three), a launcher that waits for it, a pair of keepers and a port.
+"""
 
 
 def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) -> None:

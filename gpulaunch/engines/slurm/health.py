@@ -16,7 +16,7 @@ from gpulaunch.engines.slurm.commands import (
     Unreachable,
 )
 from gpulaunch.engines.slurm.rundir import TITLES, SlurmDir
-from gpulaunch.gpus.finding import DoctorFinding
+from gpulaunch.gpus.machine import DoctorFinding
 from gpulaunch.loop import Loop
 
 QUESTION_TIMEOUT = 10.0

@@ -15,9 +15,6 @@
  *   monitor and guardian   the spawner kills what it adopts; until then it holds socket and leases
  *   spawner                pairs go on; the supervisor starts another spawner
  *
- * When the supervisor is stopped (Ctrl-Z, SIGSTOP), a pair without a job leaves, so that others have
- * its cards; pairs with a job go on.
- *
  * INVARIANT: the supervisor sees the end of file of a pair's socket only when no process of its job is
  * left. Spawner, guardian and monitor each hold the socket, and each closes it only after its own
  * sweep. sweep.c says why a sweep is a proof.
@@ -26,7 +23,7 @@
  *   keeper --self-test PROTOCOL  exit with 0 if such a spawner would work here
  *   keeper try-isolation         exit with 0 if jobs can be isolated here
  *   keeper guardian MONITOR CHANNEL ALIVE LEASE...
- *   keeper monitor GUARDIAN SERVER GIVES_BACK LIMIT CHANNEL LINK ALIVE LEASE...
+ *   keeper monitor GUARDIAN SERVER LIMIT CHANNEL LINK ALIVE LEASE...
  *                                a pair that a preload server forked: see warm.c
  *   keeper inside SOCKET         the first process of a job's container: see inside.c
  *   keeper lease PID MARK SECONDS GRACE FD...  what holds leases beside a command: see lease.c
@@ -117,10 +114,10 @@ __attribute__((noreturn)) static void become_guardian(char **argv) {
 __attribute__((noreturn)) static void become_monitor(char **argv) {
   int fds[MAX_FDS];
   become_keeper();
-  warm.limit = atof(argv[3]);
-  int count = take(argv + 4, fds); /* the channel, the child's link, the name, the leases */
+  warm.limit = atof(argv[2]);
+  int count = take(argv + 3, fds); /* the channel, the child's link, the name, the leases */
   warm.link = fds[1];
-  monitor(fds[0], fds + 3, count - 3, atoi(argv[0]), atoi(argv[1]), !strcmp(argv[2], "1"));
+  monitor(fds[0], fds + 3, count - 3, atoi(argv[0]), atoi(argv[1]));
 }
 
 int main(int argc, char **argv) {
@@ -129,7 +126,7 @@ int main(int argc, char **argv) {
   remember_title(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "try-isolation")) return try_isolation();
   if (argc >= 5 && !strcmp(argv[1], "guardian")) become_guardian(argv + 2);
-  if (argc >= 9 && !strcmp(argv[1], "monitor")) become_monitor(argv + 2);
+  if (argc >= 8 && !strcmp(argv[1], "monitor")) become_monitor(argv + 2);
   if (argc == 3 && !strcmp(argv[1], "inside")) _exit(inside(argv[2]));
   if (argc >= 7 && !strcmp(argv[1], "lease")) _exit(lease(argc, argv));
   if (argc >= 6 && !strcmp(argv[1], "wait")) return wait_in_line(argv);

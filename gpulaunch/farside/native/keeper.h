@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define PROTOCOL "5" /* as in ../wire.py, with these three */
+#define PROTOCOL "6" /* as in ../wire.py, with these three */
 #define UNKNOWN_PROTOCOL 64
 #define MAX_FDS 253
 #define END_SIZE 8192
@@ -100,7 +100,7 @@ void free_launch(struct launch *l);
 
 bool receive(int fd, struct fields *f, int *fds, int *count);
 void say(int fd, const struct text *t);
-void say_with(int fd, const char *message, const int *fds, int count);
+void say_words(int fd, const char *words);
 void say_fields(int fd, const char *bytes, size_t size, const int *fds, int count);
 ssize_t send_with(int fd, const char *bytes, size_t size, const int *fds, int count, int how);
 
@@ -226,7 +226,7 @@ double retire_deadline(void);
 /* ── monitor.c, spawner.c ──────────────────────────────────────────────────────────────────────── */
 
 __attribute__((noreturn)) void monitor(int channel, const int *leases, int nleases, pid_t guardian,
-                                       pid_t spawner, bool gives_back);
+                                       pid_t spawner);
 void spawner(int control);
 /* Wait for the monitor's end, then kill what it left; it is the last process of a pair. */
 __attribute__((noreturn)) void guard(pid_t monitor, int channel);

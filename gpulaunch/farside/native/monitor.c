@@ -11,16 +11,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define LOOK 2.0 /* seconds between an idle pair's looks at whether the supervisor is stopped */
-#define LOOKS 2  /* looks in a row that find it stopped before the pair returns its leases */
 #define SUPERVISOR_GONE "{\"kind\": \"because\", \"cause\": \"supervisor_gone\"}" /* core.causes */
 
 static int ends;            /* readable when a child has ended, or whoever is above this monitor */
 static pid_t guardian, spawner_above;
 static bool hears, leaving; /* hears: it reads what the supervisor says */
-static pid_t supervisor;    /* 0: it is not looked at */
-static double look_at = -1; /* below zero: not now */
-static int found_stopped;
 static struct {
   bool on;
   struct launch launch;
@@ -29,28 +24,6 @@ static struct {
   char *reason, *by; /* NULL: none */
   bool now;
 } early; /* a stop of the pending attempt */
-
-/* Leave, and read no more: what the supervisor sends from here on is never begun. */
-static void leave(void) {
-  say_with(station.channel, "{\"is\":\"left\"}", NULL, 0);
-  hears = false;
-  leaving = true;
-  look_at = -1;
-  if (worker.pid) retire(false, false);
-}
-
-static void look_at_supervisor(double now) {
-  if (attempt_on() || retiring() || pending.on || leaving) {
-    look_at = -1;
-    found_stopped = 0;
-  } else if (look_at < 0) {
-    look_at = now + LOOK;
-  } else if (now >= look_at) {
-    look_at = now + LOOK;
-    found_stopped = is_stopped(supervisor) ? found_stopped + 1 : 0;
-    if (found_stopped >= LOOKS) leave();
-  }
-}
 
 /* Stop the running attempt, or the one that waits for a worker to be gone. */
 static void stop(const char *reason, const char *by, bool now, bool gently) {
@@ -167,8 +140,6 @@ static void listen_to_supervisor(void) {
     if (ahead.on && !strcmp(next_field(&f), ahead.launch.id)) decline();
   } else if (!strcmp(verb, "end")) {
     leaving = true;
-  } else if (!strcmp(verb, "lend")) {
-    say_with(station.channel, "{\"is\":\"lent\"}", station.leases, station.nleases);
   } else if (!strcmp(verb, "retire")) {
     if (!attempt_on()) retire(next_flag(&f), true);
   }
@@ -186,7 +157,7 @@ static void serve(void) {
     for (int i = 0; i < count; i++) fds[2 + i] = (struct pollfd){more[i], POLLIN, 0};
     if (attempt_on() && worker_has_more())
       fds[2 + count++] = (struct pollfd){worker.items, POLLOUT, 0};
-    double at = attempt_on() ? attempt_deadline() : retiring() ? retire_deadline() : look_at;
+    double at = attempt_on() ? attempt_deadline() : retiring() ? retire_deadline() : -1;
     int ready = poll(fds, (nfds_t)(2 + count), milliseconds_to(at));
     if (ready < 0) {
       if (errno != EINTR) die("poll");
@@ -203,14 +174,10 @@ static void serve(void) {
     if (attempt_on()) attempt_advance();
     if (!attempt_on()) go_on();
     if (!attempt_on()) mind_worker();
-    if (supervisor) look_at_supervisor(monotonic());
   }
 }
 
-void monitor(int channel, const int *leases, int nleases, pid_t parent, pid_t spawner,
-             bool gives_back) {
-  struct ucred peer = {0};
-  socklen_t size = sizeof peer;
+void monitor(int channel, const int *leases, int nleases, pid_t parent, pid_t spawner) {
   station.channel = channel;
   station.nleases = nleases;
   memcpy(station.leases, leases, (size_t)nleases * sizeof *leases);
@@ -219,8 +186,6 @@ void monitor(int channel, const int *leases, int nleases, pid_t parent, pid_t sp
   guardian = parent;
   spawner_above = spawner;
   hears = true;
-  if (gives_back && !getsockopt(channel, SOL_SOCKET, SO_PEERCRED, &peer, &size))
-    supervisor = peer.pid;
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1); /* not inherited by fork */
   if ((ends = child_ends()) < 0) die("signalfd");

@@ -15,7 +15,7 @@ static struct {
 bool retiring(void) { return r.on; }
 
 static void tell_gone(void) {
-  say_with(station.channel, "{\"is\":\"worker_gone\"}", NULL, 0);
+  say_words(station.channel, "{\"is\":\"worker_gone\"}");
 }
 
 void retire(bool now, bool asked) {

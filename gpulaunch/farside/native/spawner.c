@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 struct asked { /* a pair that is to be */
-  bool alive, gives_back;
+  bool alive;
   int count, fds[MAX_FDS]; /* its socket, a name's if `alive`, its leases */
 };
 
@@ -30,11 +30,6 @@ struct pair { /* as the spawner knows it, with what is held until no process of 
 static pid_t self; /* the spawner */
 static struct pair *pairs;
 static size_t npairs;
-static struct awaited { /* to be forked once its leases have come through a link */
-  int link;
-  struct asked asked;
-} *awaited;
-static size_t nawaited;
 static double rest = -1; /* seconds until the next sweep; below zero: none is under way */
 
 /* ── The guardian ──────────────────────────────────────────────────────────────────────────────── */
@@ -74,7 +69,7 @@ __attribute__((noreturn)) static void guardian(const struct asked *pair, int for
   if (pid < 0) die("fork");
   if (pid == 0) {
     close(forked);
-    monitor(pair->fds[0], leases, nleases, me, self, pair->gives_back);
+    monitor(pair->fds[0], leases, nleases, me, self);
   }
   if (write(forked, &pid, sizeof pid) != sizeof pid) die("pipe");
   close(forked);
@@ -82,10 +77,6 @@ __attribute__((noreturn)) static void guardian(const struct asked *pair, int for
 }
 
 /* ── The spawner ───────────────────────────────────────────────────────────────────────────────── */
-
-static void close_all(const struct asked *pair) {
-  for (int i = 0; i < pair->count; i++) close(pair->fds[i]);
-}
 
 static void drop_pair(size_t i) { /* the socket last: leases are free when the supervisor sees that */
   for (int k = pairs[i].count; k-- > 0;) close(pairs[i].fds[k]);
@@ -114,35 +105,6 @@ static bool fork_pair(const struct asked *asked) {
   return true;
 }
 
-static void complain(void) {
-  dprintf(2, "keeper-spawner: a pair could not be forked: %s\n", strerror(errno));
-}
-
-/* Take the leases of an awaited pair and fork it; else tell the supervisor that it is not forked. */
-static void fork_awaited(size_t i) {
-  struct awaited one = awaited[i];
-  struct fields f = {0};
-  int fds[MAX_FDS], count = 0;
-  awaited[i] = awaited[--nawaited];
-  bool came = receive(one.link, &f, fds, &count);
-  bool all = came && count == (unsigned char)*f.memory && one.asked.count + count <= MAX_FDS;
-  free(f.memory);
-  close(one.link);
-  for (int k = 0; k < count; k++)
-    if (all) one.asked.fds[one.asked.count++] = fds[k];
-    else close(fds[k]);
-  if (all && fork_pair(&one.asked)) return;
-  if (all) complain();
-  say_with(one.asked.fds[0], "{\"is\":\"left\"}", NULL, 0);
-  close_all(&one.asked);
-}
-
-static void await_leases(struct asked *asked) {
-  awaited = must(realloc(awaited, (nawaited + 1) * sizeof *awaited));
-  awaited[nawaited].link = asked->fds[--asked->count];
-  awaited[nawaited++].asked = *asked;
-}
-
 static bool answer(int control) { /* false: the supervisor is gone */
   struct fields f;
   struct asked asked;
@@ -150,19 +112,12 @@ static bool answer(int control) { /* false: the supervisor is gone */
   if (strcmp(next_field(&f), "pair") || strcmp(next_field(&f), PROTOCOL)) _exit(UNKNOWN_PROTOCOL);
   int expected = atoi(next_field(&f));
   asked.alive = next_flag(&f);
-  bool link = next_flag(&f);
-  asked.gives_back = next_flag(&f);
   free(f.memory);
   errno = EMFILE; /* the kernel dropped some: too many open files here */
-  if (asked.count != expected || asked.count < 1 + asked.alive + link) {
-    /* The supervisor sees the pair's end of file and asks again. */
-    complain();
-    close_all(&asked);
-  } else if (link) {
-    await_leases(&asked);
-  } else if (!fork_pair(&asked)) {
-    complain();
-    close_all(&asked);
+  bool whole = asked.count == expected && asked.count >= 1 + asked.alive;
+  if (!whole || !fork_pair(&asked)) { /* the supervisor sees the end of file and asks again */
+    dprintf(2, "keeper-spawner: a pair could not be forked: %s\n", strerror(errno));
+    for (int i = 0; i < asked.count; i++) close(asked.fds[i]);
   }
   return true;
 }
@@ -230,22 +185,15 @@ void spawner(int control) {
   int ends = child_ends();
   if (ends < 0) die("signalfd");
   self = getpid();
-  while (control >= 0 || npairs || nawaited) {
-    size_t count = nawaited;
-    struct pollfd *fds = must(calloc(2 + count, sizeof *fds));
-    fds[0] = (struct pollfd){ends, POLLIN, 0};
-    fds[1] = (struct pollfd){control, POLLIN, 0};
-    for (size_t i = 0; i < count; i++) fds[2 + i] = (struct pollfd){awaited[i].link, POLLIN, 0};
-    int got = poll(fds, 2 + count, rest < 0 ? -1 : (int)ceil(rest * 1000));
+  while (control >= 0 || npairs) {
+    struct pollfd fds[2] = {{ends, POLLIN, 0}, {control, POLLIN, 0}};
+    int got = poll(fds, 2, rest < 0 ? -1 : (int)ceil(rest * 1000));
     if (got < 0 && errno != EINTR) die("poll");
     clear(ends);
     reap();
-    for (size_t i = count; got > 0 && i-- > 0;)
-      if (fds[2 + i].revents) fork_awaited(i);
     if (got > 0 && fds[1].revents && !answer(control)) {
       close(control);
       control = -1;
     }
-    free(fds);
   }
 }

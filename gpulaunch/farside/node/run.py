@@ -155,7 +155,7 @@ class Keepers:
                 self.pair.stop(self.attempt, reason, by, asked.now, gently=known is None)
             attempt.beat()
             asked.wait(LOOK, self.pair.socket.fileno())
-            for message, _ in self.pair.messages():
+            for message in self.pair.messages():
                 if message is None:
                     return None
                 if message["is"] == "ended":

@@ -49,34 +49,6 @@ class PairHandle:
             os.close(fd)
 
 
-class AwaitedPair:
-    """A pair to be forked once its leases have come through a link."""
-
-    def __init__(self, fds: list[int], alive: bool, gives_back: bool) -> None:
-        self.link = socket.socket(fileno=fds.pop())
-        self.fds = fds
-        self.alive = alive
-        self.gives_back = gives_back
-
-    def take(self) -> bool:
-        """Receive the leases; return True if all of them have come."""
-        try:
-            said, fds = receive(self.link)
-        except OSError:
-            said, fds = b"", []
-        self.link.close()
-        self.fds += fds
-        return bool(said) and len(fds) == said[0]
-
-    def decline(self) -> None:
-        """Tell the supervisor that no pair is forked, and close its descriptors."""
-        channel = KeeperChannel(self.fds[0])
-        channel.send({"is": "left"})
-        channel.socket.close()
-        for fd in self.fds[1:]:
-            os.close(fd)
-
-
 class PairForker:
     """The server's loop. `keepers` is the compiled program, `environment` what jobs start from.
 
@@ -107,25 +79,20 @@ class PairForker:
         self.waker = kernel.Waker()
         self.pairs: dict[int, PairHandle] = {}
         self.broken: list[PairHandle] = []
-        self.awaited: dict[int, AwaitedPair] = {}
         self.nap: float | None = None
 
     # ── The server ──────────────────────────────────────────────────────────────────────────────
 
     def serve(self) -> None:
         """Fork pairs and reap them until the supervisor and every pair are gone."""
-        while self.control or self.pairs or self.broken or self.awaited:
+        while self.control or self.pairs or self.broken:
             poller = select.poll()
             poller.register(self.waker.fd, select.POLLIN)
-            for fd in self.awaited:
-                poller.register(fd, select.POLLIN)
             if self.control:
                 poller.register(self.control.fd, select.POLLIN)
             ready = dict(poller.poll(None if self.nap is None else self.nap * 1000))
             self.waker.clear()
             self.reap()
-            for fd in self.awaited.keys() & ready.keys():
-                self.fork_awaited(self.awaited.pop(fd))
             if self.control and self.control.fd in ready:
                 self.answer(self.control)
 
@@ -140,12 +107,7 @@ class PairForker:
         try:
             if len(fds) != int(message.next()):  # the kernel dropped some: too many open files
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            alive, link, gives_back = message.flag(), message.flag(), message.flag()
-            if link:
-                awaited = AwaitedPair(fds, alive, gives_back)
-                self.awaited[awaited.link.fileno()] = awaited
-            else:
-                self.fork_pair(fds, alive, gives_back)
+            self.fork_pair(fds, alive=message.flag())
         except OSError:
             # Out of descriptors or processes. The supervisor sees the pair's end of file and asks
             # again.
@@ -153,17 +115,7 @@ class PairForker:
             for fd in fds:
                 os.close(fd)
 
-    def fork_awaited(self, awaited: AwaitedPair) -> None:
-        """Fork a pair whose leases have come; else tell the supervisor that they have not."""
-        try:
-            if awaited.take():
-                self.fork_pair(awaited.fds, awaited.alive, awaited.gives_back)
-                return
-        except OSError:
-            sys.excepthook(*sys.exc_info())
-        awaited.decline()
-
-    def fork_pair(self, fds: list[int], alive: bool, gives_back: bool) -> None:
+    def fork_pair(self, fds: list[int], alive: bool) -> None:
         """Fork a pair. Raises OSError if it cannot be forked."""
         forked, write = os.pipe()
         try:
@@ -173,7 +125,7 @@ class PairForker:
             os.close(write)
             raise
         if pid == 0:
-            run_child(lambda: self.become_guardian(fds, alive, gives_back, write))
+            run_child(lambda: self.become_guardian(fds, alive, write))
         os.close(write)
         monitor = int(os.read(forked, 32) or 0)
         os.close(forked)
@@ -223,7 +175,7 @@ class PairForker:
 
     # ── A pair ──────────────────────────────────────────────────────────────────────────────────
 
-    def become_guardian(self, fds: list[int], alive: bool, gives_back: bool, forked: int) -> None:
+    def become_guardian(self, fds: list[int], alive: bool, forked: int) -> None:
         """Fork the monitor, tell its process id through `forked`, and become the guardian."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -236,7 +188,7 @@ class PairForker:
         monitor = kernel.fork_patiently(self.fork)
         if monitor == 0:
             os.close(forked)
-            told = [guardian, server, int(gives_back), self.limit]
+            told = [guardian, server, self.limit]
             run_child(lambda: self.become_monitor(told, channel, name, leases))
         os.write(forked, b"%d" % monitor)
         self.execute("guardian", [monitor], [channel, name, *leases])

@@ -38,7 +38,7 @@ from gpulaunch.engines.local.pairs import PairKind, Pairs
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.proc import named_unkillable
 from gpulaunch.files import replace as replace_file
-from gpulaunch.gpus.visible import MPS_LOGS, MPS_PIPES, visible
+from gpulaunch.gpus.mask import MPS_LOGS, MPS_PIPES, visible
 from gpulaunch.helper_process import command
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair
@@ -329,8 +329,6 @@ class MpsServices:
                     self._pairs.dismiss(pair)
                     self._gone(service)
                     return
-                case client.Lent(descriptors):
-                    self._pairs.lent(pair, descriptors)
                 case client.Unkillable(attempt=attempt, pids=pids):
                     shown = named_unkillable(pids)
                     self._context.warn(None, f"{attempt}: {shown} cannot be killed")

@@ -23,8 +23,7 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.engines.local.stragglers import kill_marked
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.files import locked_directory
-from gpulaunch.gpus.finding import DoctorFinding
-from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.machine import DoctorFinding, Machine
 
 PROGRAM = "nvidia-cuda-mps-control"
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

@@ -108,7 +108,7 @@ def refuse_masks(config: DictConfig) -> None:
     """Raise an error where Hydra would put another mask over the job's own card."""
     from hydra.errors import CompactHydraException
 
-    from gpulaunch.gpus.visible import MASK, ORDER
+    from gpulaunch.gpus.mask import MASK, ORDER
 
     for name in (MASK, ORDER):
         if name in config.hydra.job.env_set:
