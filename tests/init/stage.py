@@ -47,13 +47,13 @@ FILES = {
     "venv/bin/activate": "",
     "out/b.done": "",
     "logs/old.log": "",
-    "bin/sleep": "#!/bin/sh\nexec /bin/sleep 0.02\n",
+    "bin/sleep": '#!/bin/sh\necho >>"$STANDIN.slept"\nexec /bin/sleep 0.02\n',
     "bin/nvidia-smi": "#!/bin/sh\necho 'GPU 0'\necho 'GPU 1'\n",
 }
 OURS = {*THREADS, *MASTER, *CACHES, *(f"PET_{name}" for name in MASTER), "PYTHONUNBUFFERED"}
 OF_SHELLS = {"_", "SHLVL", "PWD", "OLDPWD"}
-SETTLED_S = 1.5
-"""Seconds without a new call after which a script that polls has nothing more to start."""
+SLEEPS = 15
+"""Sleeps of a script that polls after which it has nothing more to start, if no call came."""
 
 
 @dataclass(frozen=True, order=True)
@@ -216,21 +216,29 @@ class Stage:
     def _settle(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until all has started that can; return whether the command still runs."""
         before: dict[int, str] = {}
-        quiet = time.monotonic() + SETTLED_S
+        slept, gone = self._slept(), 0
         while True:
+            ended = process.poll() is not None
             if self.hear(0):
-                quiet = time.monotonic() + SETTLED_S
+                slept = self._slept()
                 continue
             now = self._processes()
             asleep = all(state in "SZ" for state in now.values())
-            if process.poll() is not None and not now:
+            # A process may be missed that a dying one has started while /proc was read.
+            gone = gone + 1 if ended and not now else 0
+            if gone > 2:
                 return self.hear(0)
             if now and asleep and now == before and not self.hear(0):
                 return True
-            if time.monotonic() > quiet and self.running:
+            if self._slept() >= slept + SLEEPS and self.running:
                 return True
             before = now
             self.hear(0.01)
+
+    def _slept(self) -> int:
+        """Count the sleeps of the script so far."""
+        file = Path(self.environ["STANDIN"] + ".slept")
+        return file.stat().st_size if file.exists() else 0
 
     def _processes(self) -> dict[int, str]:
         """Return the processes that the command has started, and their states.
