@@ -123,6 +123,12 @@ class Edits:
         if parent is None or parent.type not in _BLOCKS or not alone:
             return None
         others = [one for one in parent.named_children if one.type != "comment" and one != node]
+        gone = [place for place, text in self.changes.items() if not text]
+        others = [
+            one
+            for one in others
+            if not any(left <= one.start_byte and one.end_byte <= right for left, right in gone)
+        ]
         whole = _REST_OF_LINE.fullmatch(source[node.end_byte : end])
         return (start, end + 1) if whole and (others or parent.type == "program") else None
 
