@@ -84,6 +84,11 @@ def read_image(text: str) -> Image:
     """Return what an image's text is. Raises ValueError, one line, for what names no image."""
     if not text.strip():
         raise ValueError("expected an image's name or file, found an empty text")
+    if text.endswith(".sqsh"):
+        raise ValueError(
+            f"{shortened(text)} is an image of enroot, which gpulaunch does not run; name the image"
+            " that it was made of, or a .sif file"
+        )
     if text.startswith(_PATHS) or text in (".", "..", "~"):
         return Image(_kind_of_file(text), text)
     for scheme, kind in _NAMED.items():

@@ -160,8 +160,8 @@ def test_the_plan_says_in_which_image_a_job_runs_and_which_engine_has_it(
 def test_an_image_that_no_engine_here_runs_is_told_by_check_and_refused_by_run(
     launcher: Launcher,
 ) -> None:
-    launcher.file("box.sqsh", "")
-    launcher.file("jobs.yaml", "jobs: [{name: a, container: box.sqsh, run: 'true'}]")
+    launcher.file("box.sif", "")
+    launcher.file("jobs.yaml", "jobs: [{name: a, container: box.sif, run: 'true'}]")
     why = "no program in PATH runs this image: install apptainer or singularity"
     found = launcher("check", "jobs.yaml", "--simulate", "1")
     assert found.status == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -172,11 +171,8 @@ def test_reload_and_add_know_the_live_run_s_cards(three: Launcher) -> None:
     }  # fmt: skip
 
 
-def test_export_and_a_cluster_do_not_know_the_cards(three: Launcher, tmp_path: Path) -> None:
+def test_a_cluster_does_not_know_the_cards(three: Launcher) -> None:
     three.file("jobs.yaml", "jobs: [{foreach: cards, run: x}]")
-    told = three("export", "jobs.yaml", "--to", "hyperqueue")
-    assert told.status == 2
-    assert "its cards are known only on the machine that runs the list" in told.err
     told = three("check", "jobs.yaml", "--engine", "slurm")
     assert told.status == 2
     assert "a cluster chooses the cards" in told.err

@@ -479,14 +479,16 @@ def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
     [("oom 9\noom_kill 3\noom_group_kill 1\n", 3), ("", 0), ("oom 1\n", 0), (None, 0)],
 )
 def test_kills_for_want_of_memory_are_in_the_record(
-    slot: Slot, tmp_path: Path, text: str | None, count: int
+    slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, count: int
 ) -> None:
     counter = tmp_path / "counter"
     command = Command("a.1", ("true",), log=str(slot.log), end=str(slot.end_file))
     told = for_the_keeper(command) | {"oom_kills": str(counter)}
     if text is not None:
         counter.write_text(text)
-    slot.pair.launch(command, launch_message(told, for_the_child(command)))
+    message = launch_message(told, for_the_child(command))  # as the node's program fills it in
+    monkeypatch.setattr("gpulaunch.process.client.message_of", lambda _: message)
+    slot.pair.launch(command)
     slot.expect(AttemptOver)
     assert json.loads(slot.end_file.read_text().split(" ", 1)[1].strip("\0"))["oom_kills"] == count
 

@@ -103,7 +103,7 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
     attempt.link_results(ticket.after)
     with contextlib.ExitStack() as stack:
         message = filled(ticket, grant, stack)
-        keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
+        keepers = stack.enter_context(contextlib.closing(Keepers(grant)))
         keepers.launch(attempt.id, message)
         end = keepers.await_end(attempt, asked)
     if end is not None:
@@ -113,9 +113,13 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
             forget_silence(ticket.order.log)
         return status
     if not os.path.lexists(attempt.end_file):  # a keeper makes this file first of all
-        raise Problem(f"its keepers did not start on node {grant.node}")
+        raise Problem(did_not_start(grant))
     say(f"{attempt.id}: its keepers were killed; how it ended nobody saw")
     return LOST
+
+
+def did_not_start(grant: Grant) -> str:
+    return f"its keepers did not start on node {grant.node}"
 
 
 def keepers_program() -> str:
@@ -129,12 +133,18 @@ class Keepers:
     When this process dies, they stop the job and exit.
     """
 
-    def __init__(self, environ: dict[bytes, bytes]) -> None:
-        """Start the spawner and one pair; jobs start from `environ`. Raises OSError."""
+    def __init__(self, grant: Grant) -> None:
+        """Start the spawner and one pair; jobs start from the grant's environment.
+
+        Raises OSError and Problem.
+        """
         self.attempt = ""
         with held_back():
-            self.process, self.control = spawn([keepers_program()], environ)
-        self.pair = PairLink(new_pair(self.control))
+            self.process, self.control = spawn([keepers_program()], grant.environ)
+        try:
+            self.pair = PairLink(new_pair(self.control))
+        except (BrokenPipeError, ConnectionResetError):  # the spawner has ended already
+            raise Problem(did_not_start(grant)) from None
 
     def launch(self, attempt: str, message: bytes) -> None:
         self.attempt = attempt
