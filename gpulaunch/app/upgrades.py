@@ -16,12 +16,9 @@ IMPORT_AFTER = 5.0
 """Seconds after a run's start: its first jobs run by then, and many runs are over."""
 LATER = (
     "gpulaunch.diagnose.failure.judge",
-    "gpulaunch.diagnose.lint.code",
-    "gpulaunch.diagnose.lint.functions",
-    "gpulaunch.diagnose.lint.notebook",
     "gpulaunch.diagnose.lint.python",
     "gpulaunch.engines.local.service_answer",
-    "gpulaunch.views.ending",
+    "gpulaunch.views.overview",
 )
 """What the modules of a live run import inside functions."""
 

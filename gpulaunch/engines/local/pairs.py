@@ -61,7 +61,6 @@ class Pairs:
 
     def take(self, kind: PairKind) -> Pair:
         """Return an idle pair of this kind, or a new one. Raises OSError, GpulaunchError."""
-        # The oldest: Python's keepers fork the next child a while after an attempt has ended.
         return self._idle[kind].pop(0) if self._idle[kind] else self._fork(kind)
 
     def idle(self, kind: PairKind) -> int:
