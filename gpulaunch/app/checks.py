@@ -22,7 +22,6 @@ from gpulaunch.core.expected import expect, expect_memory
 from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
 from gpulaunch.engines import setup_of, strict
-from gpulaunch.engines.local.mps import system as mps
 from gpulaunch.engines.pool import CardPool, SelectionError, require
 from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile import Look, Plan, scheduler_support
@@ -185,6 +184,8 @@ def _without_mps(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistak
     wanting = [job for job in jobs if job.demand.mps]
     if not wanting or pool.simulated:
         return []
+    from gpulaunch.engines.local.mps import system as mps
+
     why = mps.why_not(pool.gpus, os.environ)
     return [plan.mistake(("jobs", wanting[0].group, "mps"), why)] if why else []
 

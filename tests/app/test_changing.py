@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.app import changing
-from gpulaunch.control.protocol import Add, NoAnswerError
+from gpulaunch.control.protocol import Add, GivenNames, NoAnswerError
 from gpulaunch.journal.rundir import RunDir
 
 
@@ -40,7 +40,7 @@ def test_jobs_that_a_full_directory_of_a_queue_refuses_are_added_to_the_next_one
         asked.append((run, asking.addition))
         if run == "queue":
             raise NoAnswerError("it only writes its report")
-        return changing.GIVEN.decode({"names": ["a"]})
+        return GivenNames(("a",))
 
     for name, stand_in in {
         "_where": lambda run, observer: full,

@@ -126,7 +126,7 @@ def test_programs_are_copied_at_the_first_need_and_removed_with_older_copies(
 def test_a_program_of_a_copy_runs(tmp_path: Path) -> None:
     line = Programs(str(tmp_path / "programs.1")).command("serve")
     ended = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert f'File "{tmp_path}/programs.1/farside/serve/__init__.py"' in ended.stderr, "it lacks arguments"
+    assert f'File "{tmp_path}/programs.1/farside/serve/__init__.py"' in ended.stderr
 
 
 def test_where_nothing_can_be_copied_the_installed_ones_are_used(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def is_job(process: psutil.Process) -> bool:
 
 def is_launcher(process: psutil.Process) -> bool:
     try:
-        words = process.cmdline()[:12]
+        words = " ".join(process.cmdline()).split()[:12]  # one that waits has a title of one text
     except psutil.NoSuchProcess:
         return False
     return "exec" in words and any("gpulaunch" in word for word in words)

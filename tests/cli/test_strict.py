@@ -239,8 +239,7 @@ def test_root_is_told_how_far_it_goes(launcher: Launcher) -> None:
     assert "accidents" not in quiet.err
 
 
-def test_a_forked_job_sees_its_own_card_alone(here: Here) -> None:
-    """Forked from a preload server, which sees all: the job leaves that behind."""
+def test_a_strict_job_with_preload_starts_cold_and_sees_its_own_card_alone(here: Here) -> None:
     launcher = here()
     launcher.file("script.py", "import glob, sys\nprint(*sorted(glob.glob('/dev/nvidia[0-9]')))\n")
     launcher.file(
@@ -255,5 +254,5 @@ def test_a_forked_job_sees_its_own_card_alone(here: Here) -> None:
     )
     done = launcher("run", "jobs.yaml")
     assert done.status == 0, done.err
-    assert "preload: decimal for script.py" in done.err
+    assert "preload: starts cold: strict isolation needs an exec" in done.err
     assert {launcher.log(f"one-{n}") for n in (1, 2)} <= {"/dev/nvidia0\n", "/dev/nvidia1\n"}

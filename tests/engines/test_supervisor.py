@@ -314,7 +314,7 @@ def test_of_a_job_that_waits_for_its_image_the_engine_says_how_far_that_is(world
 
     def pull() -> None:
         told.append(job_reason(look("a")))
-        world.engine.pulling[source] = "1.2 of 3.4 GB"
+        world.engine.pulling[source] = 72.0
         told.append(job_reason(look("a")))
         world.supervisor.post(ImageReady(source, "sha256:1", "", "docker", True))
 
@@ -324,7 +324,7 @@ def test_of_a_job_that_waits_for_its_image_the_engine_says_how_far_that_is(world
     assert world.engine.seen[0] == PullImage(source, "")
     assert told == [
         "waits for its image img, which is being looked up",
-        "waits for its image img, which is being pulled: 1.2 of 3.4 GB",
+        "waits for its image img, which is being pulled: 1:12",
     ]
     assert world.supervisor.ledger.state == "succeeded"
 
@@ -335,9 +335,9 @@ def test_the_view_hears_what_is_pulled(world: World) -> None:
 
     def seen(now: Instant, ledger: Ledger, doing: Sequence[str] = ()) -> None:
         if not doing:
-            world.engine.pulling[source] = "1.2 of 3.4 GB"
+            world.engine.pulling[source] = 72.0
             return
-        assert doing == ["pulling img: 1.2 of 3.4 GB"]
+        assert doing == ["pulling img: 1:12"]
         world.supervisor.post(ImageFailed(source, "no such image"))
 
     world.view.tick = seen  # type: ignore[method-assign]

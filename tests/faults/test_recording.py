@@ -130,10 +130,12 @@ def test_ctrl_c_while_the_disk_is_full_ends_the_run_as_soon_as_its_jobs_have(
     assert result.status == 0, result.err
     attempts = {name: job["attempts"] for name, job in launcher.jobs(run).items()}
     again = ["interrupted", "succeeded"]
-    assert {name: [each["state"] for each in some] for name, some in attempts.items()} == {
+    states = {name: [each["state"] for each in some] for name, some in attempts.items()}
+    # Its launch is recorded where the line fits into the journal's last block.
+    assert states.pop("later") in (["succeeded"], ["lost", "succeeded"])
+    assert states == {
         **dict.fromkeys(["long-1", "long-2", "long-3"], again),
         "short": ["succeeded"] if known else again,
-        "later": ["succeeded"],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -312,6 +313,7 @@ def check_what_is_said(submit: Submit, run: SlurmDir) -> None:
     run.said.mkdir(parents=True)
     run.node_program.write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
     script.lay_out(run)
+    shutil.copy(native.PROGRAM, run.keepers())
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")
     if "\\" in run.path.name:
