@@ -24,10 +24,15 @@ from gpulaunch.config.model import Allowance
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.lease import Lease, UncountedError, lease_name, take
-from gpulaunch.gpus.names import UNKNOWN, NameHeldError, bind_name, connect_name, listening
+from gpulaunch.gpus.names import connect_name, holder_of, listening, try_bind
 
 COUNT_TIMEOUT = 0.5
 """Seconds that a launcher waits at most for another of its user to count and take a card."""
+COUNT_HASTE = 0.1
+"""Seconds, the last of these, in which it does not sleep between two tries.
+
+Who counts again and again takes the right anew before one that sleeps is awake, each time.
+"""
 
 
 class AllowanceSpentError(GpulaunchError):
@@ -96,25 +101,29 @@ def _alone() -> Iterator[None]:
     name, until = f"count/{os.geteuid()}", time.monotonic() + COUNT_TIMEOUT
     right: AbstractContextManager[object] | None = None
     while right is None:
-        try:
-            right = bind_name(name)
-        except NameHeldError as held:
-            if held.holder.uid in (os.geteuid(), UNKNOWN.uid):
-                _await_end(name, until, held)
-            else:
-                right = nullcontext()
+        right = try_bind(name) or _await_end(name, until)
     with right:
         yield
 
 
-def _await_end(name: str, until: float, held: NameHeldError) -> None:
-    """Wait until nobody holds the name; its end wakes who is connected to it."""
+def _await_end(name: str, until: float) -> AbstractContextManager[object] | None:
+    """Wait until nobody holds the name any more; its end wakes who is connected to it.
+
+    If another user holds it, return at once what stands for it.
+    """
     left = until - time.monotonic()
     if left <= 0:
-        raise UncountedError(0, f"whether one more is allowed is asked by {held.holder}")
+        holder = holder_of(name) or "another launcher"
+        raise UncountedError(0, f"whether one more is allowed is asked by {holder}")
+    if left <= COUNT_HASTE:
+        os.sched_yield()
+        return None
     with suppress(OSError):
         if link := connect_name(name):
             with link:
+                if peer(link)[1] != os.geteuid():
+                    return nullcontext()
                 poll = select.poll()
                 poll.register(link, select.POLLIN)
-                poll.poll(left * 1000)
+                poll.poll((left - COUNT_HASTE) * 1000)
+    return None

@@ -115,17 +115,28 @@ def bind_name(name: str) -> socket.socket:
     Raises NameHeldError when a living process has it.
     """
     for _ in range(_ANSWER_TIMEOUT_MS):
-        try:
-            return _bind(name)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
+        if sock := try_bind(name):
+            return sock
         if holder := holder_of(name):
             raise NameHeldError(name, holder)
         # Bound but refusing connections: its holder is between bind and listen, or has just closed
         # it. Both last microseconds, once that process gets its turn.
         os.sched_yield()
     raise NameHeldError(name, UNKNOWN)
+
+
+def try_bind(name: str) -> socket.socket | None:
+    """Take the name as `bind_name` does; None if it is taken, without a look at who has it."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind(_address(name))
+        sock.listen(BACKLOG)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return sock
 
 
 def connect_name(name: str) -> socket.socket | None:
@@ -308,17 +319,6 @@ def known_as(argv: list[str]) -> list[str]:
     if rest[0] == "-m":
         return rest[1:] or [program, *argv[1:]]
     return [rest[0].rpartition("/")[2] or rest[0], *rest[1:]]
-
-
-def _bind(name: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.bind(_address(name))
-        sock.listen(BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _address(name: str) -> bytes:

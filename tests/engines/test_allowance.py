@@ -25,8 +25,8 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.engines.local.cards import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
-from gpulaunch.gpus.allowance import leases_of
-from gpulaunch.gpus.lease import take
+from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases, leases_of
+from gpulaunch.gpus.lease import Lease, take
 from gpulaunch.loop import Loop
 from tests.helpers import own_network, wait_until
 
@@ -121,6 +121,28 @@ def test_who_takes_a_card_again_hears_of_those_that_come_free_later(make: Make) 
     other.release(1)
     has(other, 1)
     one.release(0)
+    other.expect(AllowanceFreed)
+    has(other, 2)
+
+
+def test_a_card_that_is_given_back_right_after_the_count_is_heard_of(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, other = (make(0, 1, 2, allowance=2) for _ in range(3))
+    has(one, 0)
+    has(two, 1)
+    counted = AllowedLeases.take
+
+    def then_one_is_given_back(allowed: AllowedLeases, key: str, scope: str) -> Lease:
+        try:
+            return counted(allowed, key, scope)
+        except AllowanceSpentError:
+            one.release(0)  # before `other` waits for any of them
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AllowedLeases, "take", then_one_is_given_back)
+        is_refused(other, 2)
     other.expect(AllowanceFreed)
     has(other, 2)
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import socket
 
 import pytest
 
@@ -190,6 +191,36 @@ def test_who_waits_to_count_goes_on_as_soon_as_the_other_is_done() -> None:
         end(other)
     _, status = os.waitpid(waiting, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_who_counts_again_and_again_keeps_nobody_from_counting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the right again each time before one that sleeps is awake."""
+    name = f"count/{os.geteuid()}"
+    right = [bind_name(name)]
+
+    class Sleep:
+        """Stands for select.poll, in which one sleeps until the right is given back."""
+
+        def register(self, link: socket, events: int) -> None:
+            pass
+
+        def poll(self, milliseconds: float) -> None:
+            right.pop().close()
+            right.append(bind_name(name))
+
+    def between_two_tries() -> None:
+        if right:
+            right.pop().close()
+
+    monkeypatch.setattr(allowance, "COUNT_TIMEOUT", allowance.COUNT_HASTE + 0.05)
+    monkeypatch.setattr("select.poll", Sleep)
+    monkeypatch.setattr("os.sched_yield", between_two_tries)
+    try:
+        allowed(1).take("a", "").close()
+    finally:
+        between_two_tries()
 
 
 def taking_in_a_child() -> int:

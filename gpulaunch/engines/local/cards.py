@@ -348,7 +348,7 @@ class CardLeases:
     def _refused_by(self, error: AllowanceSpentError) -> events.AllowanceSpent:
         """Wait for the user's other launchers; return the refusal."""
         self._spent = True
-        self._allowance_watch.watch()
+        self._allowance_watch.watch(error.allowance.limit)
         self.say_want()
         return events.AllowanceSpent(error.allowance.limit, error.allowance.source)
 

@@ -236,20 +236,22 @@ class AllowanceWatch:
         self._own = own
         self.waiters = Waiters(loop, in_need, self._woken, claim)
 
-    def watch(self) -> None:
+    def watch(self, limit: int) -> None:
         """Wait for the leases of this user that are not this run's own.
 
-        `freed` is called from the loop where one is gone already, or there is none.
+        `freed` is called from the loop where there are fewer than `limit`, as one was given back
+        since they were counted, or where none of them is another's.
         """
-        self._leave_all_but(others := self._others())
+        held = leases_of(os.geteuid())
+        self._leave_all_but(others := self._not_own(held))
         waits = [self.waiters.wait_for(name) for name in others]
-        if not all(waits) or not self.waiters:
+        if len(held) < limit or not all(waits) or not self.waiters:
             self._loop.call_after(self, 0.0, lambda: self._freed(None))
         self._loop.call_after((self, "look"), POLL, self._look)
 
-    def _others(self) -> list[str]:
+    def _not_own(self, names: Collection[str]) -> list[str]:
         own = self._own()
-        return [name for name in leases_of(os.geteuid()) if name not in own]
+        return [name for name in names if name not in own]
 
     def _leave_all_but(self, names: Collection[str]) -> bool:
         """Disconnect from the leases that are not in `names`; return True if there was one."""
@@ -262,7 +264,7 @@ class AllowanceWatch:
         if not self.waiters:
             return
         self._loop.call_after((self, "look"), POLL, self._look)
-        if self._leave_all_but(self._others()):
+        if self._leave_all_but(self._not_own(leases_of(os.geteuid()))):
             self._freed(None)
 
     def _woken(self, name: str, news: News, before: Identity | None) -> None:
