@@ -24,7 +24,14 @@ from gpulaunch.config.model import Allowance
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.lease import Lease, UncountedError, lease_name, take
-from gpulaunch.gpus.names import connect_name, holder_of, listening, try_bind
+from gpulaunch.gpus.names import (
+    UNKNOWN,
+    connect_name,
+    have_open,
+    holder_of,
+    listening,
+    try_bind,
+)
 
 COUNT_TIMEOUT = 0.5
 """Seconds that a launcher waits at most for another of its user to count and take a card."""
@@ -76,20 +83,40 @@ class AllowedLeases:
 
 def leases_of(uid: int) -> list[str]:
     """Return the names of the cards' leases that processes of this user hold."""
-    return [name for name in listening("gpu/") if _counts(name) and _holder(name) == uid]
+    return [name for name in listening("gpu/") if _counts(name) and _is_held_by(uid, name)]
 
 
 def _counts(name: str) -> bool:
     return not name.startswith("gpu/sim/")
 
 
+def _is_held_by(uid: int, name: str) -> bool:
+    holder = _holder(name)
+    return holder == uid or (holder == UNKNOWN.uid and bool(have_open(name, _processes_of(uid))))
+
+
 def _holder(name: str) -> int | None:
-    """Return the user id of who holds the lease; None where nobody does, or none is to be had."""
-    with suppress(OSError):
-        if link := connect_name(name):
-            with link:
-                return peer(link)[1]
-    return None
+    """Return the user id of who holds the lease; None where nobody does.
+
+    UNKNOWN.uid where no connection is to be had: every count leaves one, which a command that holds
+    the lease never accepts, and the kernel keeps 4096.
+    """
+    try:
+        link = connect_name(name)
+    except OSError:
+        return UNKNOWN.uid
+    if link is None:
+        return None
+    with link:
+        return peer(link)[1]
+
+
+def _processes_of(uid: int) -> Iterator[int]:
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.name.isdigit() and entry.stat().st_uid == uid:
+                    yield int(entry.name)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterable
 from itertools import islice
 
 from msgspec import Struct
@@ -206,6 +207,20 @@ def is_bound(name: str) -> bool:
 def inode_of(name: str) -> int:
     """Return the inode of the socket that holds the name; 0 if none does."""
     return next((inode for bound, _, inode in _bound() if bound == name), 0)
+
+
+def have_open(name: str, pids: Iterable[int]) -> set[int]:
+    """Return which of the processes have the name's socket open, of those that we may look at."""
+    inode = inode_of(name)
+    wanted = f"socket:[{inode}]"
+    having = set()
+    for pid in pids if inode else ():
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == wanted:
+                    having.add(pid)
+                    break
+    return having
 
 
 def announce_hold(hold: NamedHold) -> socket.socket:

@@ -22,7 +22,7 @@ from gpulaunch.gpus.allowance import (
     leases_of,
 )
 from gpulaunch.gpus.lease import Lease, Waiter, take
-from gpulaunch.gpus.names import NameHeldError, bind_name, listening_socket
+from gpulaunch.gpus.names import NameHeldError, bind_name, connect_name, listening_socket
 from tests.helpers import goes_along, own_network, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +95,36 @@ def test_cards_of_other_users_pretend_ones_and_those_below_a_job_do_not_count() 
             assert leases_of(os.geteuid()) == []
             assert leases_of(OTHER) == ["gpu/other"]
             allowed(1).take("b", "").close()
+    finally:
+        end(other)
+
+
+def test_a_lease_counts_to_which_nobody_can_connect_any_more() -> None:
+    """A command that holds a lease accepts no connection, and each count leaves one there."""
+
+    def take_full(key: str) -> Lease:
+        lease = take(key)
+        with socket(fileno=os.dup(lease.filenos()[0])) as same:
+            same.listen(0)
+        link = connect_name(lease.name)
+        assert link is not None
+        link.close()
+        with pytest.raises(BlockingIOError):
+            connect_name(lease.name)
+        return lease
+
+    def others() -> None:
+        os.setresuid(OTHER, OTHER, OTHER)
+        kept.append(take_full("other"))
+
+    kept: list[Lease] = []
+    other = in_child(others)
+    try:
+        with take_full("a"):
+            assert leases_of(os.geteuid()) == ["gpu/a"]
+            assert leases_of(OTHER) == ["gpu/other"]
+            with pytest.raises(AllowanceSpentError):
+                allowed(1).take("b", "")
     finally:
         end(other)
 

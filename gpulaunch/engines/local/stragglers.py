@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import RunContext
 from gpulaunch.farside.proc import stat_fields
-from gpulaunch.gpus.names import UNKNOWN, holder_of, inode_of, listening
+from gpulaunch.gpus.names import UNKNOWN, have_open, holder_of, listening
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for the end of a killed process."""
@@ -51,7 +51,7 @@ def left_below(name: str) -> list[int]:
     Reads no process's memory: that of a process which is stuck in the kernel may block the reader.
     """
     parents = {pid: parent for pid in _pids() if (parent := _parent(pid))}
-    keepers = _holders(name, parents)
+    keepers = have_open(name, parents)
     below = {
         pid
         for pid in parents
@@ -74,20 +74,6 @@ def _parent(pid: int) -> int:
 def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
     while pid := parents.get(pid, 0):
         yield pid
-
-
-def _holders(name: str, pids: Iterable[int]) -> set[int]:
-    """Return which processes have the name's socket open, of those that this user may look at."""
-    inode = inode_of(name)
-    wanted = f"socket:[{inode}]"
-    holders = set()
-    for pid in pids if inode else ():
-        with suppress(OSError):
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{fd}") == wanted:
-                    holders.add(pid)
-                    break
-    return holders
 
 
 def kill_marked(markers: set[bytes]) -> int:
