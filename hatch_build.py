@@ -1,6 +1,6 @@
 """Records the commit in what is built, and compiles the keepers' program for a wheel.
 
-The program (gpulaunch/farside/native) is compiled by GPULAUNCH_CC or `cc`, for this machine. Where
+The program (gpulaunch/agent/native) is compiled by GPULAUNCH_CC or `cc`, for this machine. Where
 there is neither, or GPULAUNCH_CC is `zig`, the build brings a compiler, PyPI's ziglang, and the
 wheel has a program for each of MACHINES. GPULAUNCH_TAG names a release's platforms
 (manylinux_2_17_aarch64.musllinux_1_1_aarch64).
@@ -20,8 +20,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FLAGS = ["-O2", "-s", "-std=gnu11", "-Wall", "-Wextra"]
-FOLDER = Path("gpulaunch", "farside", "native")
-COMMIT = Path("gpulaunch", "commit.py")
+FOLDER = Path("gpulaunch", "agent", "native")
+COMMIT = Path("gpulaunch", "base", "commit.py")
 BUILT_FROM = ["gpulaunch", "hatch_build.py", "pyproject.toml"]
 MACHINES = ("x86_64", "aarch64")
 ZIG = "ziglang"

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ("x86_64", "aarch64")
 TOOLS = ("build", "pipx", "py-rattler-build", "twine", "uv")
-NATIVE = "gpulaunch/farside/native"
+NATIVE = "gpulaunch/agent/native"
 PLATFORMS = ".".join(f"manylinux_2_17_{each}.musllinux_1_1_{each}" for each in MACHINES)
 EX_USAGE = 64
 """With which the keepers' program refuses a protocol that it does not speak."""

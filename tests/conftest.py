@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.config.files import current
-from gpulaunch.config.model import NOTHING
-from gpulaunch.process import native
-from gpulaunch.process.client import reap
+from gpulaunch.engines import programs
+from gpulaunch.engines.client import reap
+from gpulaunch.jobfile.config import current
+from gpulaunch.jobfile.config_model import NOTHING
 from tests.cli.launcher import Launcher, OnDriver
 from tests.durations import Durations, recorded
 from tests.gpus.fake import FakeDriver, own_leases
@@ -77,16 +77,16 @@ def launcher(tmp_path: Path) -> Launcher:
 def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The keepers' program, which sanitizers watch if GPULAUNCH_TEST_SANITIZE is set."""
     if os.environ.get("GPULAUNCH_TEST_SANITIZE"):
-        monkeypatch.setattr(native, "PROGRAM", request.getfixturevalue("sanitized"))
-    if not native.PROGRAM.exists():
+        monkeypatch.setattr(programs, "PROGRAM", request.getfixturevalue("sanitized"))
+    if not programs.PROGRAM.exists():
         pytest.skip("the keepers' program was not built here (no C compiler)")
-    return native.find_keepers()
+    return programs.find_keepers()
 
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The keepers' program, which ends with words on standard error when it errs."""
-    folder = native.PROGRAM.parent
+    folder = programs.PROGRAM.parent
     return compiled(tmp_path_factory.mktemp("sanitized") / "keeper", sorted(folder.glob("*.c")))
 
 

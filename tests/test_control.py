@@ -22,10 +22,16 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
+from gpulaunch.base.errors import UNFINISHED
+from gpulaunch.base.loop import Loop
 from gpulaunch.cli.machine import ps
-from gpulaunch.control import client
-from gpulaunch.control.client import call, live_runs, present, reasons, watch
-from gpulaunch.control.protocol import (
+from gpulaunch.core.causes import Quoted
+from gpulaunch.core.events import Cancel, DrainGpus, Finish, Pause, Retry, Stop
+from gpulaunch.journal.codec import from_json, plain, to_json, value_of
+from gpulaunch.journal.liveness import control_name, supervised
+from gpulaunch.run import control_client
+from gpulaunch.run.control_client import call, live_runs, present, reasons, watch
+from gpulaunch.run.control_protocol import (
     REQUEST_BYTES,
     Add,
     AlreadySupervisedError,
@@ -38,13 +44,7 @@ from gpulaunch.control.protocol import (
     SetFields,
     SuspendedError,
 )
-from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
-from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Cancel, DrainGpus, Finish, Pause, Retry, Stop
-from gpulaunch.errors import UNFINISHED
-from gpulaunch.journal.codec import from_json, plain, to_json, value_of
-from gpulaunch.journal.liveness import control_name, supervised
-from gpulaunch.loop import Loop
+from gpulaunch.run.control_server import CONNECTIONS, Conn, ControlServer
 from tests.helpers import open_files, wait_until
 from tests.journal.facts import values
 
@@ -244,7 +244,7 @@ def test_a_second_supervisor_is_refused_and_told_who_has_the_run() -> None:
 def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
     run = some_run()
     code = (
-        "import sys; from gpulaunch.control.server import ControlServer;"
+        "import sys; from gpulaunch.run.control_server import ControlServer;"
         "s = ControlServer(sys.argv[1]);"
         "print('bound', flush=True); sys.stdin.read()"
     )
@@ -309,7 +309,7 @@ def test_garbage_is_answered_and_hung_up_on(served: Served, line: bytes) -> None
 def test_a_line_that_is_too_long_is_cut_short(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpulaunch.control.server.REQUEST_BYTES", 1 << 20)
+    monkeypatch.setattr("gpulaunch.run.control_server.REQUEST_BYTES", 1 << 20)
     with connect(served.run) as link:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             link.sendall(b"x" * 10_000_000 + b"\n")
@@ -351,7 +351,7 @@ def test_a_client_that_never_reads_holds_nobody_up(served: Served) -> None:
 
 
 def test_an_answer_above_the_bound_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpulaunch.control.server.REPLY_BYTES", 1 << 20)
+    monkeypatch.setattr("gpulaunch.run.control_server.REPLY_BYTES", 1 << 20)
     with by_hand(some_run()) as (server, loop, asked), connect(server.run) as deaf:
         deaf.sendall(b'{"kind":"hello"}\n')
         while not asked:
@@ -458,7 +458,7 @@ IDLE = """
 with server.ControlServer(sys.argv[1]) as served:
     print("bound", flush=True)
     sys.stdin.readline()
-    from gpulaunch.loop import Loop
+    from gpulaunch.base.loop import Loop
     loop, asked = Loop(), []
     def answer(conn, asking):
         if not isinstance(asking, protocol.Hello):  # as whoever lists live runs says
@@ -505,7 +505,9 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user 
 AS_NOBODY = """
 import concurrent.futures.thread, os, sys
 sys.path.insert(0, ".")
-from gpulaunch.control import client, protocol, server
+from gpulaunch.run import control_client as client
+from gpulaunch.run import control_protocol as protocol
+from gpulaunch.run import control_server as server
 from gpulaunch.core.events import Cancel
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 """
@@ -569,7 +571,7 @@ link.close()
 def test_root_may_ask_another_user_s_run() -> None:
     run = some_run()
     code = """
-from gpulaunch.loop import Loop
+from gpulaunch.base.loop import Loop
 with server.ControlServer(sys.argv[1]) as served:
     print("bound", flush=True)
     asked, loop = [], Loop()
@@ -748,10 +750,12 @@ def test_no_run_waits_for_the_answers_of_others(monkeypatch: pytest.MonkeyPatch)
         all_are_asked.wait(30)
         return Present(1, f"/runs/{run}", "a", "running", {})
 
-    monkeypatch.setattr(client, "present", asked)
+    monkeypatch.setattr(control_client, "present", asked)
     with ExitStack() as stack:
         runs = sorted(stack.enter_context(ControlServer(some_run())).run for _ in range(3))
-        monkeypatch.setattr(client, "listening", lambda prefix: [prefix + run for run in runs])
+        monkeypatch.setattr(
+            control_client, "listening", lambda prefix: [prefix + run for run in runs]
+        )
         assert [(info.id, info.dir) for info in live_runs()] == [
             (run, Path(f"/runs/{run}")) for run in runs
         ]

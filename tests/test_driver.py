@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import (
     Acquire,
     Drain,
@@ -23,8 +24,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Gpu, Instant, Job
 from gpulaunch.core.run import Run
-from gpulaunch.driver import Driver
-from gpulaunch.loop import Loop
+from gpulaunch.run.driver import Driver
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
 

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpulaunch.extras import MODULES, missing
+from gpulaunch.base.extras import MODULES, missing
 from tests.cli.launcher import Launcher
 
 ROOT = Path(__file__).parents[1]

@@ -11,21 +11,21 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import is_regular, may, out_of_reach, read_bytes, regular, replace
 from gpulaunch.diagnose.failure.edge import tail
-from gpulaunch.digest.tail import read_tail
-from gpulaunch.errors import UsageError
-from gpulaunch.files import is_regular, may, out_of_reach, read_bytes, regular, replace
+from gpulaunch.engines.slurm.node_files import last_beat, read_start
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
+from gpulaunch.journal.ends import read_end
 from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.metrics.read import open_metrics
-from gpulaunch.metrics.store import Store
-from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import last_beat, read_start
-from gpulaunch.views.top.screens import LogTail
+from gpulaunch.observe.metrics.read import open_metrics
+from gpulaunch.observe.metrics.store import Store
+from gpulaunch.observe.present.tail import read_tail
+from gpulaunch.observe.top.screens import LogTail
 
 
 def a_socket(path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.free_below import FreeBelow, parse_free_below
+from gpulaunch.base.free_below import FreeBelow, parse_free_below
 
 GIB = 2**30
 

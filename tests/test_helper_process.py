@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from gpulaunch.helper_process import STEADY_SECONDS, Helper, Restarts, command, start
-from gpulaunch.loop import Loop
+from gpulaunch.base.helper_process import STEADY_SECONDS, Helper, Restarts, command, start
+from gpulaunch.base.loop import Loop
 from tests.helpers import descriptors_left
 
 

@@ -7,8 +7,8 @@ from datetime import datetime, timezone, tzinfo
 
 import pytest
 
-from gpulaunch.hours import Hours, parse_hours
-from gpulaunch.localtime import shown
+from gpulaunch.base.hours import Hours, parse_hours
+from gpulaunch.base.localtime import shown
 from tests.zones import BERLIN, NEW_YORK
 
 NIGHTS_AND_WEEKENDS = "mon-fri 19:00-07:30,sat,sun"

@@ -6,10 +6,16 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
+import click
 import pytest
+
+from gpulaunch.cli import COMMANDS
+from gpulaunch.jobfile.fields import JOB
 
 ROOT = Path(__file__).parents[1]
 HEAVY = (
@@ -32,6 +38,66 @@ HEAVY = (
     "mcp_types",
     "anyio",
 )
+
+BUDGET = {
+    "lines": 94_200,
+    "files": 419,
+    "packages": 16,
+    "files of a package": 36,
+    "commands": 30,
+    "options": 84,
+    "fields of a job": 50,
+}
+"""What the product has at most. A feature pays for its lines with those that it makes superfluous.
+
+Whoever changes a number says why in the commit. `lines` and `files` are what git knows of
+`gpulaunch` and `plugins`, without uPlot and the plugins' own tests; `options` are the different
+ones of all commands.
+"""
+
+
+def test_the_house_stays_within_its_budget() -> None:
+    over = {name: (count, BUDGET[name]) for name, count in house().items() if count > BUDGET[name]}
+    assert not over, "more than the budget allows (found, allowed): does it pay for itself?"
+
+
+def house() -> dict[str, int]:
+    """Count what the product has; skips where its sources are no checkout."""
+    files = product_files()
+    params = [param for name in COMMANDS for param in command(name).params]
+    options = {name for param in params for name in param.opts if name.startswith("-")}
+    folders = Counter(path.parent for path in files if path.suffix in (".py", ".c", ".h"))
+    packages = {path.parent for path in files if path.name == "__init__.py"}
+    return {
+        "lines": sum(path.read_bytes().count(b"\n") for path in files),
+        "files": len(files),
+        "packages": sum(path.parent == ROOT / "gpulaunch" for path in packages),
+        "files of a package": max(folders.values()),
+        "commands": len(COMMANDS),
+        "options": len(options),
+        "fields of a job": len(JOB),
+    }
+
+
+def product_files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("these sources are no checkout of a repository")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "gpulaunch", "plugins"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    found = [
+        ROOT / name for name in listed if name and "/tests/" not in name and "/uPlot" not in name
+    ]
+    return [path for path in found if path.is_file()]
+
+
+def command(name: str) -> click.Command:
+    found: click.Command = resolve_name(f"gpulaunch.cli.{COMMANDS[name][0]}")
+    return found
 
 
 def test_imports_point_one_way() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone, tzinfo
 
 import pytest
 
-from gpulaunch.localtime import about, moments, parse_moment, time_of, until
+from gpulaunch.base.localtime import about, moments, parse_moment, time_of, until
 from tests.zones import BERLIN, NEW_YORK, RULES
 
 
@@ -116,7 +116,7 @@ def test_a_span_is_told_to_the_minute() -> None:
 def test_the_machines_own_zone_counts_where_none_is_named() -> None:
     """In a child process, as a process's zone is its own."""
     program = (
-        "from gpulaunch.localtime import *\n"
+        "from gpulaunch.base.localtime import *\n"
         f"now = {utc('2026-03-28T23:00')}\n"
         "print([parse_moment(t, now) - now for t in ('02:30', '2026-10-25 02:30', '01:30')])\n"
         "print(time_of(now))"

@@ -14,7 +14,7 @@ import pytest
 
 import gpulaunch.cli
 from gpulaunch import __main__ as door
-from gpulaunch.errors import EXEC_OWN_FAILURE, OWN_FAULT
+from gpulaunch.base.errors import EXEC_OWN_FAILURE, OWN_FAULT
 from tests.cli.launcher import COMMAND
 
 

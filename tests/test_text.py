@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpulaunch import text
+from gpulaunch.base import text
 from gpulaunch.cli.options import Duration
 from gpulaunch.jobfile.values import positive_duration
 

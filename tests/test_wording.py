@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpulaunch import wording
+from gpulaunch.base import wording
 from gpulaunch.core.causes import Because, ByCluster, Cause, ClusterCause, EndCause
 from gpulaunch.core.reasons import (
     CardAway,
@@ -46,9 +46,9 @@ LIST = """\
 """
 WORDLESS = """\
 import inspect, sys
-from gpulaunch import wording
+from gpulaunch.base import wording
 for name, function in inspect.getmembers(wording, inspect.isfunction):
-    if function.__module__ == "gpulaunch.wording":
+    if function.__module__ == "gpulaunch.base.wording":
         setattr(wording, name, lambda *given: "x")
 from gpulaunch.__main__ import main
 sys.exit(main())

@@ -12,12 +12,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpulaunch import __version__
+from gpulaunch.base.commit import commit, with_commit
+from gpulaunch.base.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
+from gpulaunch.base.files import is_nowhere
 from gpulaunch.cli.completion import ASKED, answer
-from gpulaunch.cli.failing import asks_for_json, complain
+from gpulaunch.cli.habits import asks_for_json, complain
 from gpulaunch.cli.options import AskedForJson, instead_of_option
-from gpulaunch.commit import commit, with_commit
-from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
-from gpulaunch.files import is_nowhere
 
 DISK_TROUBLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
@@ -27,9 +27,9 @@ DISK_TROUBLE = frozenset(
 COMMANDS = {
     "run": ("run:run", "Run a job list to its end, in the foreground."),
     "exec": ("exec:command", "Become one command on the next free card(s)."),
-    "hold": ("hold:command", "Keep card(s) by name, for a time or for one command."),
+    "hold": ("exec:hold", "Keep card(s) by name, for a time or for one command."),
     "map": ("map:command", "Run one job per item, without a job file."),
-    "each": ("each:command", "Run one command on every card."),
+    "each": ("map:each", "Run one command on every card."),
     "resume": ("run:resume", "Go on with a run: everything not yet succeeded."),
     "retry": ("run:retry", "Run again only what failed."),
     "reload": ("changing:reload", "Have a live run read its job file anew."),
@@ -49,10 +49,10 @@ COMMANDS = {
     "ps": ("machine:ps", "List the runs alive on this machine."),
     "gpus": ("machine:gpus", "Show the cards, who uses them and who leases them."),
     "check": ("check:check", "Validate a job file and print its plan."),
-    "config": ("config:config", "Print what the configuration says, and where."),
+    "config": ("machine:config", "Print what the configuration says, and where."),
     "doctor": ("machine:doctor", "Say what is wrong with this machine."),
     "init": ("init:command", "Write a starter job file, or replace the masks of a script."),
-    "mcp": ("mcp:command", "Serve programs that speak the Model Context Protocol."),
+    "mcp": ("machine:command", "Serve programs that speak the Model Context Protocol."),
     "schema": ("check:schema", "Print the job file's JSON Schema, or explain a field."),
     "completion": ("completion:command", "Print a shell's completion script."),
 }

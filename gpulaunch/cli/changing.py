@@ -1,4 +1,8 @@
-"""`gpulaunch reload`, `add`, `set` and `finish`: change the list of a live run."""
+"""What another terminal asks of a live run.
+
+`gpulaunch reload`, `add`, `set` and `finish` change its list; `cancel` ends jobs, `drain` gives
+cards back, `wait` waits for its end.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from typing import Any
 
 import click
 
-from gpulaunch.app import changing
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.base.schemas import SCHEMA
+from gpulaunch.base.text import listing, several
 from gpulaunch.cli import completion
 from gpulaunch.cli.given import STDIN, is_stdin, read_stdin
 from gpulaunch.cli.options import (
@@ -23,12 +29,10 @@ from gpulaunch.cli.options import (
 )
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.contracts import SCHEMA
-from gpulaunch.control.protocol import Changed
-from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.codec import plain
-from gpulaunch.journal.finding import typed, working_directory
-from gpulaunch.text import listing, several
+from gpulaunch.journal.find import typed, working_directory
+from gpulaunch.run import edit
+from gpulaunch.run.control_protocol import Changed
 
 
 @click.command("reload")
@@ -45,7 +49,7 @@ def reload(run: str | None, dry_run: bool, as_json: bool) -> None:
     gpulaunch reload
     gpulaunch reload --dry-run
     """
-    one, told = changing.reload(run, Terminal(), dry_run=dry_run)
+    one, told = edit.reload(run, Terminal(), dry_run=dry_run)
     if as_json:
         print_json({"schema": SCHEMA, "run": str(one.path), **plain(told)})
         return
@@ -110,7 +114,7 @@ def add(
     else:
         refuse_option_as_command(words)
         try:
-            added = changing.add_command(words, given, run, terminal)
+            added = edit.add_command(words, given, run, terminal)
         except JobFileError as error:
             raise UsageError(f"{as_options(error, 'add')}\nnothing was added") from None
     if as_json:
@@ -118,12 +122,12 @@ def add(
     elif not follow:
         click.echo("\n".join(added.names))
     if follow:
-        from gpulaunch.app.logs import LogSelection
         from gpulaunch.cli.logs import follow_logs
+        from gpulaunch.run.lookup import LogSelection
 
         say(f"added {listing(added.names, 3)} to {typed(added.run.path)}")
         follow_logs(LogSelection(added.run, added.run_id, added.names, None, raw=False), None)
-    return changing.status_of(added) if wait or follow else 0
+    return edit.status_of(added) if wait or follow else 0
 
 
 @click.command("set", context_settings={"ignore_unknown_options": True})
@@ -145,7 +149,7 @@ def set_(run: str | None, words: tuple[str, ...]) -> None:
     gpulaunch set 'train-*' timeout=8h 'retries={times: 3, on: [timeout]}'
     gpulaunch set fold-x2 priority=
     """
-    one, told = changing.set_fields(words, run, Terminal())
+    one, told = edit.set_fields(words, run, Terminal())
     changed = told.change.changed
     if not changed:
         say(f"{typed(one.path)}: nothing changed, it was so already")
@@ -163,15 +167,15 @@ def finish(run: str | None) -> None:
     \b
     gpulaunch finish
     """
-    one = changing.finish(run, Terminal())
+    one = edit.finish(run, Terminal())
     say(f"{typed(one.path)}: no more jobs come; it ends once those that it has are over")
 
 
-def _add_list(jobs: Path, run: str | None, terminal: Terminal) -> changing.Added:
+def _add_list(jobs: Path, run: str | None, terminal: Terminal) -> edit.Added:
     if not is_stdin(jobs):
-        return changing.add_file(jobs, run, terminal)
+        return edit.add_file(jobs, run, terminal)
     text = read_stdin().decode(errors="surrogateescape")
-    return changing.add(text, STDIN, working_directory(), run, terminal)
+    return edit.add(text, STDIN, working_directory(), run, terminal)
 
 
 def _fields(options: dict[str, Any]) -> dict[str, Any]:
@@ -212,3 +216,6 @@ def _sentences(told: Changed) -> Sequence[str]:
     if change.gone:
         parts.append(f"no longer in the file, and left as they are: {listing(change.gone, 5)}")
     return parts or ["nothing has changed"]
+
+
+# ── Cancel, drain and wait ────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.app import checking
-from gpulaunch.app.options import RunOptions
 from gpulaunch.cli import completion
 from gpulaunch.cli.given import STDIN, is_stdin, read_stdin
 from gpulaunch.cli.options import (
@@ -20,9 +18,11 @@ from gpulaunch.cli.options import (
 )
 from gpulaunch.cli.output import echo_plan, print_json
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.jobfile import schema as json_schema
 from gpulaunch.jobfile.schema import explained
+from gpulaunch.jobfile.schema import schema as json_schema
 from gpulaunch.journal.choices import Choices
+from gpulaunch.run import check as plan_of
+from gpulaunch.run.options import RunOptions
 
 
 @click.command("check")
@@ -59,7 +59,7 @@ def check(
     options = RunOptions(choices, engine, slurm)
     text = read_stdin() if is_stdin(jobs) else None
     file = jobs if text is None else Path(STDIN)
-    echo_plan(checking.check(file, options, Terminal(), text=text), as_json)
+    echo_plan(plan_of.check(file, options, Terminal(), text=text), as_json)
 
 
 @click.command("schema")
@@ -76,7 +76,7 @@ def schema(field: str | None, of_config: bool) -> None:
     gpulaunch schema --config limits
     """
     if of_config:
-        from gpulaunch.config import schema as config
+        from gpulaunch.jobfile import config_file as config
 
         if field is None:
             print_json(config.schema())

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpulaunch.base.errors import OK, SOME_JOB_FAILED
+from gpulaunch.base.schemas import SCHEMA
+from gpulaunch.base.text import listing, several, size
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import DURATION, as_json
 from gpulaunch.cli.output import print_json, say
-from gpulaunch.contracts import SCHEMA
-from gpulaunch.errors import OK, SOME_JOB_FAILED
-from gpulaunch.journal.finding import typed
-from gpulaunch.text import listing, several, size
+from gpulaunch.journal.find import typed
 
 if TYPE_CHECKING:
-    from gpulaunch.app.cleaning import CleanPlan, Removable, RunLook
-    from gpulaunch.app.removing import Removed
-    from gpulaunch.contracts.documents import CleanDocument, CleanedDirectory
+    from gpulaunch.base.documents import CleanDocument, CleanedDirectory
+    from gpulaunch.run.clean import CleanPlan, Removable, Removed, RunLook
 
 _SIZE_WIDTH = 10
 
@@ -57,14 +56,14 @@ def command(
     gpulaunch clean --runs --older 30d --keep 10
     gpulaunch clean --runs gpulaunch-runs/nanobodies-20261120-074215
     """
-    from gpulaunch.app import cleaning, removing
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run import clean
 
-    plan = cleaning.look(runs, cleaning.CleanOptions(whole, older, keep or 0), Terminal())
+    plan = clean.look(runs, clean.CleanOptions(whole, older, keep or 0), Terminal())
     if not as_json:
         for line in _told(plan):
             click.echo(line)
-    done = [] if dry_run else list(removing.carry_out(plan))
+    done = [] if dry_run else list(clean.carry_out(plan))
     if as_json:
         print_json(_document(plan, done, dry_run))
     refused = [one for one in plan.runs if one.left and one.named and not one.kind]

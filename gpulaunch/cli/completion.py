@@ -169,7 +169,7 @@ def runs(context: click.Context, _: click.Parameter, typed: str) -> Found:
 
 
 def _runs_here() -> Sequence[RunDir]:
-    from gpulaunch.journal.finding import here
+    from gpulaunch.journal.find import here
 
     near = here(Path.cwd())
     return near.runs if near else ()
@@ -177,7 +177,7 @@ def _runs_here() -> Sequence[RunDir]:
 
 def _chosen_run(context: click.Context) -> RunDir | None:
     """Return the run that is named already; else the newest one here, else the queue."""
-    from gpulaunch.journal.finding import find_or_queue
+    from gpulaunch.journal.find import find_or_queue
     from gpulaunch.journal.rundir import queue_dir
 
     named = context.params.get("run") or context.params.get("named")
@@ -218,7 +218,7 @@ def jobs_of_queue(context: click.Context, _: click.Parameter, typed: str) -> Fou
 
 def jobs_of_file(context: click.Context, _: click.Parameter, typed: str) -> Found:
     """Complete jobs of the newest run of the job file that is named, else of a run."""
-    from gpulaunch.journal.finding import newest_of
+    from gpulaunch.journal.find import newest_of
 
     file = context.params.get("jobs")
     run = newest_of(Path(str(file)), Path.cwd()) if file else _chosen_run(context)
@@ -228,7 +228,7 @@ def jobs_of_file(context: click.Context, _: click.Parameter, typed: str) -> Foun
 def _jobs_of(
     run: RunDir | None, typed: str, states: Sequence[str] = (), taken: Iterable[str] = ()
 ) -> Found:
-    from gpulaunch.journal.jobs import states_of
+    from gpulaunch.journal.read import states_of
 
     known: Mapping[str, str] = {}
     with suppress(OSError):  # which is no reason to keep silent about runs
@@ -316,7 +316,7 @@ def models(context: click.Context, _: click.Parameter, typed: str) -> Found:
 def fields(context: click.Context, _: click.Parameter, typed: str) -> Found:
     """Complete a field of the job file, or with --config of the configuration."""
     if context.params.get("of_config"):
-        from gpulaunch.config.keys import KEYS
+        from gpulaunch.jobfile.config_file import KEYS
 
         return _matching(typed, ((key, "") for key in KEYS))
     from gpulaunch.jobfile.schema import DESCRIPTIONS, OF_FILE, OF_JOB
@@ -334,7 +334,7 @@ def defaults(context: click.Context, _: click.Parameter, typed: str) -> Found:
 
 def failure_classes(context: click.Context, _: click.Parameter, typed: str) -> Found:
     """Complete failure classes, separated by commas."""
-    from gpulaunch.core.classes import POLICIES
+    from gpulaunch.core.retry import POLICIES
 
     before, comma, _last = typed.rpartition(",")
     return _matching(typed, ((f"{before}{comma}{name}", "") for name in sorted(POLICIES)))

@@ -5,14 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpulaunch.errors import UsageError
-from gpulaunch.jobfile import Plan, Surroundings, load, load_text
+import click
+
+from gpulaunch.base.errors import UsageError
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load, load_text
+from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.source import MAX_BYTES
-from gpulaunch.journal.finding import working_directory
+from gpulaunch.journal.find import working_directory
+
+if TYPE_CHECKING:
+    OfFloat = click.ParamType[float]
+    OfStr = click.ParamType[str]
+else:
+    OfFloat = OfStr = click.ParamType  # click before 8.4 has one for all
+
 
 STDIN = "stdin"
 """What a list from standard input is called, and so the run of one without a name."""
+
+
 _PIECE = 1 << 20
 
 

@@ -1,16 +1,24 @@
-"""Words and options that people bring along from other tools, and what is meant by them here.
+"""What a command line that fails is told: what was meant, and why it failed.
 
-Read, with the list in `habits.txt`, only for what is no command and no option: nothing here may
-stand in the way of one. Where nothing is known of a word, a spelling that is very near is named, or
-nothing: a wrong guess costs more than none.
+Words and options that people bring along from other tools are read, with the list in `habits.txt`,
+only for what is no command and no option: nothing here may stand in the way of one. Where nothing
+is known of a word, a spelling that is very near is named, or nothing: a wrong guess costs more than
+none.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+
+import click
+
+from gpulaunch.base.errors import Mistake
+from gpulaunch.base.schemas import SCHEMA
+from gpulaunch.base.text import in_utf8, several
 
 NEAR_COMMAND, NEAR_OPTION = 0.72, 0.8
 """How alike (0 to 1) a spelling must be to be named."""
@@ -90,3 +98,47 @@ def instead_before_a_command(option: str) -> str:
     if option in ("-v", "-V"):
         return ": gpulaunch --version"
     return ": options stand behind a command, as in gpulaunch run jobs.yaml --gpus 2"
+
+
+# ── Failures ──────────────────────────────────────────────────────────────────────────────────────
+
+_ENDS = frozenset({"--", ":::"})
+
+
+def complain(
+    text: str,
+    status: int,
+    as_json: bool = False,
+    found: Sequence[Mistake] = (),
+    what: str = "the job file",
+) -> int:
+    """Print why a command failed; return its exit status. `what` the mistakes are in.
+
+    In words on standard error. With `as_json`, standard output gets one line and nothing else:
+    {"schema": 1, "error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job
+    file, or of the configuration, has file, line, column, field and message; other failures have
+    no mistakes.
+    """
+    from gpulaunch.observe.present.words import visible_lines
+
+    lines = visible_lines(text).split("\n")
+    # A job file's mistakes begin with their places; what is indented goes on with the line before.
+    named = not found or len(lines) == 1
+    for line in lines:
+        click.echo(f"gpulaunch: {line}" if named and not line.startswith(" ") else line, err=True)
+    if as_json:
+        count = f"{several(len(found), 'mistake')} in {what}"
+        error = count if found else text
+        mistakes = [one.plain() for one in found]
+        told = {"schema": SCHEMA, "error": error, "status": status, "mistakes": mistakes}
+        click.echo(in_utf8(json.dumps(told, ensure_ascii=False)))
+    return status
+
+
+def asks_for_json(error: click.ClickException, argv: Sequence[str]) -> bool:
+    """Tell whether a command line that could not be parsed has the command's own `--json`."""
+    context: click.Context | None = getattr(error, "ctx", None)
+    if context is None or not any("--json" in one.opts for one in context.command.params):
+        return False
+    end = next((i for i, word in enumerate(argv) if word in _ENDS), len(argv))
+    return "--json" in argv[:end]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.extras import require
+from gpulaunch.base.text import clip
 from gpulaunch.cli.output import say
-from gpulaunch.digest.words import visible_lines
-from gpulaunch.errors import UsageError
-from gpulaunch.extras import require
-from gpulaunch.text import clip
+from gpulaunch.observe.present.words import visible_lines
 
 if TYPE_CHECKING:
     from gpulaunch.init import Converted

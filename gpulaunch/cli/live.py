@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import click
 
-from gpulaunch.app import asking
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.text import shell_word
+from gpulaunch.base.wording import run_reason
 from gpulaunch.cli import completion
-from gpulaunch.cli.options import GPUS_HELP, only_alive, run_argument
+from gpulaunch.cli.options import (
+    GPUS_HELP,
+    only_alive,
+    run_argument,
+)
 from gpulaunch.cli.output import say
 from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.errors import UsageError
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import shell_word
-from gpulaunch.wording import run_reason
+from gpulaunch.run import requests
 
 
 @click.command("cancel")
@@ -29,7 +33,7 @@ def cancel(run: str | None, everything: bool, jobs: tuple[str, ...]) -> None:
     """
     if bool(jobs) == everything:
         raise UsageError("name the jobs to cancel, or --all of the run")
-    asking.cancel(run, jobs or None, Terminal())
+    requests.cancel(run, jobs or None, Terminal())
 
 
 @click.command("drain")
@@ -46,9 +50,8 @@ def drain(run: str | None, gpus: str, now: bool, off: bool) -> None:
     gpulaunch drain --gpus 2,3     these two; --gpus 2: two of them, idle ones first
     gpulaunch drain --off
     """
-    from gpulaunch.app import draining
 
-    draining.drain(run, gpus, Terminal(), now=now, off=off)
+    requests.drain(run, gpus, Terminal(), now=now, off=off)
 
 
 @click.command("wait")
@@ -59,7 +62,7 @@ def wait(run: str | None) -> int:
     \b
     gpulaunch wait && gpulaunch status --json > result.json
     """
-    end = asking.wait(run, Terminal())
+    end = requests.wait(run, Terminal())
     if not end.ledger.closed:
         say(
             f"{end.path}: interrupted, its supervisor is gone; go on with it:"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
-from gpulaunch.app.lookup import jobs_of, pulse, status
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import regular
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import run_option
 from gpulaunch.cli.output import say
@@ -24,12 +24,11 @@ from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId
-from gpulaunch.digest.tail import Folder, fold
-from gpulaunch.digest.words import ON_ITS_OWN, visible
-from gpulaunch.errors import UsageError
-from gpulaunch.files import regular
-from gpulaunch.journal.finding import typed
+from gpulaunch.journal.find import typed
 from gpulaunch.journal.read import Follower
+from gpulaunch.observe.present.tail import Folder, fold
+from gpulaunch.observe.present.words import ON_ITS_OWN, visible
+from gpulaunch.run.lookup import LogSelection, attempts_of, is_silent, jobs_of, pulse, status
 
 READ_BYTES = 1 << 16
 LAST_LINES = 10

@@ -1,4 +1,7 @@
-"""`gpulaunch map`: one job per item, without a job file."""
+"""Runs a job list that a command line makes instead of a file.
+
+`gpulaunch map` makes one job per item; `gpulaunch each` puts one command on every card of the pool.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,66 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gpulaunch.cli.made_list import container_entry, run_made
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.cli import completion
 from gpulaunch.cli.options import (
+    as_options,
     command_words,
     container_options,
     default,
     engine_options,
     kind_options,
     pool_options,
+    refuse_mounts_alone,
     refuse_option_as_command,
     run_dir,
     run_options,
+    run_options_of,
 )
-from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.globs import natural
+
+
+def container_entry(image: str | None, mounts: Sequence[str]) -> dict[str, Any]:
+    """Return the entry's `container`, if there is to be one. Raises UsageError."""
+    if image is None:
+        refuse_mounts_alone(mounts)
+        return {}
+    return {"container": {"image": image, "mounts": list(mounts)}}
+
+
+def run_made(tree: Mapping[str, Any], command: str, options: Mapping[str, Any]) -> int:
+    """Run the list that `tree` spells, as `command` does; return the exit status.
+
+    `options`: click's parsed values, by name. Raises UsageError with each mistake by its option.
+    """
+    from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.jobfile.load import load_text
+    from gpulaunch.journal.find import working_directory
+    from gpulaunch.run.preflight import surroundings_at_start
+    from gpulaunch.run.start import start
+
+    asked, terminal = run_options_of(options), Terminal(options)
+    try:
+        around, base = surroundings_at_start(asked), working_directory()
+        plan = load_text(_yaml(tree), around, name=command, base=base, as_list=False)
+    except JobFileError as error:  # there is no file: its lines and columns mean nothing
+        raise UsageError(as_options(error, command)) from None
+    return start(plan, None, asked, terminal, options["run_dir"]).status
+
+
+def _yaml(tree: Mapping[str, Any]) -> bytes:
+    import yaml
+
+    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True).encode()
+
+
+# ── Map ───────────────────────────────────────────────────────────────────────────────────────────
 
 SEPARATOR = ":::"
 OURS = {
@@ -177,3 +220,82 @@ def _job(run: list[str], items: list[str]) -> dict[str, Any]:
         "run": run[0] if len(run) == 1 else run,
         "foreach": {"values": items},
     }
+
+
+# ── Each ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(
+    "each", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--name", default="each", help="The run's name (each).")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Restarts of a copy (0).")
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="CLASS",
+    shell_complete=completion.failure_classes,
+    help="Restart after these alone: --on exit,gpu_lost.",
+)
+@click.option("--delay", metavar="TIME", help="How long to wait before a restart.")
+@click.option("--timeout", metavar="TIME", help="The longest that a copy may run.")
+@click.option("--gpu-memory", metavar="SIZE", help="Only once its card has so much free: 16GB.")
+@click.option("--memory", metavar="SIZE", help="Host memory of a copy: 64GB.")
+@run_dir
+@click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
+@pool_options
+@kind_options
+@container_options
+@default
+@run_options
+@command_words("words", "CMD...")
+def each(
+    name: str,
+    retries: int | None,
+    on: tuple[str, ...],
+    delay: str | None,
+    container: str | None,
+    mount: tuple[str, ...],
+    words: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """CMD once on every card, each copy seeing its own as cuda:0.
+
+    For what takes its work from elsewhere, one process a card: agents of a sweep, workers of a
+    study, a server on each card. A card that somebody else uses gets its copy once it is free.
+    Copies are jobs card-0, card-1 ... of a run like any other: status, logs, cancel and resume
+    work. {{item}} in CMD is the card's index, {{port}} a free port, {{out}} a directory.
+
+    One word of CMD is a shell command, several are executed as they are. A copy that ends with
+    status 0 has succeeded; others are restarted up to --retries times.
+
+    \b
+    gpulaunch each -- wandb agent LAB/PROJECT/SWEEP
+    gpulaunch each --retries 5 --on exit,gpu_lost -- python worker.py --study folding
+    gpulaunch each --gpus 0,2 -- vllm serve MODEL --port '800{{item}}'
+    """
+    run = list(words)
+    refuse_option_as_command(run)
+    given = ("timeout", "gpu_memory", "memory", "card", "compute", "affinity")
+    typed = {field: options[field] for field in given if options[field] is not None}
+    job = {
+        "name": "card-{{item}}",
+        "foreach": "cards",
+        "run": run[0] if len(run) == 1 else run,
+        **typed,
+        **_restarts(retries, on, delay),
+        **container_entry(container, mount),
+    }
+    return run_made({"name": name, "jobs": [job]}, "each", options)
+
+
+def _restarts(times: int | None, on: tuple[str, ...], delay: str | None) -> dict[str, Any]:
+    """Return the entry's `retries`, if restarts are asked for; once, where no number is given."""
+    if times is None and not on and delay is None:
+        return {}
+    spec: dict[str, Any] = {"times": "1" if times is None else str(times)}
+    if on:
+        spec["on"] = [kind for some in on for kind in some.split(",")]
+    if delay is not None:
+        spec["delay"] = delay
+    return {"retries": spec}

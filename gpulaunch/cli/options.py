@@ -1,4 +1,7 @@
-"""Options that several commands share, and the values they take."""
+"""Options that several commands share, the values they take, and the job list given to a command.
+
+The list is a file, or, for `-`, what standard input has.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import Struct
 
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.base.text import parse_span
 from gpulaunch.cli import completion
-from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.choices import Choices
-from gpulaunch.text import parse_span
 
 if TYPE_CHECKING:
-    from gpulaunch.app.options import RunOptions
+    from gpulaunch.run.options import RunOptions
 
     OfFloat = click.ParamType[float]
     OfStr = click.ParamType[str]
 else:
     OfFloat = OfStr = click.ParamType  # click before 8.4 has one for all
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +53,7 @@ class HoursOfTheWeek(OfStr):
     name = "hours"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from gpulaunch.hours import ALWAYS, parse_hours
+        from gpulaunch.base.hours import ALWAYS, parse_hours
 
         try:
             return str(parse_hours(value) or ALWAYS)
@@ -63,7 +67,7 @@ class MemoryLine(OfStr):
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from gpulaunch.free_below import parse_free_below
+        from gpulaunch.base.free_below import parse_free_below
 
         try:
             parse_free_below(value)
@@ -74,7 +78,7 @@ class MemoryLine(OfStr):
 
 def run_options_of(given: Mapping[str, Any]) -> RunOptions:
     """Return the options of a run from click's parsed values, by name; others are passed over."""
-    from gpulaunch.app.options import RunOptions
+    from gpulaunch.run.options import RunOptions
 
     choices = Choices(**{name: given[name] for name in _CHOICES & given.keys()})
     own = {name: given[name] for name in ("engine", "slurm", "wait") if name in given}
@@ -400,3 +404,6 @@ _OF_THIS_START = (
 
 run_options = _options(*_RUNS_OWN, *_OF_THIS_START)
 """A run's behaviour and output, for `run`, `map`, `resume` and `retry`."""
+
+
+# ── The job list ──────────────────────────────────────────────────────────────────────────────────

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from msgspec.structs import replace
 
-from gpulaunch.app.typed_paths import TypedPaths
+from gpulaunch.base.text import in_utf8
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
-from gpulaunch.digest.words import visible_lines
 from gpulaunch.journal import codec
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import in_utf8
-from gpulaunch.views.terminal import SilentView, console_for
+from gpulaunch.observe.present.words import visible_lines
+from gpulaunch.observe.terminal.terminal import SilentView, console_for
+from gpulaunch.run.typed_paths import TypedPaths
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpulaunch.app.observer import Preview
+    from gpulaunch.run.options import Preview
 
 
 def say(text: str) -> None:
@@ -64,9 +64,9 @@ def stderr_console() -> Console:
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:
     """Print the end of a run for people, on standard error."""
-    from gpulaunch.digest.summary import summarise
-    from gpulaunch.metrics.read import measured
-    from gpulaunch.views.overview import print_summary
+    from gpulaunch.observe.metrics.read import measured
+    from gpulaunch.observe.present.summary import summarise
+    from gpulaunch.observe.terminal.overview import print_summary
 
     told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
     if not run.holds_run:
@@ -76,11 +76,11 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 
 def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
-    from gpulaunch.app.checking import plan_document
-    from gpulaunch.app.telling import targets_of
-    from gpulaunch.notify.preflight import describe
-    from gpulaunch.views.plan import print_plan
-    from gpulaunch.views.terminal import LinePrinter
+    from gpulaunch.observe.notify.preflight import describe
+    from gpulaunch.observe.terminal.plan import print_plan
+    from gpulaunch.observe.terminal.terminal import LinePrinter
+    from gpulaunch.run.check import plan_document
+    from gpulaunch.run.preflight import targets_of
 
     if as_json:
         print_json(plan_document(preview))

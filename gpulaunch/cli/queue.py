@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from gpulaunch.app import user_queue
-from gpulaunch.app.logout import lingers
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import (
     as_json,
@@ -20,6 +18,8 @@ from gpulaunch.cli.options import (
 from gpulaunch.cli.output import say
 from gpulaunch.cli.status import status
 from gpulaunch.cli.terminal import Terminal
+from gpulaunch.run import user_queue
+from gpulaunch.run.settings import lingers
 
 _ELSEWHERE = {
     "gpulaunch add -- CMD adds to it": "add submit enqueue push put run",

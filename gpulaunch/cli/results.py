@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.extras import require
+from gpulaunch.base.text import listing, several
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import json_option, run_option
 from gpulaunch.cli.output import print_json, say, stdout_console
-from gpulaunch.digest.status import STATES
-from gpulaunch.digest.words import visible_lines
-from gpulaunch.errors import UsageError
-from gpulaunch.extras import require
-from gpulaunch.text import listing, several
+from gpulaunch.cli.terminal import Terminal
+from gpulaunch.observe.present.status import STATES
+from gpulaunch.observe.present.words import visible_lines
 
 
 @click.command("results")
@@ -59,8 +60,7 @@ def results(
     gpulaunch results --sort -accuracy --first 10
     gpulaunch results gpulaunch-runs/sweep-* --file eval/scores.json --csv > scores.csv
     """
-    from gpulaunch.app.gathering import results as gathered
-    from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run.outputs import results as gathered
 
     if as_json and form:
         raise UsageError(f"--json and --{form}: leave one out")
@@ -70,23 +70,23 @@ def results(
             raise UsageError("--parquet is no text for a terminal: > FILE, or | a program")
     table = gathered((*runs, *named), files or None, Terminal(), **picked)
     if as_json:
-        from gpulaunch.results.document import results_json
+        from gpulaunch.observe.results.table import results_json
 
         print_json(results_json(table))
     elif form == "csv":
-        from gpulaunch.results.document import results_csv
+        from gpulaunch.observe.results.table import results_csv
 
         data = results_csv(table)
         if sys.stdout.isatty():  # files and pipes get every cell as it is
             data = visible_lines(data.decode()).encode()
         sys.stdout.buffer.write(data)
     elif form == "parquet":
-        from gpulaunch.results.parquet import results_parquet
+        from gpulaunch.observe.results.table import results_parquet
 
         sys.stdout.buffer.write(results_parquet(table))
     else:
-        from gpulaunch.views.results import print_results
-        from gpulaunch.views.terminal import LinePrinter
+        from gpulaunch.observe.terminal.results import print_results
+        from gpulaunch.observe.terminal.terminal import LinePrinter
 
         printer = LinePrinter(sys.stdout, os.environ)
         hidden = print_results(printer, table, stdout_console().width)
@@ -95,3 +95,6 @@ def results(
             say(
                 f"no room for {several(len(hidden), 'column')}: {listing(hidden, 8)}; --csv has all"
             )
+
+
+# ── Status and report ─────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpulaunch.base.errors import OF_A_RUN, UsageError
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import (
     default,
@@ -28,11 +29,10 @@ from gpulaunch.cli.options import (
     run_options_of,
     tells_exit_statuses,
 )
-from gpulaunch.errors import OF_A_RUN, UsageError
 
 if TYPE_CHECKING:
-    from gpulaunch.app.options import RunOptions
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run.options import RunOptions
 
 Found = TypeVar("Found")
 
@@ -75,33 +75,31 @@ def run(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: An
         )
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
-    from gpulaunch.app import starting
     from gpulaunch.cli.given import is_stdin
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run import start
 
     new = new or options["dry_run"]
     asked, terminal = run_options_of(options), Terminal(options)
     if is_stdin(jobs):
         return _of_stdin(jobs, asked, terminal, options["run_dir"], go_on)
-    return starting.run(
-        jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on
-    ).status
+    return start.run(jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on).status
 
 
 def _of_stdin(
     jobs: Path, asked: RunOptions, terminal: Terminal, run_dir: Path | None, go_on: bool
 ) -> int:
     """Run a list from standard input, which no other run can be of; return its exit status."""
-    from gpulaunch.app import starting
-    from gpulaunch.app.surroundings import surroundings_at_start
     from gpulaunch.cli.given import plan_of
+    from gpulaunch.run import start
+    from gpulaunch.run.preflight import surroundings_at_start
 
     if go_on:
         raise UsageError("--continue finds a file's last run, and - is none: gpulaunch resume RUN")
     if asked.choices.follow:
         raise UsageError("--follow looks at a file as it grows; - is read once, to its end")
     plan = plan_of(jobs, surroundings_at_start(asked))
-    return starting.start(plan, None, asked, terminal, run_dir).status
+    return start.start(plan, None, asked, terminal, run_dir).status
 
 
 @click.command("resume")
@@ -133,8 +131,8 @@ def resume(run: str | None, changed: bool, recorded: bool, take_over: bool, **op
     gpulaunch resume
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
-    from gpulaunch.app import resuming
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run import resumption as resuming
 
     asked, terminal = run_options_of(options), Terminal(options)
     return resuming.resume(
@@ -168,8 +166,8 @@ def retry(run: str | None, words: tuple[str, ...], recorded: bool, **options: An
     gpulaunch retry 'fold-x*'
     gpulaunch retry -r nanobodies-20261120-074215 fold-x2
     """
-    from gpulaunch.app import resuming
     from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.run import resumption as resuming
 
     terminal = Terminal(options)
     one, jobs = _told_apart(run, words, terminal)
@@ -183,9 +181,9 @@ def _told_apart(
 
     Raises UsageError if the first word names both a run and a job, or neither.
     """
-    from gpulaunch.app.lookup import directory, jobs_of, runs_here
-    from gpulaunch.journal.finding import find, typed, working_directory
+    from gpulaunch.journal.find import find, typed, working_directory
     from gpulaunch.journal.read import replay
+    from gpulaunch.run.lookup import directory, jobs_of, runs_here
 
     def found(look: Callable[[], Found]) -> Found | None:
         try:

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.app import lookup
-from gpulaunch.app.damage import tell, tell_of_metrics
-from gpulaunch.app.lookup import FoundRun, directory, jobs_of
-from gpulaunch.app.standing import command_in, standing_of
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.text import shell_word
 from gpulaunch.cli import completion
 from gpulaunch.cli.options import as_json, run_argument, run_option
 from gpulaunch.cli.output import print_json, say, stdout_console
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.digest.status import status_json
-from gpulaunch.errors import UsageError
-from gpulaunch.journal.finding import typed
+from gpulaunch.journal.find import typed
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import Fault
 from gpulaunch.journal.rundir import queue_dir, queue_dirs
-from gpulaunch.text import shell_word
+from gpulaunch.observe.present.status import status_json
+from gpulaunch.run import lookup
+from gpulaunch.run.damage import tell, tell_of_metrics
+from gpulaunch.run.lookup import FoundRun, directory, jobs_of
+from gpulaunch.run.standing import command_in, standing_of
 
 
 @click.command("status")
@@ -40,7 +40,7 @@ def status(what: str | None, run: str | None, everything: bool, as_json: bool) -
     gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
-    from gpulaunch.views.standing import print_job, print_status
+    from gpulaunch.observe.terminal.standing import print_job, print_status
 
     one, names = _asked_for(what, run)
     standing = standing_of(one, names, "/" if as_json else None)
@@ -103,8 +103,8 @@ def report(run: str | None, output: Path | None, files: tuple[str, ...]) -> None
     gpulaunch report
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
-    from gpulaunch.app.gathering import checked_files
-    from gpulaunch.report.write import write
+    from gpulaunch.observe.report.write import write
+    from gpulaunch.run.outputs import checked_files
 
     terminal, faults = Terminal(), list[Fault]()
     looked_for = checked_files(files)

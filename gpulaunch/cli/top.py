@@ -12,30 +12,29 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from gpulaunch.app.damage import tell
-from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, directory
-from gpulaunch.app.typed_paths import TypedPaths
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.extras import require
 from gpulaunch.cli.options import run_argument
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.control.client import call, reasons, watch
-from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.core.reasons import NeedsOthers
-from gpulaunch.errors import UsageError
-from gpulaunch.extras import require
 from gpulaunch.journal.codec import now
-from gpulaunch.journal.earlier import durations_before
-from gpulaunch.journal.finding import owner_of
+from gpulaunch.journal.find import durations_before, owner_of
 from gpulaunch.journal.liveness import origin_of, original_of
 from gpulaunch.journal.manifest import boot_id
 from gpulaunch.journal.read import Fault, Follower, read
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.metrics.read import open_metrics
-from gpulaunch.views.terminal import can_redraw, is_terminal
-from gpulaunch.views.top.board import Dated, SampleStore, Why
+from gpulaunch.observe.life_signs import mark_last_seen
+from gpulaunch.observe.metrics.read import open_metrics
+from gpulaunch.observe.terminal.terminal import can_redraw, is_terminal
+from gpulaunch.observe.top.board import Dated, SampleStore, Why
+from gpulaunch.run.control_client import call, reasons, watch
+from gpulaunch.run.control_protocol import EXPLAINED, NoAnswerError
+from gpulaunch.run.damage import tell
+from gpulaunch.run.lookup import SUPERVISOR_ANSWER_TIMEOUT, directory
+from gpulaunch.run.typed_paths import TypedPaths
 
 
 @click.command("top")
@@ -58,7 +57,7 @@ def command(run: str | None) -> int | None:
     terminal = Terminal()
     link = Attached(directory(run, terminal))
     try:
-        from gpulaunch.views.top.app import Top
+        from gpulaunch.observe.top.app import Top
 
         if not os.environ.get("NO_COLOR"):
             os.environ.pop("NO_COLOR", None)  # set and empty means nothing (no-color.org)
@@ -165,7 +164,7 @@ class Attached:
         call(self._id(), request)
 
     def add(self, command: str) -> str:
-        from gpulaunch.app.changing import add_command
+        from gpulaunch.run.edit import add_command
 
         return add_command([command], {}, self.run.path).names[0]
 

@@ -2,6 +2,6 @@
 
     Container ─▶ engine that fits and is here ─▶ image, pulled once ─▶ the job's command line inside
 
-What a command line says is pure, a module for each kind of engine. Pulling runs in a process of its
-own. The program that stands for a container among a job's processes is `farside/contain`.
+What a command line says is pure (`engines`). Pulling runs in a process of its own. The program that
+stands for a container among a job's processes is `agent/container`.
 """

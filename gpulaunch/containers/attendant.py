@@ -23,7 +23,7 @@ import sys
 import time
 from typing import NoReturn
 
-from gpulaunch.farside.kernel import (
+from gpulaunch.agent.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     Waker,

@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 
 from msgspec import Struct
 
-from gpulaunch import helper_process
+from gpulaunch.base import helper_process
+from gpulaunch.base.text import as_shown
 from gpulaunch.containers.attendant import GRACE
-from gpulaunch.text import as_shown
 
 KEPT_BYTES = 1 << 24
 """Bytes at most that are kept of an output: `image inspect` says some hundred KiB at the most."""

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from gpulaunch.base.text import shortened
 from gpulaunch.core.model import ContainerEngine
-from gpulaunch.text import shortened
 
 ImageKind: TypeAlias = Literal["sif", "archive", "sandbox", "name", "docker", "podman", "apptainer"]
 """What an image is: four kinds of files, and four of names.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gpulaunch.containers.command_lines import LABELS
+from gpulaunch.containers.engines import LABELS
 from gpulaunch.containers.images import read_image
 from gpulaunch.core.model import ContainerEngine
 

@@ -45,10 +45,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from gpulaunch.agent.kernel import PR_SET_PDEATHSIG, prctl
+from gpulaunch.base.text import clip
 from gpulaunch.containers import client, images
 from gpulaunch.core.model import ContainerEngine
-from gpulaunch.farside.kernel import PR_SET_PDEATHSIG, prctl
-from gpulaunch.text import clip
 
 PAUSES = (1.0, 5.0, 20.0)
 """Seconds before each further try, where the network has failed: a name server that restarts, a

@@ -1,6 +1,6 @@
 """Ends and removes containers of docker and podman that outlived what stood for them.
 
-A container ends by itself when its carrier is gone (`farside/contain`): what is left then is what
+A container ends by itself when its carrier is gone (`agent/container`): what is left then is what
 the engine remembers of it, and in the worst case processes that somebody else started in it. An
 attempt's folder holds the record of its container until that is removed. The carrier holds a lock
 on the record while it lives, and writes PID beside it: first of all with zeros, then with the
@@ -30,9 +30,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from gpulaunch.containers.command_lines import LABELS, remove_line
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.proc import stat_fields
+from gpulaunch.agent.proc import stat_fields
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.containers.engines import LABELS, remove_line
 
 RECORD, PID = "record.json", "pid"
 ANSWER_LIMIT = 30.0

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpulaunch.core import graph
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.card import Card
-from gpulaunch.core.classes import policy_of
+from gpulaunch.core.attempts import ActiveAttempt
+from gpulaunch.core.cards import Card
 from gpulaunch.core.reasons import CardReason, FailedOnCard, JobsFailedThere, LostByJobs
+from gpulaunch.core.retry import policy_of
 from gpulaunch.core.state import FailureStreak, State
 
 FAILURES_TO_DOUBT = 2

@@ -1,6 +1,6 @@
 """Causes and hints: what ends an attempt or a run from outside, what to do about a failure.
 
-Values only: `gpulaunch.wording` words causes, `diagnose.failure.advice` hints.
+Values only: `gpulaunch.base.wording` words causes, `diagnose.failure.advice` hints.
 """
 
 from __future__ import annotations

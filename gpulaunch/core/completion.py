@@ -12,15 +12,15 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpulaunch.core import card_health, graph, one_ahead, relisting, retry, sharing
+from gpulaunch.core import card_health, graph, job_list, memory, on_cards, retry
 from gpulaunch.core import reasons as r
-from gpulaunch.core.active import ActiveAttempt, Stopping
-from gpulaunch.core.card import Card, SetAside
+from gpulaunch.core.attempts import ActiveAttempt, Stopping
+from gpulaunch.core.cards import Card, SetAside
 from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
-from gpulaunch.core.classes import policy_of
 from gpulaunch.core.events import Ended, SetTimer, Timer, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, AttemptWarned, JobDelayed, JobSettled
-from gpulaunch.core.ladder import step_after
+from gpulaunch.core.jobs import UNKNOWN, Node
+from gpulaunch.core.ledger import JobRecord, step_after
 from gpulaunch.core.model import (
     End,
     Exited,
@@ -36,15 +36,12 @@ from gpulaunch.core.model import (
     signal_of,
     status_of,
 )
-from gpulaunch.core.records import JobRecord
-from gpulaunch.core.retry import RetryContext
+from gpulaunch.core.retry import RetryContext, policy_of
 from gpulaunch.core.state import State
-from gpulaunch.core.waiting import UNKNOWN, Node
 
 _SUCCEEDED = retry.Settle("succeeded")
 BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 """Ends that nobody asked for: only these may have a recognised failure as their cause."""
-
 
 HOLD = 3.0
 """Seconds for which the failure of a job that needs a service is not judged: if the service ends
@@ -132,9 +129,9 @@ def _judge(state: State, live: ActiveAttempt, event: Ended) -> None:
     took = live.peak if live.demand.kind is not None else 0
     recorded = replace(end, failure=failure, warned=None, gpu_memory=took)
     state.effects.fact(AttemptEnded(live.id, recorded, decision.charged))
-    sharing.ended(state, live)
+    memory.ended(state, live)
     if event.kept and not live.inherited and live.behind is None:
-        one_ahead.stayed(state, live)
+        on_cards.stayed(state, live)
     live.follower = None
     if failure is not None:
         _set_aside(state, live, failure)
@@ -275,7 +272,7 @@ def _decide(
 
 def _follow(state: State, node: Node, decision: retry.Decision) -> None:
     renewed = node.renewed is not None and not node.withdrawn
-    relisting.take_up(state, node)
+    job_list.take_up(state, node)
     if node.withdrawn and isinstance(decision, retry.TryAgain):
         decision = retry.Settle("cancelled", Because("not_in_file"))
     if isinstance(decision, retry.Settle):

@@ -21,15 +21,7 @@ from gpulaunch.core.facts import (
     PullBegun,
     ServiceReady,
 )
-from gpulaunch.core.model import (
-    AttemptId,
-    ContainerEngine,
-    End,
-    Gpu,
-    ImageSource,
-    Job,
-    LadderStep,
-)
+from gpulaunch.core.model import AttemptId, ContainerEngine, End, Gpu, ImageSource, Job, LadderStep
 from gpulaunch.core.reasons import PausedBy, RunReason
 from gpulaunch.core.values import Happening, Seconds, Tagged, Value
 

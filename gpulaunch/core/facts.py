@@ -88,7 +88,7 @@ class JobsGiven(Happening, frozen=True, tag="jobs_given"):
     """Jobs were added to the live list: recorded before who added them has the answer.
 
     `addition` is theirs, a text that nobody else uses. `jobs`: their definitions (see
-    `journal.jobs`). `more`: others of the same addition follow; it counts once the last is there.
+    `journal.read`). `more`: others of the same addition follow; it counts once the last is there.
     """
 
     addition: str
@@ -187,7 +187,7 @@ class AttemptIdle(Happening, frozen=True, tag="attempt_idle"):
 class InputsSeen(Happening, frozen=True, tag="inputs_seen"):
     """How the attempt's input files were just before it started: their sizes and times, in a text.
 
-    Another text for the same files means that they have changed. See `journal.inputs`.
+    Another text for the same files means that they have changed. See `journal.joblog`.
     """
 
     attempt: AttemptId

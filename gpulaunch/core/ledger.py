@@ -1,42 +1,222 @@
-"""The fold of a run's facts: every job's and attempt's state. One door: `apply`.
+"""The fold of a run's facts: what is known of every job, attempt and card. One door: `apply`.
 
 The live run keeps its state here and changes it by facts alone, so a journal replayed is the
-state that was; views and `status` read nothing else.
+state that was; `observe` and `status` read nothing else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from msgspec import Struct, field
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.causes import Because
+from gpulaunch.core.causes import Advice, Because
 from gpulaunch.core.model import (
     AttemptId,
     AttemptState,
     Cancelled,
     End,
     Gpu,
+    GpuState,
     ImageSource,
     Instant,
     Interrupted,
+    Job,
     JobState,
     LadderStep,
     Lost,
+    Outcome,
     RunState,
+    SentWarning,
     Stopped,
 )
 from gpulaunch.core.reasons import (
+    CardReason,
     InQueue,
     JobReason,
     NextInWorker,
     PausedBy,
     RunReason,
 )
-from gpulaunch.core.records import AttemptRecord, GpuRecord, JobRecord
+
+_OPEN: frozenset[AttemptState] = frozenset({"launching", "running"})
+
+
+class AttemptRecord(Struct):
+    """One start of a job. Times are Instants; `gpus` are UUIDs.
+
+    `end` is None while none is recorded; `reports` are what the driver reported of its cards
+    meanwhile. `worker`: the earlier attempt in whose process it ran, None where it had its own.
+    `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
+    the machine where it started. `after`: attempts that had to succeed first. `behind`: the one
+    that its worker still ran when it was launched. `digest`: that of the definition that it was
+    launched with; `step`: that of its ladder. `seen`: the last sign of life of an attempt that was
+    cut off. `warned`: the warning before its end, if it had one. `promised`: bytes that it was
+    promised of a card's memory beside others. `inputs`: how its input files were, as
+    `journal.joblog` makes that; empty where nobody looked at any.
+    `begins` and `ends`: when it started (until then, was launched) and was over, in seconds of the
+    run's own clock, which nobody sets (`Ledger.clock`).
+    """
+
+    id: AttemptId
+    gpus: tuple[str, ...]
+    launched: Instant
+    pid: int | None = None
+    started: Instant | None = None
+    ready: bool = False
+    ended: Instant | None = None
+    end: End | None = None
+    charged: bool = False
+    state: AttemptState = "launching"
+    reports: list[str] = field(default_factory=list)
+    worker: AttemptId | None = None
+    queued: bool = False
+    queue_id: str = ""
+    node: str = ""
+    after: tuple[AttemptId, ...] = ()
+    behind: AttemptId | None = None
+    digest: str = ""
+    seen: Instant | None = None
+    step: LadderStep | None = None
+    warned: SentWarning | None = None
+    promised: int = 0
+    idle: f.AttemptIdle | None = None
+    inputs: str = ""
+    begins: float = 0.0
+    ends: float | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.end.outcome if self.end else None
+
+    @property
+    def failure(self) -> str | None:
+        """The class of its failure, None for none."""
+        return self.end.failure.kind if self.end and self.end.failure else None
+
+    @property
+    def evidence(self) -> str:
+        return self.end.failure.evidence if self.end and self.end.failure else ""
+
+    @property
+    def advice(self) -> Advice:
+        return self.end.failure.advice if self.end and self.end.failure else ()
+
+    @property
+    def left(self) -> int:
+        """How many processes outlived its main one and were killed."""
+        return self.end.leftovers if self.end else 0
+
+    @property
+    def is_open(self) -> bool:
+        """True while no end of the attempt is recorded."""
+        return self.state in _OPEN
+
+    @property
+    def ahead(self) -> bool:
+        """True where the attempt was handed over before its turn: it started later, if at all."""
+        return self.queued or self.behind is not None
+
+    @property
+    def in_queue(self) -> bool:
+        """True while the attempt, in the engine's queue or behind another one, has not started."""
+        return self.ahead and self.state == "launching"
+
+    @property
+    def unbegun(self) -> bool:
+        """True where the attempt was handed over before its turn, and that has not come."""
+        return self.ahead and self.started is None
+
+    @property
+    def taken_back(self) -> bool:
+        """True where it was launched ahead of its needs or its turn, and withdrawn unbegun."""
+        handed_early = bool(self.after) or self.behind is not None
+        return handed_early and self.state == "interrupted" and self.started is None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the attempt ran, as far as known; 0 where it never started or still runs."""
+        if self.started is None or self.ends is None:
+            return 0.0
+        return max(0.0, self.ends - self.begins)
+
+
+class JobRecord(Struct):
+    """One job's state. `budget_from`: attempts numbered from here count against its retries.
+
+    `definition` is its newest, `succeeded_as` the digest of the one that succeeded.
+    `unrecorded`: it waits because its last attempt was cut off, and no end is on record. `step`:
+    that of its ladder which its last attempt had, or to which it has moved since.
+    """
+
+    definition: f.JobAdded
+    state: JobState = "waiting"
+    reason: JobReason | None = None
+    unrecorded: bool = False
+    settled: Instant | None = None
+    vanished: bool = False
+    succeeded_as: str = ""
+    not_before: float | None = None
+    budget_from: int = 1
+    step: LadderStep | None = None
+    attempts: Sequence[AttemptRecord] = ()  # a list from the first one on: most jobs wait
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def gone(self) -> bool:
+        """True where the file has the job no more, and it neither succeeded nor runs."""
+        return self.vanished and self.state not in ("succeeded", "running")
+
+    @property
+    def changed(self) -> bool:
+        """True where the job succeeded under another definition than its newest.
+
+        False where the definition that succeeded was not recorded.
+        """
+        return self.state == "succeeded" and self.succeeded_as not in ("", self.definition.digest)
+
+    @property
+    def success(self) -> AttemptRecord | None:
+        """The attempt that succeeded last; None where none did."""
+        return next((one for one in reversed(self.attempts) if one.state == "succeeded"), None)
+
+    @property
+    def goes_on(self) -> bool:
+        """True while the engine has or runs the job's queued attempt: no supervisor is needed."""
+        return bool(self.attempts) and self.attempts[-1].queued and self.attempts[-1].is_open
+
+    @property
+    def in_queue(self) -> bool:
+        """True while the job has an attempt that was handed over and has not started."""
+        return bool(self.attempts) and self.attempts[-1].in_queue
+
+    @property
+    def began(self) -> bool:
+        """True where an attempt of the job has started, however it ended."""
+        return any(attempt.started for attempt in self.attempts)
+
+    @property
+    def charged(self) -> int:
+        """How many attempts count against the job's present budget of retries."""
+        return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)
+
+
+class GpuRecord(Struct):
+    """One card's state, and the attempts that are on it."""
+
+    gpu: Gpu
+    state: GpuState = "free"
+    why: CardReason | None = None
+    drained: bool = False
+    attempts: set[AttemptId] = field(default_factory=set)
+    workers: set[AttemptId] = field(default_factory=set)  # idle ones that are being ended
+
 
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
@@ -173,7 +353,7 @@ class Ledger(Struct):
     def cut_off(self) -> None:
         """Set attempts without a recorded end to interrupted, as their supervisor is gone.
 
-        For views of such a run only, and no fact: a resume finds out how those attempts ended, and
+        For showing such a run only, and no fact: a resume finds out how those attempts ended, and
         records it. Attempts in an engine's queue stay: they go on without a supervisor.
         """
         for record in self.open_attempts():
@@ -433,3 +613,43 @@ def _state_after(end: End) -> AttemptState:
         case Stopped():
             return "succeeded"
     return "failed" if end.failure else "succeeded"
+
+
+def superseded(ledger: Ledger) -> Iterator[AttemptId]:
+    """Yield the attempts that did not succeed, and after which their job was started once more.
+
+    An attempt of which nothing tells how it ended may have succeeded: it is none of them. Nor does
+    one count as a later start that never began, in a queue or because it could not be prepared.
+    """
+    for job in ledger.jobs.values():
+        begun = [number for number, one in enumerate(job.attempts) if one.started is not None]
+        for attempt in job.attempts[: begun[-1]] if begun else ():
+            if not attempt.is_open and attempt.state != "succeeded":
+                yield attempt.id
+
+
+# ── The ladder of a job ───────────────────────────────────────────────────────────────────────────
+
+
+def next_step(ledger: Ledger, job: Job) -> LadderStep | None:
+    """Return the step with which the job's next attempt starts; None without a ladder.
+
+    That is its own, or the furthest at which a job of its entry succeeded, where that is further:
+    one job finds out what all of its entry need, and none of them goes through the failing steps
+    again. A retry moves a job's own step (JobDelayed). Nothing moves a job back up; interruptions,
+    lost cards and resumes keep it where it was.
+    """
+    if job.ladder is None:
+        return None
+    known = ledger.jobs.get(job.name)
+    own = known.step if known is not None else None
+    steps = (own, *ledger.proven.get(job.group, ()))
+    return job.ladder.step(max(map(job.ladder.find, steps)))
+
+
+def step_after(job: Job, attempt: AttemptRecord) -> LadderStep | None:
+    """Return the step that follows the attempt's; None where there is none."""
+    if job.ladder is None or attempt.step is None:
+        return None
+    following = job.ladder.step(job.ladder.find(attempt.step) + 1)
+    return following if following.values != attempt.step.values else None

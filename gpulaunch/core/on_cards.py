@@ -12,32 +12,154 @@ still to come and no other job waits for cards.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
 
-from gpulaunch.core import graph, host, one_ahead
-from gpulaunch.core.active import cpus_of
-from gpulaunch.core.card import AskedFor, Card, Draining, Free, InUse, Leased
-from gpulaunch.core.card_kind import is_kind
-from gpulaunch.core.card_sets import Worth, worth
+from gpulaunch.core import graph, memory
+from gpulaunch.core.attempts import ActiveAttempt, IdleWorker, cpus_of, may_go_on
+from gpulaunch.core.cards import AskedFor, Card, Draining, Free, InUse, Leased
+from gpulaunch.core.events import TakeBack
 from gpulaunch.core.graph import closure, demands_beside
-from gpulaunch.core.idle_workers import IdleWorker
+from gpulaunch.core.jobs import HELD_BY_WORKERS, BlockedOn, Node, Ready, is_extra
+from gpulaunch.core.memory import promised
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.placement import (
+    Worth,
     best,
     fit_together,
     has_room,
     impossible,
+    is_kind,
     share_card,
     sharers,
     suits_now,
     suits_soon,
     together,
+    worth,
 )
-from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import State
-from gpulaunch.core.waiting import HELD_BY_WORKERS, BlockedOn, Node, Ready, is_extra
+
+# ── The next attempt of a worker, behind the one that runs ────────────────────────────────────────
+
+
+def launch(state: State, node: Node) -> bool:
+    """Launch the ready job behind an attempt whose worker suits it; return whether there is one.
+
+    The keeper has it before the attempt that runs there (L) has ended.
+
+    no card for a ready job ─▶ Launch(behind=L) ─▶ L ends ─┬▶ kept: it has L's cards, and has begun
+                                  │                        └▶ not kept: Ended(Interrupted), unbegun
+                                  └─TakeBack─▶ Ended(Interrupted), unless it has begun
+
+    INVARIANT: it is behind one attempt, which has started, and alone there. It is the first of the
+    ready jobs that wait for these cards, and could have no others; where that changes, or nothing
+    may start any more, it is taken back.
+    """
+    demand = node.job.demand
+    # What is scarce is not held ahead: another job could use the tokens now.
+    if not demand.worker or demand.uses or not _is_first(state, node):
+        return False
+    leader = next((live for live in state.attempts if _leads(state, live, demand, node)), None)
+    if leader is None or not _enough_are_left(state, demand):
+        return False
+    state.placing.last.starts(demand)
+    graph.leave(state, node)
+    seat, turn, promise = leader.seat, leader.turn + 1, promised(state, demand)
+    state.attempts.launch(node, leader.cards, seat, turn=turn, promised=promise, behind=leader)
+    return True
+
+
+def take_back(state: State, live: ActiveAttempt) -> None:
+    """Ask for an attempt that is behind another, unless it has begun by now."""
+    if not live.taken_back:
+        live.taken_back = True
+        state.effects.emit(TakeBack(live.id))
+
+
+def review(state: State, could_start: Callable[[State, Demand], bool]) -> None:
+    """Take back attempts if a more urgent job waits, or if they could start on other cards.
+
+    Of those that could start on other cards, one at a time: the one behind the newest attempt,
+    because it would probably wait the longest.
+    """
+    behind = [live.follower for live in state.attempts if live.follower is not None]
+    behind = [live for live in behind if not live.stopping]
+    for live in behind:
+        if not _may_stay(state, live):
+            take_back(state, live)
+    for live in reversed(behind):
+        alike = (other for other in behind if other.demand.same_seat(live.demand))
+        if any(other.taken_back for other in alike):
+            continue
+        if not state.closed and could_start(state, live.demand):
+            take_back(state, live)
+
+
+def _may_stay(state: State, live: ActiveAttempt) -> bool:
+    """Tell whether an attempt that is behind another may begin there."""
+    assert live.behind is not None
+    assert live.node is not None
+    if state.closed or not _is_first(state, live.node):
+        return False
+    return all(may_go_on(card) for card in live.behind.cards)
+
+
+def stayed(state: State, live: ActiveAttempt) -> None:
+    """Give the cards to the attempt behind this one, whose worker stays; or mark it as idle."""
+    live.promised, follower = promised(state, live.demand), live.follower
+    if follower is None:
+        state.idle_workers.stay(live)
+        return
+    follower.behind, follower.cards, follower.promised = None, live.cards, live.promised
+    state.attempts.memory += follower.memory
+    for card in live.cards:
+        state.cards.occupy(card, follower.id, follower.promised)
+
+
+def _is_first(state: State, node: Node) -> bool:
+    """Tell whether no more urgent job waits for cards or memory, and neither is kept for any."""
+    placing = state.placing
+    if placing.focus is not None or placing.reserving is not None:
+        return False
+    if memory.is_kept_from(state, node):
+        return False
+    waiting = (other for other in placing.last.blocked if other.lacks in HELD_BY_WORKERS)
+    return not any(_urgency(other) > _urgency(node) for other in waiting)
+
+
+def _enough_are_left(state: State, demand: Demand) -> bool:
+    """Tell whether each other worker for this demand finds a job as well when it is done.
+
+    If not, the first of them would wait for a job that is behind another worker's.
+    """
+    alike = (live for live in state.attempts if live.behind is None)
+    workers = sum(live.demand.same_seat(demand) for live in alike)
+    return state.jobs.waiting.count_like(demand) >= workers
+
+
+def _urgency(node: Node) -> int:
+    """Return the priority with which the job waits; a service may have that of another job."""
+    return -node.key[0]
+
+
+def _leads(state: State, live: ActiveAttempt, demand: Demand, node: Node) -> bool:
+    if live.follower is not None or live.behind is not None or live.stopping or live.misplaced:
+        return False
+    if live.held is not None:
+        return False
+    if live.origin != "own" or not live.cards or not live.demand.same_seat(demand):
+        return False
+    worker = node.job.worker
+    if worker is not None and worker.items is not None and live.turn >= worker.items:
+        return False
+    if state.ledger.attempt(live.id).started is None:
+        return False
+    return all(may_go_on(card) and card.gpu.uuid not in demand.avoid for card in live.cards)
+
+
+# ── Ready jobs ────────────────────────────────────────────────────────────────────────────────────
 
 
 def consider(state: State, node: Node) -> None:
@@ -46,11 +168,11 @@ def consider(state: State, node: Node) -> None:
     kept_for = node is state.placing.reserving and found.reserved
     lacks = "cards" if kept_for else obstacle(state, node) or _begin(state, node, demand)
     if lacks == "memory":
-        one_ahead.launch(state, node)  # in a worker that has it
+        launch(state, node)  # in a worker that has it
     if not isinstance(node.state, Ready):
         return
     reserves = demand.memory or state.cards.unified
-    never = (reserves and host.memory_short(state, demand)) or impossible(
+    never = (reserves and memory.memory_short(state, demand)) or impossible(
         demand, state.cards.all, state.cards.limit, state.config.limits
     )
     if never:
@@ -72,7 +194,7 @@ def consider(state: State, node: Node) -> None:
         found.kept_tokens.update(demand.uses)
         found.kept_cpus = found.kept_cpus or lacks == "cpus"
         if lacks == "memory":
-            host.gather_for(state, node)
+            memory.gather_for(state, node)
 
 
 def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
@@ -95,7 +217,7 @@ def obstacle(state: State, node: Node) -> BlockedOn | None:
     service = node.job.service is not None
     if service and not _room_for(state, node):
         return "room"
-    if (demand.memory or state.cards.unified) and host.lacks_memory(state, demand):
+    if (demand.memory or state.cards.unified) and memory.lacks_memory(state, demand):
         return "memory"
     if service or demand.gpus:  # neither counts for the CPUs
         return None
@@ -110,7 +232,7 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
     if demand.shares_card and node.job.service is None and _spread(state, node, demand):
         return None
-    usable = host.usable_cards(state, demand) if state.cards.unified else state.cards.all
+    usable = memory.usable_cards(state, demand) if state.cards.unified else state.cards.all
     here = best((c for c in usable if suits_now(c, demand)), demand.gpus)
     if len(here) == demand.gpus:
         start(state, node, here)
@@ -118,7 +240,7 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
     there = [card for card in attainable(state, demand) if not _is_spoken_for(state, card, node)]
     missing = demand.gpus - len(here)
     if len(there) < missing:
-        return None if one_ahead.launch(state, node) else "cards"
+        return None if launch(state, node) else "cards"
     _await_cards(state, node, _gathered(state, demand, here, there), demand)
     return None
 
@@ -126,7 +248,7 @@ def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
 def _await_cards(state: State, node: Node, cards: list[Card], demand: Demand) -> None:
     """Claim the cards, which can all be had in a moment; keep for the job what else it takes."""
     claim(state, cards, demand)
-    host.keep_for(state, node)
+    memory.keep_for(state, node)
     state.placing.last.kept_tokens.update(demand.uses)
     _park(state, node)
 
@@ -167,7 +289,7 @@ def _spread(state: State, node: Node, demand: Demand) -> bool:
     many are left as ready jobs need alone. A service is not spread: it leaves cards to the jobs
     that it serves.
     """
-    here = [card for card in host.usable_cards(state, demand) if suits_now(card, demand)]
+    here = [card for card in memory.usable_cards(state, demand) if suits_now(card, demand)]
     coming = [card for card in attainable(state, demand) if card not in here]
     coming = [card for card in coming if not _is_spoken_for(state, card, node)]
     cards = sorted(here + coming, key=partial(_spread_order, here))
@@ -204,7 +326,7 @@ def _needed_by_others(state: State, demand: Demand, empty: list[Card]) -> int:
     for other, count in state.jobs.waiting.unclaimed():
         if not other.gpus or share_card([demand, other]) or state.lacks_tokens(other):
             continue
-        if (other.memory or state.cards.unified) and host.lacks_memory(state, other):
+        if (other.memory or state.cards.unified) and memory.lacks_memory(state, other):
             continue
         fit = sum(has_room(card, other, card.memory_expected(now)) for card in empty)
         groups = -(-count // sharers(other, other.promise, [card.gpu for card in empty]))
@@ -249,10 +371,10 @@ def could_start(state: State, demand: Demand) -> bool:
     """Tell whether a worker or cards could be had for this demand, beside what runs."""
     if state.idle_workers.fit(demand) is not None:
         return True
-    if host.lacks_memory(state, demand):
+    if memory.lacks_memory(state, demand):
         return False
     demand = promised(state, demand)
-    here = sum(suits_now(card, demand) for card in host.usable_cards(state, demand))
+    here = sum(suits_now(card, demand) for card in memory.usable_cards(state, demand))
     return here + len(attainable(state, demand)) >= demand.gpus
 
 
@@ -262,7 +384,7 @@ def attainable(state: State, demand: Demand) -> list[Card]:
     Leased cards that still give memory back come last: another may be had sooner.
     """
     now = state.now.mono
-    usable = host.usable_cards(state, demand) if state.cards.unified else state.cards.all
+    usable = memory.usable_cards(state, demand) if state.cards.unified else state.cards.all
     suited = [card for card in usable if suits_soon(card, demand, now)]
     if not suited:
         return suited
@@ -407,7 +529,7 @@ def fits_beside_services(state: State, demand: Demand) -> bool:
     tokens.update(demand.uses)
     if any(tokens[token] > state.config.limits.get(token, 1) for token in demand.uses):
         return False
-    if not host.fits_together(state, (demand, *(live.demand for live in services))):
+    if not memory.fits_together(state, (demand, *(live.demand for live in services))):
         return False
     kept = {card.gpu.uuid for live in services for card in live.cards}
     usable = [c for c in state.cards if c.serves and not c.drained]
@@ -437,7 +559,7 @@ def _room_for(state: State, service: Node) -> bool:
     demands = [promised(state, s.job.demand) for s in services]
     variants = [[*demands, promised(state, demand)] for demand in beside] or [demands]
     return all(
-        host.fits_together(state, variant)
+        memory.fits_together(state, variant)
         and fit_together(variant, _cards_for(state, variant), state.config.limits)
         for variant in variants
     )

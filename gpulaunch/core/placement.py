@@ -1,17 +1,142 @@
-"""Which cards suit a demand. Pure functions; none changes a card."""
+"""Which cards suit a demand: their kind, their places, their room. Pure; none changes a card."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
-from gpulaunch.core.card import Away, Card, Leased, Look, SetAside
-from gpulaunch.core.card_kind import is_kind, models
-from gpulaunch.core.card_sets import nearest
-from gpulaunch.core.model import Demand, Gpu
+from gpulaunch.core.cards import Away, Card, Leased, Look, SetAside
+from gpulaunch.core.model import CardKind, Demand, Gpu
 from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
+
+
+def is_kind(gpu: Gpu, demand: Demand) -> bool:
+    """Tell whether the card is one of those that the demand names.
+
+    A simulated card is of any model, and a card whose compute capability is not known is none that
+    a job with `compute` may have.
+    """
+    if not (demand.card or demand.compute or demand.own_gpu):
+        return True
+    if demand.own_gpu and gpu.uuid != demand.own_gpu:
+        return False
+    if gpu.simulated:
+        return True
+    if gpu.compute < demand.compute:
+        return False
+    return not demand.card or fits_name(gpu.name, demand.card)
+
+
+def reserved_on(gpus: Iterable[Gpu], demand: Demand) -> int:
+    """Return the bytes of the host's memory that the demand reserves on any of these cards.
+
+    Its `gpu_memory` counts where all cards that it may have are unified.
+    """
+    fit = [gpu for gpu in gpus if is_kind(gpu, demand)]
+    unified = bool(fit) and all(gpu.unified for gpu in fit)
+    return demand.memory + (demand.gpus * demand.gpu_memory if unified else 0)
+
+
+def fits_name(name: str, glob: str) -> bool:
+    """Tell whether a card's name fits the glob, in capital letters or small ones."""
+    return fnmatchcase(name.casefold(), glob.casefold())
+
+
+def models(gpus: Sequence[Gpu], kind: CardKind) -> tuple[str, ...]:
+    """Return the names of these cards, each once, with what the job asked for and they lack.
+
+    Compute capabilities are told where the job asks for one.
+    """
+    return tuple(dict.fromkeys(_told(gpu, kind) for gpu in gpus))
+
+
+def _told(gpu: Gpu, kind: CardKind) -> str:
+    if not kind.compute:
+        return gpu.name
+    return f"{gpu.name} ({capability(gpu.compute) or 'compute capability not known'})"
+
+
+def capability(compute: tuple[int, ...]) -> str:
+    """Return a compute capability as people write it: `8.0`; empty for none."""
+    return ".".join(map(str, compute))
+
+
+# ── The set of cards for a wide job ───────────────────────────────────────────────────────────────
+
+Worth = tuple[int, int]
+"""Pairs of cards without NVLink, and NUMA nodes: the less, the better."""
+
+
+def worth(gpus: Sequence[Gpu]) -> Worth:
+    """Return how far apart these cards are."""
+    apart = sum(b.uuid not in a.links for n, a in enumerate(gpus) for b in gpus[:n])
+    return apart, len({gpu.numa for gpu in gpus})
+
+
+def nearest(gpus: Sequence[Gpu], count: int) -> list[int]:
+    """Return the places, in `gpus`, of the best set of `count` of them, in their order.
+
+    It is the best of all sets. The first of these that tells two sets apart decides: the fewest
+    pairs without NVLink, the fewest NUMA nodes, the cards that stand first. Cards between which
+    nothing but the order decides stand for each other, which leaves few sets to look at on machines
+    as they are built.
+    """
+    everything = list(range(len(gpus)))
+    if count >= len(gpus) or count < 2 or _all_alike(gpus):
+        return everything[:count]
+    return _SetSearch(gpus, count).best
+
+
+def _all_alike(gpus: Sequence[Gpu]) -> bool:
+    numa = gpus[0].numa
+    return all(not gpu.links and gpu.numa == numa for gpu in gpus)
+
+
+class _SetSearch:
+    """Looks at sets in the order of the cards' places, so that the first of equal ones is kept.
+
+    A card is passed over together with all later ones that are like it. A part of a set that is
+    no better than the best whole one is left: what is added makes neither number smaller.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], count: int) -> None:
+        self.count = count
+        self.links = [
+            {k for k, other in enumerate(gpus) if other.uuid in gpu.links} for gpu in gpus
+        ]
+        self.nodes = [gpu.numa for gpu in gpus]
+        self.like = [self._first_like(n) for n in range(len(gpus))]
+        self.best: list[int] = []
+        self._worth: Worth = (count * count, len(gpus) + 1)
+        self._look([], 0, frozenset(), 0)
+
+    def _first_like(self, n: int) -> int:
+        """Return the first card that has the same node, and the same links to all the others."""
+        for k in range(n):
+            same = self.links[k] - {n} == self.links[n] - {k}
+            if same and self.nodes[k] == self.nodes[n]:
+                return k
+        return n
+
+    def _look(self, chosen: list[int], apart: int, passed: frozenset[int], start: int) -> None:
+        if (apart, len({self.nodes[n] for n in chosen})) >= self._worth:
+            return
+        if len(chosen) == self.count:
+            self.best = chosen
+            self._worth = apart, len({self.nodes[n] for n in chosen})
+            return
+        for n in range(start, len(self.links) - (self.count - len(chosen)) + 1):
+            if self.like[n] in passed:
+                continue
+            more = sum(k not in self.links[n] for k in chosen)
+            self._look([*chosen, n], apart + more, passed, n + 1)
+            passed |= {self.like[n]}
+
+
+# ── Room on a card ────────────────────────────────────────────────────────────────────────────────
 
 
 def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
@@ -105,7 +230,7 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
 def best(cards: Iterable[Card], count: int) -> list[Card]:
     """Return the `count` cards to take: by rank; of one, shared ones first, then the smallest.
 
-    Of several at once, first of all those that are near each other (`card_sets`).
+    Of several at once, first of all those that are near each other (`nearest`).
     """
     return together(sorted(cards, key=_order), count)
 

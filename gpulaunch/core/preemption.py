@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulaunch.core import graph
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.card import Away, Card, Draining
-from gpulaunch.core.cards import HANDED_OVER
+from gpulaunch.core.attempts import ActiveAttempt
+from gpulaunch.core.cards import HANDED_OVER, Away, Card, Draining
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import WantCards
 from gpulaunch.core.state import State
@@ -33,7 +32,7 @@ def give_way(state: State) -> None:
     wanted = [card for card in state.cards if card.wanted]
     if state.now.mono < state.cards.handed_at + HANDED_OVER:
         return
-    if any(_comes_free(state, card) for card in wanted):
+    if any(_is_ending(state, card) for card in wanted):
         return
     held = [lives for card in wanted if (lives := _preemptible_on(state, card))]
     for live in min(held, key=lambda lives: _loss(state, lives), default=()):
@@ -57,7 +56,7 @@ def ask_for_cards(state: State) -> None:
         state.effects.emit(WantCards(wants))
 
 
-def _comes_free(state: State, card: Card) -> bool:
+def _is_ending(state: State, card: Card) -> bool:
     """Return True if everything on a wanted card is ending, so that the card is given next."""
     lives = [state.attempts.get(attempt) for attempt in card.attempts]
     return isinstance(card.state, Draining) or all(live and live.stopping for live in lives)

@@ -1,6 +1,6 @@
 """Reasons: why a job waits or is over, why an attempt, a card or a run is as it is. Values only.
 
-`gpulaunch.wording` makes sentences of them, for people; nothing branches on a sentence.
+`gpulaunch.base.wording` makes sentences of them, for people; nothing branches on a sentence.
 """
 
 from __future__ import annotations
@@ -8,14 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
-from gpulaunch.core.model import (
-    AttemptId,
-    CardKind,
-    ImageSource,
-    JobState,
-    Outcome,
-    RunState,
-)
+from gpulaunch.core.model import AttemptId, CardKind, ImageSource, JobState, Outcome, RunState
 from gpulaunch.core.values import Seconds, Tagged, Value
 
 # ── How an attempt ended ────────────────────────────────────────────────────────────────────────

@@ -1,19 +1,40 @@
-"""What people ask of a run: cancel, retry, drain, pause, go on, finish, stop."""
+"""What people ask of a run, and two things that its jobs wait for: moments and images.
+
+cancel, retry, drain, pause, go on, finish, stop
+a job's turn to wait for its moment ─▶ NotDue ──the clock shows it──▶ what else it waits for
+a job's turn to wait for its image ─▶ AwaitingImage ─▶ PullImage ─┬▶ ImageReady: other waits
+                                                                  └▶ ImageFailed: forgotten
+"""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gpulaunch.core import graph
-from gpulaunch.core.card import Draining
+from gpulaunch.core.attempts import ActiveAttempt
+from gpulaunch.core.cards import Draining
 from gpulaunch.core.causes import Because, EndCause
-from gpulaunch.core.events import DrainGpus, HoldQueue
+from gpulaunch.core.events import (
+    DrainGpus,
+    HoldQueue,
+    ImageDigest,
+    ImageFailed,
+    ImageReady,
+    PullImage,
+    SetTimer,
+    Timer,
+)
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
     GpuDrained,
+    ImageKnown,
     ListClosed,
+    PullBegun,
     StopAsked,
 )
-from gpulaunch.core.reasons import PausedBy, RunReason
+from gpulaunch.core.jobs import Blocked, Idle, Node, NotDue
+from gpulaunch.core.reasons import ImageUnavailable, PausedBy, RunReason
 from gpulaunch.core.state import State
 
 
@@ -96,3 +117,134 @@ def stop(state: State, why: EndCause, now: bool) -> None:
     for card in state.cards if now else ():
         if isinstance(card.state, Draining):
             state.cards.release(card)
+
+
+# ── Moments of jobs (`not_before:`) ───────────────────────────────────────────────────────────────
+
+LOOK_AGAIN = 60.0
+"""Seconds after which the clock on the wall is looked at again, at most: it may be set, and goes on
+while the machine sleeps, which timers do not."""
+
+
+def fired(state: State) -> None:
+    """Let the jobs go on whose moment has come; look again when the next one's may have."""
+    state.jobs.dues.watched = None
+    for node in state.jobs.dues.take(state.now.utc):
+        graph.retry_due(state, node.name)
+    watch(state)
+
+
+def watch(state: State) -> None:
+    """Set the timer for the job whose moment comes first, unless it is set."""
+    dues = state.jobs.dues
+    first = dues.first
+    if first is None or (dues.watched is not None and dues.watched <= first):
+        return
+    dues.watched = first
+    wait = min(LOOK_AGAIN, max(0.001, first - state.now.utc))
+    state.effects.emit(SetTimer(Timer("due"), state.now.mono + wait))
+
+
+def give_back(state: State) -> None:
+    """Interrupt each service with a card whose dependants that are left all wait to be due.
+
+    It starts again when the first of them is due.
+    """
+    if not state.jobs.dues.waiting:
+        return
+    for live in state.attempts.services():
+        if live.stopping or live.inherited or not live.cards or _is_used(state, live):
+            continue
+        service = live.service
+        if service is not None and _nobody_is_near(service, {}):
+            graph.stop(state, live, "interrupted", Because("not_due"))
+
+
+def _is_used(state: State, service: ActiveAttempt) -> bool:
+    return any(
+        other.node is not None and service.node in other.node.links.services
+        for other in state.attempts
+    )
+
+
+def _nobody_is_near(service: Node, known: dict[Node, bool]) -> bool:
+    """Tell whether jobs that need the service are left, and all of them wait to be due."""
+    left = [node for node in service.dependants if not node.settled]
+    return bool(left) and all(_is_far(node, known) for node in left)
+
+
+def _is_far(node: Node, known: dict[Node, bool]) -> bool:
+    """Tell whether the job waits until it is due, or for one that does."""
+    if node not in known:
+        known[node] = False  # of jobs that wait for each other by way of a service
+        match node.state:
+            case NotDue():
+                known[node] = True
+            case Blocked():
+                ahead = (*node.links.needs, *node.links.after)
+                known[node] = any(_is_far(one, known) for one in ahead if not one.settled)
+            case Idle():
+                known[node] = _nobody_is_near(node, known)
+    return known[node]
+
+
+# ── Images of containers ──────────────────────────────────────────────────────────────────────────
+
+
+def ask(state: State) -> None:
+    """Ask for each image that a job waits for, unless the engine was asked before.
+
+    An image that is there stays so for this supervisor; the next one asks anew. After a failure the
+    next job that waits for it asks anew as well. Nothing is asked for while no job may start.
+    """
+    images = state.jobs.images
+    if not images.waiting or state.closed:
+        return
+    for source in images.waiting:
+        if source in images.asked:
+            continue
+        images.asked[source] = False
+        known = state.ledger.images.get(source)
+        state.effects.emit(PullImage(source, known.id if known else ""))
+
+
+def begun(state: State, event: PullBegun) -> None:
+    """Record that an image which was asked for is not there, and is being pulled."""
+    if state.jobs.images.asked.get(event.source) is False:
+        state.jobs.images.asked[event.source] = True
+        state.effects.fact(event)
+
+
+def ready(state: State, event: ImageReady) -> None:
+    """Let the jobs go on that wait for this image; record what it is, where that is news."""
+    images, source = state.jobs.images, event.source
+    if source not in images.asked:
+        return
+    del images.asked[source]
+    images.ready.add(source)
+    known = state.ledger.images.get(source)
+    if event.pulled or known is None or (known.id, known.digest) != (event.id, event.digest):
+        fact = ImageKnown(source, event.id, event.digest, event.engine, event.pulled)
+        state.effects.fact(fact)
+    for node in images.who_waits(source):
+        graph.move_on(state, node)
+    for node in state.jobs if state.config.ahead else ():
+        container = node.job.container
+        if isinstance(node.state, Blocked) and container and container.source == source:
+            graph.may_go_ahead(state, node)
+
+
+def digested(state: State, event: ImageDigest) -> None:
+    """Record the digest of an image that is there, where that is news."""
+    known = state.ledger.images.get(event.source)
+    if known is not None and known.digest != event.digest:
+        state.effects.fact(replace(known, digest=event.digest, pulled=False))
+
+
+def failed(state: State, event: ImageFailed) -> None:
+    """Settle the jobs that wait for this image, which cannot be had, as failed."""
+    images, source = state.jobs.images, event.source
+    if images.asked.pop(source, None) is None:
+        return
+    for node in images.who_waits(source):
+        graph.settle(state, node, "failed", ImageUnavailable(source.image, event.why))

@@ -14,25 +14,20 @@ from collections.abc import Collection, Sequence
 from gpulaunch.core import (
     admission,
     completion,
-    deadlock,
-    due,
     graph,
-    images,
+    job_list,
+    memory,
     on_cards,
     preemption,
-    relisting,
     requests,
-    reserving,
-    sharing,
-    submission,
+    reservation,
     why,
 )
 from gpulaunch.core import events as ev
 from gpulaunch.core import facts as f
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.card import AskedFor, Away, Card, Draining
+from gpulaunch.core.attempts import ActiveAttempt, IdleWorker
+from gpulaunch.core.cards import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
-from gpulaunch.core.idle_workers import IdleWorker
 from gpulaunch.core.ledger import Ledger, unrecorded
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.reasons import (
@@ -73,7 +68,7 @@ class Run:
 
     def as_listed(self, name: str) -> Job | None:
         """Return the job's newest definition; None for a name that the list does not have."""
-        return relisting.newest(self._state.jobs.nodes[name]) if self.lists(name) else None
+        return job_list.newest(self._state.jobs.nodes[name]) if self.lists(name) else None
 
     def lists(self, name: str) -> bool:
         """Tell whether the list has a job of this name. May be called by another thread."""
@@ -84,9 +79,9 @@ class Run:
         """Return the names of all jobs that the list has. May be called by another thread."""
         return [node.name for node in list(self._state.jobs.nodes.values()) if not node.withdrawn]
 
-    def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> relisting.ListChange:
+    def compare(self, jobs: Sequence[Job], gone: Collection[str] = ()) -> job_list.ListChange:
         """Return what Relisted(jobs, gone) would do."""
-        return relisting.compare(self._state, jobs, gone)
+        return job_list.compare(self._state, jobs, gone)
 
     def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
         """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
@@ -188,13 +183,13 @@ def _on(state: State, event: ev.Event) -> None:
                 state.effects.fact(event)
                 graph.service_ready(state, live.service)
         case f.PullBegun():
-            images.begun(state, event)
+            requests.begun(state, event)
         case ev.ImageReady():
-            images.ready(state, event)
+            requests.ready(state, event)
         case ev.ImageDigest():
-            images.digested(state, event)
+            requests.digested(state, event)
         case ev.ImageFailed():
-            images.failed(state, event)
+            requests.failed(state, event)
         case ev.Misplaced():
             _misplaced(state, event)
         case ev.HeldIdle():
@@ -207,7 +202,7 @@ def _on(state: State, event: ev.Event) -> None:
         case ev.Ended():
             completion.on_ended(state, event)
         case ev.MemoryPeaked():
-            sharing.peaked(state, event)
+            memory.peaked(state, event)
         case ev.WorkerEnded():
             completion.on_worker_ended(state, event)
         case ev.OutOfReach(why) if state.course.killing:
@@ -230,7 +225,7 @@ def _on(state: State, event: ev.Event) -> None:
         case ev.Asked(ev.Retry(names)):
             requests.retry(state, names)
         case ev.Relisted(jobs, gone) if state.course.submitted:
-            relisting.relist(state, jobs, gone)
+            job_list.relist(state, jobs, gone)
         case ev.Asked(ev.DrainGpus() as request):
             requests.drain_gpus(state, request)
         case ev.Asked(ev.Pause(why, by)):
@@ -314,18 +309,18 @@ def _timer_fired(state: State, timer: ev.Timer) -> None:
             if (card := state.cards.get(timer.of)) is not None:
                 state.cards.recheck(card)
         case "gang":
-            reserving.gang_timeout(state)
+            reservation.gang_timeout(state)
         case "due":
-            due.fired(state)
+            requests.fired(state)
         case "deadlock" | "worker" | "verdict":
             pass  # what is due then is looked at after every event (`_settle_down`)
 
 
 def _submit(state: State, event: ev.Submitted) -> None:
     state.course.submitted = True
-    for attempt in submission.submit(state, event.jobs, event.again, event.left):
+    for attempt in job_list.submit(state, event.jobs, event.again, event.left):
         state.attempts.inherit(attempt, state.jobs.nodes.get(attempt.job))
-    submission.retire_unneeded(state)
+    job_list.retire_unneeded(state)
     for card in state.cards:
         card.drained = state.ledger.gpus[card.gpu.uuid].drained
 
@@ -341,14 +336,14 @@ def _settle_down(state: State) -> None:
         requests.trip(state)
     admission.admit(state)
     for _ in range(STEPS):
-        if state.closed or not deadlock.step(state):
+        if state.closed or not why.step(state):
             break
         admission.admit(state)
     else:
         state.effects.emit(ev.SetTimer(ev.Timer("deadlock"), state.now.mono + 0.001))
-    images.ask(state)
-    due.give_back(state)
-    due.watch(state)
+    requests.ask(state)
+    requests.give_back(state)
+    requests.watch(state)
     preemption.give_way(state)
     preemption.ask_for_cards(state)
     if state.halted or state.health.breaker.tripped:

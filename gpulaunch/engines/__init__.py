@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpulaunch.core.selection import Selection
+    from gpulaunch.core.model import Selection
     from gpulaunch.engines.context import RunContext
     from gpulaunch.engines.pool import CardPool
     from gpulaunch.engines.protocol import Engine

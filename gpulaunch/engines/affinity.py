@@ -14,9 +14,12 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from gpulaunch.core.model import Gpu, Job
-from gpulaunch.gpus.near import line_of, numa_nodes, sysfs
-from gpulaunch.text import numbers_in
+from gpulaunch.base.text import numbers_in
+from gpulaunch.core.model import (
+    Gpu,
+    Job,
+)
+from gpulaunch.gpus.parse import line_of, numa_nodes, sysfs
 
 
 class NearCpus(Struct, frozen=True):

@@ -21,30 +21,29 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from gpulaunch.containers.command_lines import (
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.containers.engines import (
     LABELS,
     NO_PROGRAM,
     ContainerLine,
     ContainerName,
+    InstalledEngines,
     apptainer_line,
     client_line,
     own_paths,
     remove_line,
 )
-from gpulaunch.containers.engines import InstalledEngines
 from gpulaunch.core.model import AttemptId, Container, ContainerEngine, Gpu, Job
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta, EnvironmentMaker
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.engines.programs import INSTALLED, Programs, program_inside
 from gpulaunch.gpus.mask import MASK, ORDER, PCI_ORDER, visible
-from gpulaunch.process.native import program_inside
-from gpulaunch.process.programs import INSTALLED, Programs
 
 INSIDE = "GPULAUNCH_INSIDE_"
 """Stands before the names of variables that the carrier hands on: its own are its client's."""
 MARKS = ("GPULAUNCH_RUN_ID", "GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT")
-"""Variables by which what outlived all keepers is found (`engines.local.stragglers`)."""
+"""Variables by which what outlived all keepers is found (`engines.local.containers`)."""
 PREFIX = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 _PATH = "PYTHONPATH"
 """By which `explain` is found; where the job does not set it, the image's own follows."""
@@ -204,7 +203,7 @@ def _by_carrier(
     path = os.path.join(made.folder, "record.json")
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         json.dump(record, file)
-    line = (*made.programs.command("contain"), path, *argv)
+    line = (*made.programs.command("container"), path, *argv)
     variables = {INSIDE + name: value for name, value in handed.items()}
     return line, Delta({**variables, **_marks(handed)}, frozenset())
 

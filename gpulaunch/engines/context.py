@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.environment import EnvironmentMaker
 from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 """Errors of a launch for lack of descriptors, memory or disk: it is tried again."""

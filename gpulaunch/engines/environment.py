@@ -14,17 +14,17 @@ from weakref import WeakValueDictionary
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpulaunch.agent.proc import own_environment
+from gpulaunch.base.environment_modules import calls_module, file_for_calls, start_up_file
 from gpulaunch.core.model import Gpu, Job, LadderStep, address_variable
 from gpulaunch.core.template import Text, shown
 from gpulaunch.diagnose import explain
 from gpulaunch.engines.affinity import CpuPlacement, NearCpus
-from gpulaunch.environment_modules import calls_module, file_for_calls, start_up_file
-from gpulaunch.farside.proc import own_environment
+from gpulaunch.engines.programs import INSTALLED, Programs
 from gpulaunch.gpus.mask import Style, visible
-from gpulaunch.process.programs import INSTALLED, Programs
 
 if TYPE_CHECKING:
-    from gpulaunch.process.command import NodeSlots
+    from gpulaunch.engines.command import NodeSlots
 
 RANKS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",

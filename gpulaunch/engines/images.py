@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from gpulaunch.base.helper_process import Helper, command
 from gpulaunch.containers.engines import InstalledEngines, NoEngineError
 from gpulaunch.containers.pulling import PullRequest
 from gpulaunch.core.events import ImageDigest, ImageFailed, ImageReady, PullImage
@@ -25,7 +26,6 @@ from gpulaunch.core.facts import PullBegun
 from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.context import ImageHere, RunContext
 from gpulaunch.engines.pool import cache_directory
-from gpulaunch.helper_process import Helper, command
 
 PULLING = "gpulaunch.containers.pulling"
 """The module whose `main` pulls one image, and says how that goes."""
@@ -50,12 +50,19 @@ class _Failed(Struct, frozen=True, tag_field="said", tag="failed"):
 
 
 _Said: TypeAlias = _Pulling | _Ready | _Digest | _Failed
+
+
 _DECODER: msgspec.json.Decoder[_Said] = msgspec.json.Decoder(_Said)
 
 
 class Images:
     """Owns the processes that pull, each by an engine that fits its image.
 
+        PullImage ─▶ gpulaunch.containers.pulling ─┬ pulling ──▶ PullBegun, once, and `pulls`
+                                                   ├ ready ────▶ ImageReady ─ digest ─▶ ImageDigest
+                                                   └ failed ───▶ ImageFailed, as for one that dies
+
+    From `ImageReady` on the run's context says which engine has the image, and what that calls it.
     `cluster`: jobs run on a cluster's nodes. `module`: what each process runs.
     """
 

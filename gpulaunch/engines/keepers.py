@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpulaunch.engines.programs import KeepersError, find_keepers
 from gpulaunch.gpus.machine import DoctorFinding
-from gpulaunch.process.native import KeepersError, find_keepers
 
 
 def finding() -> DoctorFinding:

@@ -1,7 +1,8 @@
 """Prepares a launch: makes directories, writes inputs, fills placeholders; returns a Command.
 
-All this happens in the supervisor, just before the start. Errors are OSError or NotPreparedError,
-and the attempt then counts as not started.
+All this happens in the supervisor, just before the start. The job's environment modules are loaded
+later, where its program starts. Errors are OSError or NotPreparedError, and the attempt then counts
+as not started.
 """
 
 from __future__ import annotations
@@ -15,28 +16,50 @@ from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
 
+from gpulaunch.agent.client import PROGRAM
+from gpulaunch.base.environment_modules import loading
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.base.files import may
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Container, Job
 from gpulaunch.core.template import Template, render, slots
-from gpulaunch.engines import strict
+from gpulaunch.engines import isolation
+from gpulaunch.engines.command import Command, Task
 from gpulaunch.engines.contained import contained
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import (
     AttemptPlace,
     Delta,
     EnvironmentMaker,
+    first_on_path,
     placeholders,
     shims,
 )
-from gpulaunch.engines.modules import with_modules
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.files import may
-from gpulaunch.jobfile.fasta import digest_of
+from gpulaunch.gpus.mask import MASK, MPS_LOGS, MPS_PIPES, ORDER
+from gpulaunch.jobfile.items import digest_of
 from gpulaunch.jobfile.paths import read_env_file
+from gpulaunch.journal.ends import EndSlots
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.command import Command, Task
-from gpulaunch.process.ends import EndSlots
+
+KEPT = (MASK, ORDER, MPS_PIPES, MPS_LOGS)
+OF_PYTHON = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONHOME")
+
+
+def with_modules(
+    job: Job, argv: tuple[str, ...], own: Mapping[str, str | None], run_dir: str
+) -> tuple[str, ...]:
+    """Return the command line of a program that finds the job's modules loaded; `argv` without any.
+
+    What gpulaunch says wins over what modules set: the mask, its own variables, the job's `env`
+    (but modules may put directories before and behind). The job's own Python comes first on PATH.
+    `own`: what the job's `env_file` and `env` say.
+    """
+    if not job.modules:
+        return argv
+    first = first_on_path(job, run_dir)
+    kept = (*KEPT, *(OF_PYTHON if first else ()))
+    added = (*own, *(("PYTHONPATH",) if job.explain else ()))
+    return loading(job.modules, argv, kept, added, os.pathsep.join(first))
 
 
 class NotPreparedError(GpulaunchError):
@@ -58,7 +81,7 @@ def prepare(
     log, end = run.log_file(attempt), slots.file if slots else str(run.end(attempt))
     _make_room(launch, run, outs, None if slots else end)
     inputs = materialise(job, run)
-    place = strict.placed(job, place)
+    place = isolation.placed(job, place)
     values = placeholders(place, log, inputs, launch.step)
     if job.container is None:
         changes = dressed(job, place, context.environments, values)
@@ -84,7 +107,7 @@ def prepare(
         outputs=outputs,
         kept_outputs=kept,
         success_codes=job.success_codes,
-        hidden=strict.hidden(job, place.gpus),
+        hidden=isolation.hidden(job, place.gpus),
         cpus=place.near.cpus if place.near is not None else (),
         task=_task(job, values, changes),
     )
@@ -136,7 +159,7 @@ def _contained(
     folder = str(context.run.container(AttemptId(job.name, place.attempt)))
     argv = argv_of(job, values) if job.worker is None else job.worker.run
     line, changes = contained(job, here, place, context.environments, folder, argv, own)
-    serves = context.environments.programs.command("serve", "lines")
+    serves = context.environments.programs.command("worker", "lines")
     return (*(() if job.worker is None else serves), *line), changes
 
 
@@ -185,15 +208,15 @@ def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
 def _worker(job: Job, changes: Delta, context: RunContext) -> tuple[str, ...]:
     """Return the command line of a worker's process.
 
-    A function runs in the job's Python; a program is started by `serve lines` in this Python.
+    A function runs in the job's Python; a program is started by `worker lines` in this Python.
     """
     assert job.worker is not None
     programs = context.environments.programs
     if job.worker.run:
-        return (*programs.command("serve", "lines"), *job.worker.run)
+        return (*programs.command("worker", "lines"), *job.worker.run)
     path = changes.set.get("PATH") or context.base.get("PATH", os.defpath)
     python = "python" if shutil.which("python", path=path) else "python3"
-    return (python, programs.at(PROGRAM), "serve", "call", job.worker.function, job.worker.load)
+    return (python, programs.at(PROGRAM), "worker", "call", job.worker.function, job.worker.load)
 
 
 def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:

@@ -1,10 +1,10 @@
 """`GpuExecutor`: a `concurrent.futures.Executor` whose workers each hold one card.
 
-    executor (what people call) ─▶ work (items, claims) ◀─ worker_handle (a thread per worker)
+    executor (what people call) ─▶ item_queue (Work) ◀─ worker_handle (a thread per worker)
         │                             ▲                              │ channel: transfer's pickles
-        └─ starts ─▶ manager: crew ───┘                              ▼
-             │ core.run, engines.local.cards: which cards      worker (the process)
-             └ process.client: keepers ───────────────────────────▶ │
+        └─ starts ─▶ pool: Manager ───┘                              ▼
+             │ core.run, engines.local.leases: which cards     worker (the process)
+             └ engines.client: keepers ───────────────────────────▶ │
 
 Nothing here prints; warnings go to the logger `gpulaunch.executor`. The names below are imported at
 their first use, as workers need none of them.
@@ -16,22 +16,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpulaunch.executor.errors import BrokenGpuExecutorError as BrokenGpuExecutorError
-    from gpulaunch.executor.errors import NoCardsForExecutorError as NoCardsForExecutorError
-    from gpulaunch.executor.errors import RemoteError as RemoteError
-    from gpulaunch.executor.errors import RemoteTraceback as RemoteTraceback
-    from gpulaunch.executor.errors import WorkerDiedError as WorkerDiedError
     from gpulaunch.executor.executor import GpuExecutor as GpuExecutor
+    from gpulaunch.executor.future import BrokenGpuExecutorError as BrokenGpuExecutorError
     from gpulaunch.executor.future import GpuFuture as GpuFuture
+    from gpulaunch.executor.future import NoCardsForExecutorError as NoCardsForExecutorError
+    from gpulaunch.executor.future import RemoteError as RemoteError
+    from gpulaunch.executor.future import RemoteTraceback as RemoteTraceback
+    from gpulaunch.executor.future import WorkerDiedError as WorkerDiedError
 
 _WHERE = {
-    "BrokenGpuExecutorError": "errors",
+    "BrokenGpuExecutorError": "future",
     "GpuExecutor": "executor",
     "GpuFuture": "future",
-    "NoCardsForExecutorError": "errors",
-    "RemoteError": "errors",
-    "RemoteTraceback": "errors",
-    "WorkerDiedError": "errors",
+    "NoCardsForExecutorError": "future",
+    "RemoteError": "future",
+    "RemoteTraceback": "future",
+    "WorkerDiedError": "future",
 }
 
 __all__ = [*_WHERE]  # noqa: PLE0604

@@ -1,6 +1,6 @@
 """`GpuExecutor`, which people call. It keeps `concurrent.futures`' promises, also at exit and fork.
 
-It takes no card and starts no worker: `executor.manager` does.
+It takes no card and starts no worker: `executor.pool` does.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
-from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import Selection
+from gpulaunch.base.errors import NoCardsError, UsageError
+from gpulaunch.base.free_below import parse_free_below
+from gpulaunch.core.model import Gpu, Selection
 from gpulaunch.engines.environment import as_given
 from gpulaunch.engines.pool import CardPool, SelectionError, open_pool
-from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
-from gpulaunch.executor.claim import WorkItem
-from gpulaunch.executor.crew import launching
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.manager import Manager, running
+from gpulaunch.executor.item_queue import WorkItem
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
+from gpulaunch.executor.pool import Manager, launching, running
 from gpulaunch.executor.worker_handle import WorkerPlan
-from gpulaunch.free_below import parse_free_below
 from gpulaunch.gpus.mask import MASK, ORDER
 
 T = TypeVar("T")

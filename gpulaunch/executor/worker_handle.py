@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpulaunch.base.wording import signal_name
 from gpulaunch.core.model import (
     AttemptId,
     Gpu,
@@ -39,16 +40,14 @@ from gpulaunch.executor.channel import (
     ItemLine,
     WorkerChannel,
 )
-from gpulaunch.executor.claim import Claim, WorkItem
-from gpulaunch.executor.errors import (
+from gpulaunch.executor.future import (
     BrokenGpuExecutorError,
+    GpuFuture,
     RemoteError,
     RemoteTraceback,
     WorkerDiedError,
 )
-from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import Work
-from gpulaunch.wording import signal_name
+from gpulaunch.executor.item_queue import Claim, Work, WorkItem
 
 TAIL = 4096
 """Bytes of a worker's standard error that are kept."""

@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from gpulaunch.agent.ports import PortLease
+from gpulaunch.base.files import locked_directory, regular
 from gpulaunch.core.events import Launch
+from gpulaunch.engines.client import Pair, Spawner, SpawnerGoneError
+from gpulaunch.engines.command import Command
 from gpulaunch.engines.environment import AttemptPlace, delta
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.executor.work import Work
+from gpulaunch.engines.programs import find_keepers
+from gpulaunch.executor.item_queue import Work
 from gpulaunch.executor.worker import START
 from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle, WorkerPlan
-from gpulaunch.farside.ports import PortLease
-from gpulaunch.files import locked_directory, regular
-from gpulaunch.gpus.port import reserve_port
-from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
-from gpulaunch.process.command import Command
-from gpulaunch.process.native import find_keepers
+from gpulaunch.gpus.socket_locks import reserve_port
 
 GRACE = 10.0
 """Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""

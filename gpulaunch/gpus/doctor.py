@@ -10,20 +10,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.free_below import FreeBelow
+from gpulaunch.base.text import size
+from gpulaunch.base.wording import option_to_take
 from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
-from gpulaunch.errors import UsageError
-from gpulaunch.free_below import FreeBelow
-from gpulaunch.gpus import lockfile, mask
+from gpulaunch.gpus import mask, socket_locks
 from gpulaunch.gpus.discover import ProbeClient, find, looks
-from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.lease import holders, scope_of
 from gpulaunch.gpus.machine import CardReading, DoctorFinding, Machine, is_free, line_of
 from gpulaunch.gpus.mask import MASK, ORDER, PCI_ORDER, style_for
-from gpulaunch.gpus.names import how_to_continue
-from gpulaunch.gpus.near import numa_nodes
-from gpulaunch.text import size
-from gpulaunch.wording import option_to_take
+from gpulaunch.gpus.parse import numa_nodes
+from gpulaunch.gpus.socket_locks import how_to_continue
+from gpulaunch.gpus.xid import hearing
 
 
 def _silent(environ: Mapping[str, str], machine: Machine) -> Sequence[DoctorFinding]:
@@ -43,7 +43,7 @@ def examine(
     configuration: Callable[[Mapping[str, str], Machine], Sequence[DoctorFinding]] = _silent,
     mps: Callable[[Mapping[str, str], Machine], Iterable[DoctorFinding]] = _silent,
     free_below: FreeBelow | None = None,
-    lease_setting: str = lockfile.VARIABLE,
+    lease_setting: str = socket_locks.VARIABLE,
 ) -> list[DoctorFinding]:
     """Return all findings, those about the driver first. Takes seconds at most per card.
 
@@ -250,7 +250,7 @@ def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFi
 
 
 def leases(
-    machine: Machine, environ: Mapping[str, str], setting: str = lockfile.VARIABLE
+    machine: Machine, environ: Mapping[str, str], setting: str = socket_locks.VARIABLE
 ) -> Iterator[DoctorFinding]:
     """Yield who leases which card, and leases whose holder is stopped; none can be stale."""
     known = {gpu.key: f"GPU {gpu.index}" for gpu in machine.gpus}
@@ -265,7 +265,7 @@ def leases(
             )
         else:
             yield DoctorFinding("note", f"{where} is leased by {holder}")
-    if directory := environ.get(lockfile.VARIABLE):
+    if directory := environ.get(socket_locks.VARIABLE):
         yield lease_directory(directory, setting)
 
 
@@ -289,10 +289,10 @@ def lease_directory(directory: str, setting: str) -> DoctorFinding:
 def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[DoctorFinding]:
     marks = (".dockerenv", "run/.containerenv")
     inside = any(os.path.exists(os.path.join(root, mark)) for mark in marks)
-    if inside and not environ.get(lockfile.VARIABLE):
+    if inside and not environ.get(socket_locks.VARIABLE):
         yield DoctorFinding(
             "warning",
             "in a container: where it has a network of its own, leases do not exclude launchers "
             "outside of it",
-            f"mount one directory everywhere and set {lockfile.VARIABLE} to it",
+            f"mount one directory everywhere and set {socket_locks.VARIABLE} to it",
         )

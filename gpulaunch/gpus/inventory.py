@@ -10,19 +10,19 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.card_kind import capability
+from gpulaunch.base.free_below import FreeBelow
+from gpulaunch.base.wording import option_to_take
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
-from gpulaunch.free_below import FreeBelow
+from gpulaunch.core.placement import capability
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import CardReading, Fault, Machine, Process, is_free
 from gpulaunch.gpus.mask import InheritedPool
-from gpulaunch.gpus.names import Holder
-from gpulaunch.wording import option_to_take
+from gpulaunch.gpus.socket_locks import Holder
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import CardHold, CardUser, MachineCard
+    from gpulaunch.base.documents import CardHold, CardUser, MachineCard
 
 
 def inventory(

@@ -15,7 +15,8 @@ beside it (containers have abstract names of their own).
 Any user may bind a card's name and answer whatever they like: nothing that comes from there is a
 lease unless the kernel says so, and no answer costs a waiter more than a look every few seconds.
 
-Never looks at the card itself: whether a stranger uses it is the driver's to say (`discover`).
+Never looks at the card itself: whether a stranger uses it is the driver's to say (`discover`). Also
+counts the leases of a user, where launchers of that user may only hold so many together.
 """
 
 from __future__ import annotations
@@ -24,28 +25,34 @@ import contextlib
 import os
 import select
 import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from gpulaunch.farside.proc import is_suspended
-from gpulaunch.farside.wire import peer, receive
-from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.names import (
+from gpulaunch.agent.proc import is_suspended
+from gpulaunch.agent.wire import peer, receive
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.gpus import socket_locks
+from gpulaunch.gpus.socket_locks import (
     UNKNOWN,
     Holder,
     NameHeldError,
     bind_name,
+    connect_name,
     connect_patiently,
+    have_open,
     holder_of,
     listening,
     listening_socket,
     short,
+    try_bind,
 )
+from gpulaunch.jobfile.config_model import Allowance
 
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
 VISITORS = 32
@@ -307,7 +314,7 @@ class Waiter:
             return cls(name, None, want)
         # Nothing announces the end of a lock in another container, or of a bind without a listen:
         # without a link the Waiter goes by the clock.
-        if not taken and not os.environ.get(lockfile.VARIABLE):
+        if not taken and not os.environ.get(socket_locks.VARIABLE):
             return None
         return cls(name, link, want, claim)
 
@@ -381,10 +388,10 @@ def _lock(name: str) -> int | None:
 
     Raises NameHeldError, or UnfitLockError if the file cannot be locked.
     """
-    directory = os.environ.get(lockfile.VARIABLE)
+    directory = os.environ.get(socket_locks.VARIABLE)
     if not directory:
         return None
-    locked = lockfile.lock(directory, _file(name))
+    locked = socket_locks.lock(directory, _file(name))
     if locked is None:
         raise NameHeldError(name, UNKNOWN)
     return locked
@@ -392,9 +399,9 @@ def _lock(name: str) -> int | None:
 
 def lock_passed(name: str, fds: Sequence[int]) -> int | None:
     """Return the one of these descriptors that holds the lock; without one, as `_lock`."""
-    directory = os.environ.get(lockfile.VARIABLE)
+    directory = os.environ.get(socket_locks.VARIABLE)
     for fd in fds if directory else ():
-        if lockfile.holds(fd, str(directory), _file(name)):
+        if socket_locks.holds(fd, str(directory), _file(name)):
             return fd
     return _lock(name)
 
@@ -420,3 +427,140 @@ def _timer(seconds: float) -> int:
         os.close(fd)
         raise OSError(ctypes.get_errno(), "timerfd")
     return fd
+
+
+# ── The allowance of a user ───────────────────────────────────────────────────────────────────────
+
+COUNT_TIMEOUT = 0.5
+"""Seconds that a launcher waits at most for another of its user to count and take a card."""
+COUNT_HASTE = 0.1
+"""Seconds, the last of these, in which it does not sleep between two tries.
+
+Who counts again and again takes the right anew before one that sleeps is awake, each time.
+"""
+
+
+class AllowanceSpentError(GpulaunchError):
+    """The user's launchers hold as many cards as they may."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        super().__init__(f"{allowance.limit} cards are held, and {allowance.source} allows no more")
+        self.allowance = allowance
+
+
+class AllowedLeases:
+    """Takes leases as long as this user's are fewer than `allowance`; None: without a limit.
+
+    take ─▶ alone among the user's launchers ─▶ count the user's leases ─▶ take one more, or none
+
+    The kernel says who holds a lease (`socket_locks`), so that what counts are the leases
+    themselves: nothing is written anywhere, and what a killed launcher held is free with its last
+    process. One launcher of a user at a time counts and takes, while it holds the name `count/UID`:
+    of two that come in the same instant the second counts what the first has taken.
+
+    A launcher keeps to it of its own accord, as launchers do with leases: a program that uses cards
+    without one is not counted. Nor are pretend cards, leases below a job's own cards, and those in
+    another network namespace.
+    """
+
+    def __init__(self, allowance: Allowance | None) -> None:
+        self.allowance = allowance
+
+    def take(self, key: str, scope: str) -> Lease:
+        """Take a card's lease as the function `take` does.
+
+        Raises AllowanceSpentError where it would be one too many, UncountedError.
+        """
+        if self.allowance is None:
+            return take(key, scope)
+        with _alone():
+            others = [n for n in leases_of(os.geteuid()) if n != lease_name(key, scope)]
+            if len(others) >= self.allowance.limit:
+                raise AllowanceSpentError(self.allowance)
+            return take(key, scope)
+
+    @contextmanager
+    def claiming(self, name: str) -> Iterator[bool]:
+        """Tell, as long as it is so, whether the lease that somebody gives us may become ours."""
+        # One of this user's counts already. Whose it is, is asked of the kernel now: a connection
+        # tells whose it was when that began, and may have reached the next holder unaccepted.
+        if self.allowance is None or _holder(name) == os.geteuid():
+            yield True
+            return
+        with _alone():
+            yield len(leases_of(os.geteuid())) < self.allowance.limit
+
+
+def leases_of(uid: int) -> list[str]:
+    """Return the names of the cards' leases that processes of this user hold."""
+    return [name for name in listening("gpu/") if _counts(name) and _is_held_by(uid, name)]
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith("gpu/sim/")
+
+
+def _is_held_by(uid: int, name: str) -> bool:
+    holder = _holder(name)
+    return holder == uid or (holder == UNKNOWN.uid and bool(have_open(name, _processes_of(uid))))
+
+
+def _holder(name: str) -> int | None:
+    """Return the user id of who holds the lease; None where nobody does.
+
+    UNKNOWN.uid where no connection is to be had: every count leaves one, which a command that holds
+    the lease never accepts, and the kernel keeps 4096.
+    """
+    try:
+        link = connect_name(name)
+    except OSError:
+        return UNKNOWN.uid
+    if link is None:
+        return None
+    with link:
+        return peer(link)[1]
+
+
+def _processes_of(uid: int) -> Iterator[int]:
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.name.isdigit() and entry.stat().st_uid == uid:
+                    yield int(entry.name)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Be the only launcher of this user that counts, for a moment. Raises UncountedError.
+
+    If another user holds the name, it may be for ever: then launchers count without it.
+    """
+    name, until = f"count/{os.geteuid()}", time.monotonic() + COUNT_TIMEOUT
+    right: AbstractContextManager[object] | None = None
+    while right is None:
+        right = try_bind(name) or _await_end(name, until)
+    with right:
+        yield
+
+
+def _await_end(name: str, until: float) -> AbstractContextManager[object] | None:
+    """Wait until nobody holds the name any more; its end wakes who is connected to it.
+
+    If another user holds it, return at once what stands for it.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        holder = holder_of(name) or "another launcher"
+        raise UncountedError(0, f"whether one more is allowed is asked by {holder}")
+    if left <= COUNT_HASTE:
+        os.sched_yield()
+        return None
+    with suppress(OSError):
+        if link := connect_name(name):
+            with link:
+                if peer(link)[1] != os.geteuid():
+                    return nullcontext()
+                poll = select.poll()
+                poll.register(link, select.POLLIN)
+                poll.poll((left - COUNT_HASTE) * 1000)
+    return None

@@ -7,7 +7,7 @@
     {"said": "end"}                                      nothing to listen to: not to be tried again
 
 Waiting for an event blocks, and any call may hang for good on a sick card: hence a process of its
-own, which the kernel kills when a call outlasts its time. Its client (`events`) starts another.
+own, which the kernel kills when a call outlasts its time. Its client (`xid`) starts another.
 MIG: the driver reports events by card; a line names the instances that an event concerns.
 Standard library and pynvml only; never calls cuInit, never judges an event (`xid`).
 """

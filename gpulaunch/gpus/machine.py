@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from gpulaunch.base.free_below import FreeBelow
+from gpulaunch.base.text import size
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
-from gpulaunch.free_below import FreeBelow
-from gpulaunch.text import size
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.documents import DoctorLevel
+    from gpulaunch.base.documents import DoctorLevel
+
 
 MIB, GIB = 2**20, 2**30
 GB = 10**9

@@ -20,8 +20,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.model import Gpu
-from gpulaunch.errors import UsageError
 from gpulaunch.gpus.machine import Machine
 
 MASK = "CUDA_VISIBLE_DEVICES"

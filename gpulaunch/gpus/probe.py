@@ -10,7 +10,7 @@ before them all the line "ready".
 A call into the driver can hang for good on a sick card and cannot be interrupted: hence a process,
 that the client (`discover`) kills. One request touches one card, so that the client knows which.
 Every field is asked for by itself and may fail by itself ("errors"). Never calls cuInit, never
-judges an answer (`parse`, `free`), standard library and pynvml only.
+judges an answer (`parse`, `machine`), standard library and pynvml only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulaunch.cgroups.hierarchy import memory_available, memory_of_machine, of_meminfo
-from gpulaunch.files import user_name
-from gpulaunch.gpus import near
-from gpulaunch.gpus.names import command_of
+from gpulaunch.base.cgroups import memory_available, memory_of_machine, of_meminfo
+from gpulaunch.base.files import user_name
+from gpulaunch.gpus import parse
+from gpulaunch.gpus.socket_locks import command_of
 
 Answer = dict[str, Any]
 
@@ -122,8 +122,8 @@ def card(nvml: Any, handle: Any) -> Answer:
     fields = identity(nvml, handle, whole=True)
     bus = fields.ask("bus", lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     fields.ask("compute", lambda: list(nvml.nvmlDeviceGetCudaComputeCapability(handle)))
-    fields.answer |= near.place(bus or "", nvml, handle, os.environ)
-    fields.ask("links", lambda: near.links(nvml, handle))
+    fields.answer |= parse.place(bus or "", nvml, handle, os.environ)
+    fields.ask("links", lambda: parse.links(nvml, handle))
     fields.ask("minor", lambda: nvml.nvmlDeviceGetMinorNumber(handle))
     fields.ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(handle))
     fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
@@ -250,7 +250,7 @@ def found(nvml: Any, handle: Any, uuid: str) -> Any:
     except nvml.NVMLError:
         own = uuid if uuid.startswith("GPU-") else ""
     if uuid.startswith("PCI-"):
-        own = "PCI-" + near.bus_of_kernel(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        own = "PCI-" + parse.bus_of_kernel(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     if own == uuid or uuid.startswith("INDEX-"):
         return handle
     if uuid.startswith("MIG-"):

@@ -16,9 +16,8 @@ from importlib.resources import files
 from msgspec import Struct
 
 from gpulaunch.init.grammar import GrammarReader
-from gpulaunch.init.kinds import advice, refuse_other_text
 from gpulaunch.init.rewrite import ScriptFollower
-from gpulaunch.init.script import Script, Unfit
+from gpulaunch.init.script import Script, Unfit, advice, refuse_other_text
 from gpulaunch.init.values import NATURAL
 
 __all__ = ["Converted", "Unfit", "advice", "convert", "starter"]

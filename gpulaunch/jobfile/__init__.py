@@ -1,23 +1,7 @@
 """The job file: text -> tree with lines -> validated entries -> expanded, named, checked Jobs.
 
-    load(path, Surroundings(os.environ)) ──▶ Plan(jobs=(Job, ...), selection, limits, ...)
+    load.load(path, Surroundings(os.environ)) ──▶ Plan(jobs=(Job, ...), selection, limits, ...)
 
-Reads files and looks at directories; starts nothing, writes nothing, prints nothing.
+Reads files and looks at directories; starts nothing, writes nothing, prints nothing. The
+configuration is read here as well, because it is read as a job file is.
 """
-
-from gpulaunch.jobfile.load import load, load_text
-from gpulaunch.jobfile.paths import find_conda, read_env_file
-from gpulaunch.jobfile.plan import Plan
-from gpulaunch.jobfile.schema import schema
-from gpulaunch.jobfile.surroundings import Look, Surroundings
-
-__all__ = [
-    "Look",
-    "Plan",
-    "Surroundings",
-    "find_conda",
-    "load",
-    "load_text",
-    "read_env_file",
-    "schema",
-]

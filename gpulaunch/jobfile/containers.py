@@ -19,7 +19,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from gpulaunch.containers import images, options
-from gpulaunch.containers.command_lines import HERE
+from gpulaunch.containers.engines import HERE
 from gpulaunch.core.model import Container, ContainerEngine, Job, Mount
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import keys, scalar

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from gpulaunch.core.classes import POLICIES
+from gpulaunch.base.text import parse_size, parse_span
 from gpulaunch.core.model import RetryPolicy, Service
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.core.template import Text
-from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.placeholders import compile_raw
-from gpulaunch.jobfile.services import check_ready
 from gpulaunch.jobfile.suggest import did_you_mean, did_you_mean_key
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import parse_size, parse_span
+from gpulaunch.jobfile.values import check_ready, found, integer, shell_words
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -38,7 +37,7 @@ FAILURES = frozenset(POLICIES)
 
 def scalar(value: Plain, what: str = "one value") -> str:
     if not isinstance(value, str):
-        raise FieldError(f"expected {what}, found {v.found(value)}")
+        raise FieldError(f"expected {what}, found {found(value)}")
     return value
 
 
@@ -60,13 +59,13 @@ def texts(value: Plain) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
-        raise FieldError(f"expected a list, found {v.found(value)}")
+        raise FieldError(f"expected a list, found {found(value)}")
     return tuple(converted(not_empty, value))
 
 
 def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]:
     if not isinstance(value, dict):
-        raise FieldError(f"expected {what}, found {v.found(value)}")
+        raise FieldError(f"expected {what}, found {found(value)}")
     gather = ErrorCollector()
     keys(value, known, gather)
     gather.done()
@@ -91,8 +90,8 @@ def unknown_key(key: str, known: tuple[str, ...]) -> str:
     return f"unknown key{did_you_mean_key(key, known)} (known: {', '.join(sorted(known))})"
 
 
-def integer(least: int, what: str) -> Convert:
-    return each(lambda text: v.integer(text, least, what))
+def integer_field(least: int, what: str) -> Convert:
+    return each(lambda text: integer(text, least, what))
 
 
 def not_empty(value: Plain) -> str:
@@ -104,7 +103,7 @@ def not_empty(value: Plain) -> str:
 
 def shell(value: Plain) -> tuple[str, ...]:
     if isinstance(value, str):
-        return v.shell_words(value)
+        return shell_words(value)
     words = texts(value)
     if not words:
         raise FieldError("expected a shell like bash or [zsh, -c], found an empty list")
@@ -126,7 +125,7 @@ def preload(value: Plain) -> tuple[str, ...]:
 
 def _module(name: str) -> None:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise FieldError(f"expected the name of a module like torch, found {v.found(name)}")
+        raise FieldError(f"expected the name of a module like torch, found {found(name)}")
 
 
 def codes(value: Plain) -> frozenset[int]:
@@ -137,21 +136,21 @@ def codes(value: Plain) -> frozenset[int]:
 
 
 def _code(text: str) -> int:
-    code = v.integer(text, 0, "an exit code from 0 to 255")
+    code = integer(text, 0, "an exit code from 0 to 255")
     if code > 255:
-        raise FieldError(f"expected an exit code from 0 to 255, found {v.found(text)}")
+        raise FieldError(f"expected an exit code from 0 to 255, found {found(text)}")
     return code
 
 
 def retries(value: Plain) -> RetryPolicy:
     if isinstance(value, str):
-        return RetryPolicy(times=v.integer(value, 0, "how many retries"))
+        return RetryPolicy(times=integer(value, 0, "how many retries"))
     if not isinstance(value, dict):
         what = "a number, or {times: 2, on: [gpu_oom], delay: 30s}"
-        raise FieldError(f"expected {what}, found {v.found(value)}")
+        raise FieldError(f"expected {what}, found {found(value)}")
     given, gather = with_on(value), ErrorCollector()
     keys(given, ("times", "on", "delay"), gather)
-    times = gather.take(("times",), integer(0, "how many retries"), given.get("times", "1"))
+    times = gather.take(("times",), integer_field(0, "how many retries"), given.get("times", "1"))
     on = gather.take(("on",), _classes, given.get("on", []))
     delay = gather.take(("delay",), each(parse_span), given.get("delay", "0"))
     gather.done()
@@ -165,7 +164,7 @@ def _classes(value: Plain) -> frozenset[str]:
 def _class(name: str) -> str:
     if name not in FAILURES:
         raise FieldError(
-            f"unknown failure class {v.found(name)}{did_you_mean(name, FAILURES)}"
+            f"unknown failure class {found(name)}{did_you_mean(name, FAILURES)}"
             f" (known: {', '.join(sorted(FAILURES))})"
         )
     return name
@@ -173,7 +172,7 @@ def _class(name: str) -> str:
 
 def env(value: Plain) -> dict[str, str | None]:
     if not isinstance(value, dict):
-        raise FieldError(f"expected variables like {{HF_HOME: /data/hf}}, found {v.found(value)}")
+        raise FieldError(f"expected variables like {{HF_HOME: /data/hf}}, found {found(value)}")
     gather = ErrorCollector()
     for key, item in value.items():
         if not _is_variable(key):
@@ -192,7 +191,7 @@ def _is_variable(name: str) -> bool:
 
 def _variable(value: Plain) -> None:
     if value is not None and not isinstance(value, str):
-        raise FieldError(f"expected text, or null to remove it, found {v.found(value)}")
+        raise FieldError(f"expected text, or null to remove it, found {found(value)}")
 
 
 def check_variable(name: str) -> None:
@@ -204,7 +203,7 @@ def check_variable(name: str) -> None:
             key=True,
         )
     if not _VARIABLE.fullmatch(name):
-        raise FieldError(f"expected a variable's name, found {v.found(name)}", (name,), key=True)
+        raise FieldError(f"expected a variable's name, found {found(name)}", (name,), key=True)
 
 
 def run(value: Plain) -> str | tuple[str, ...]:
@@ -213,7 +212,7 @@ def run(value: Plain) -> str | tuple[str, ...]:
             raise FieldError("expected a command, found an empty one")
         return value
     if not isinstance(value, list):
-        raise FieldError(f"expected a command (a string or a list), found {v.found(value)}")
+        raise FieldError(f"expected a command (a string or a list), found {found(value)}")
     if not value:
         raise FieldError("expected a command, found an empty list")
     words = tuple(converted(_argument, value))
@@ -224,7 +223,7 @@ def run(value: Plain) -> str | tuple[str, ...]:
 
 def _argument(value: Plain) -> str:
     if not isinstance(value, str):
-        raise FieldError(f"expected one argument, found {v.found(value)}; quote it")
+        raise FieldError(f"expected one argument, found {found(value)}; quote it")
     return value
 
 
@@ -260,7 +259,7 @@ def run_name(value: Plain) -> str:
     text = scalar(value)
     if not text.strip() or text.startswith((".", "-")) or UNFIT.search(text):
         raise FieldError(
-            f"expected a name for a directory, without / and leading ., found {v.found(text)}"
+            f"expected a name for a directory, without / and leading ., found {found(text)}"
         )
     if len(text.encode()) > 200:
         raise FieldError("expected a name of at most 200 bytes")

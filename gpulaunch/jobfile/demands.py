@@ -14,6 +14,7 @@ from gpulaunch.jobfile.texts import Fields
 
 MPS_VARIABLES = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"})
 """Variables that say which MPS daemon a program is a client of; gpulaunch alone sets them."""
+
 _OUTSIDE = "the service's processes, its directory and its IPC namespace are outside"
 _OF_A_KIND = ("name", "run", "worker", "foreach", "matrix", "env")
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from gpulaunch.base.errors import NoCardsError
+from gpulaunch.base.localtime import parse_moment
 from gpulaunch.core.model import Demand, DueTime, Gpu, Job
-from gpulaunch.errors import NoCardsError
-from gpulaunch.jobfile import engines
+from gpulaunch.jobfile import schedulers
 from gpulaunch.jobfile.containers import SharedContainers
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.needs import Pattern
 from gpulaunch.jobfile.paths import Places
-from gpulaunch.jobfile.sources import Following, ForeachSource
+from gpulaunch.jobfile.source import Following, ForeachSource
 from gpulaunch.jobfile.texts import Scripts
-from gpulaunch.localtime import parse_moment
 
 MAX_JOBS = 500_000
 
@@ -59,7 +59,7 @@ class ExpansionContext(Struct):
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
     demands: dict[Demand, Demand] = field(default_factory=dict)
-    engines: dict[str, engines.Settings] = field(default_factory=dict)
+    engines: dict[str, schedulers.Settings] = field(default_factory=dict)
     dues: dict[str, DueTime] = field(default_factory=dict)
 
     def due(self, words: str | None) -> DueTime | None:

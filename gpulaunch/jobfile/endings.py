@@ -19,6 +19,7 @@ AT_ONCE = frozenset({
     "done", "fi", "esac", "}",
 })
 """Commands that wait for nothing and succeed; the empty one is an assignment."""
+
 _TIDIES = frozenset({
     *AT_ONCE, "rm", "rmdir", "mkdir", "mv", "cp", "ln", "touch", "chmod", "kill", "pkill",
     "killall", "grep", "test", "[", "[[", "cd", "source", ".", "module", "ml", "ulimit", "unset",
@@ -29,12 +30,17 @@ _TIDIES = frozenset({
     "df", "free", "env", "false", "sed", "awk", "tee", "ps", "pgrep", "mountpoint", "umount",
 })
 """Commands that are hardly a job's work: whether they fail is not told."""
+
 _PASSES_ON = frozenset({"tee", "cat", "tail", "head", "ts", "sed", "awk", "grep", "sort", "less"})
 """Ends of a pipeline that succeed whatever wrote into it."""
+
 _BECOME_THEIR_LAST_COMMAND = frozenset({"bash", "zsh"})
 """Shells that execute the last command of a script in their own process."""
+
 _FORKS = frozenset({"timeout", "time", "sudo", "xargs", "unbuffer"})
 """Programs that start a process for their command, so that a setsid there waits."""
+
+
 # fmt: on
 _ASKS = ("$?", "${?", "PIPESTATUS", "pipestatus")
 """What a script that asks for a status itself has."""

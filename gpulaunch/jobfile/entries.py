@@ -14,7 +14,7 @@ from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.drafts import MAX_JOBS, Draft, ExpansionContext
 from gpulaunch.jobfile.expand import EntryExpansion
 from gpulaunch.jobfile.fields import JOB, engines_merged
-from gpulaunch.jobfile.file_keys import split, validate
+from gpulaunch.jobfile.file_keys import Beside, split, validate
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
 from gpulaunch.jobfile.needs import (
     Index,
@@ -27,12 +27,10 @@ from gpulaunch.jobfile.needs import (
     shape_of,
     spell_cycle,
 )
-from gpulaunch.jobfile.services import is_end, same_addresses, spell_end, with_ends
 from gpulaunch.jobfile.suggest import shorten
-from gpulaunch.jobfile.surroundings import Beside
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode
-from gpulaunch.jobfile.values import found
+from gpulaunch.jobfile.values import found, is_end, same_addresses, spell_end, with_ends
 
 _CYCLES = 20
 _ENVIRONMENTS = ("python", "venv", "conda")

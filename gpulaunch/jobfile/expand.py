@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os.path
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from gpulaunch.base.errors import NoCardsError
 from gpulaunch.core.model import (
     Container,
     Demand,
@@ -26,23 +28,40 @@ from gpulaunch.core.model import (
     RetryPolicy,
     Worker,
 )
-from gpulaunch.errors import NoCardsError
-from gpulaunch.jobfile import containers, engines, modules, paths, warnings, workers
-from gpulaunch.jobfile.cards import of_cards
-from gpulaunch.jobfile.combinations import every_combination
+from gpulaunch.jobfile import containers, field_groups, paths, schedulers
 from gpulaunch.jobfile.demands import DemandRules, check_mps, demand_of, kind_of
-from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.drafts import MAX_JOBS, Draft, ExpansionContext
+from gpulaunch.jobfile.field_groups import digest
 from gpulaunch.jobfile.fields import Deferred, mapped
+from gpulaunch.jobfile.file_keys import of_cards
 from gpulaunch.jobfile.forms import Matrix
 from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items, sources_of
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.placeholders import compile_raw, insert
-from gpulaunch.jobfile.sampling import Range, Sample, drawn
+from gpulaunch.jobfile.sampling import Combination, Range, Sample, drawn
 from gpulaunch.jobfile.suggest import shorten
 from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Texts, Values
 from gpulaunch.jobfile.tree import Path as Steps
+
+
+def every_combination(matrix: Matrix) -> list[Combination]:
+    """Return the combinations of a matrix of lists that no rule of `exclude:` names.
+
+    Raises FieldError for too many, or none.
+    """
+    lists = {key: axis for key, axis in matrix.keys.items() if not isinstance(axis, Range)}
+    count = math.prod(map(len, lists.values()))
+    if count > MAX_JOBS:
+        raise FieldError(f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned")
+    if count * len(matrix.exclude) > 20 * MAX_JOBS:
+        raise FieldError("too many rules for so many combinations", ("exclude",))
+    rules = [rule.items() for rule in matrix.exclude]
+    every = (dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values()))
+    kept = [axes for axes in every if not any(rule <= axes.items() for rule in rules)]
+    if not kept:
+        raise FieldError("every combination is excluded", ("exclude",))
+    return kept
 
 
 class EntryExpansion(Struct):
@@ -132,7 +151,7 @@ class EntryExpansion(Struct):
         env = {k: None if v is None else compile_raw(v) for k, v in fields.get("env", {}).items()}
         return Job(
             name="",
-            run=typed if worker is None else workers.command_of(worker),
+            run=typed if worker is None else field_groups.command_of(worker),
             group=self.group,
             shell=fields.get("shell") or DEFAULT_SHELL,
             env=env,
@@ -323,7 +342,7 @@ class EntryExpansion(Struct):
         if container is not None and "path" in values:
             directory = os.path.dirname(values["path"])
             container = self.context.containers.with_input(container, directory)
-        run: Any = () if worker is None else workers.command_of(worker)
+        run: Any = () if worker is None else field_groups.command_of(worker)
         if "run" in self.fields:
             run = gather.take(("run",), partial(texts.run, shell), values)
         env = gather.take(("env",), texts.environment, values)
@@ -381,10 +400,10 @@ class EntryExpansion(Struct):
         return job
 
     def _check_ends(self, resolved: Fields) -> None:
-        warnings.check(resolved, self._typed("preemptible"))
+        field_groups.check_warning(resolved, self._typed("preemptible"))
 
     def _check_modules(self, resolved: Fields) -> None:
-        modules.check(resolved, self._inherits)
+        field_groups.check_modules(resolved, self._inherits)
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """Return the worker with its files found; checks them unless needed jobs may make them."""
@@ -395,7 +414,7 @@ class EntryExpansion(Struct):
 
     def _found(self, function: str) -> str:
         """Return a function's name with its file's absolute path."""
-        if not (file := workers.file_of(function)):
+        if not (file := field_groups.file_of(function)):
             return function
         path = self.context.places.find("worker", self._made_later, file)
         return f"{path}:{function.rpartition(':')[2]}"
@@ -425,21 +444,21 @@ class EntryExpansion(Struct):
         return self.where(name)[0] == "defaults"
 
     def _keyed(self, job: Job) -> Job:
-        workers.check_env(job)
-        job = workers.with_key(job)
+        field_groups.check_env(job)
+        job = field_groups.with_key(job)
         self.workers.add(job.demand.worker)
-        if len(self.workers) > workers.KINDS:
+        if len(self.workers) > field_groups.KINDS:
             raise FieldError(
-                f"more than {workers.KINDS} different workers for these jobs: what a worker has for"
-                " its whole life (env, venv, gpu_memory ...) differs from item to item",
+                f"more than {field_groups.KINDS} different workers for these jobs: what a worker"
+                " has for its whole life (env, venv, gpu_memory ...) differs from item to item",
                 ("worker",),
             )
         return job
 
-    def _engine(self, resolved: Fields) -> engines.Settings:
+    def _engine(self, resolved: Fields) -> schedulers.Settings:
         if "engine" not in resolved:
             return _NO_ENGINE
-        held = engines.held(resolved["engine"])
+        held = schedulers.held(resolved["engine"])
         return self.context.engines.setdefault(repr(held), held)  # equal ones share it
 
     def _resolve(self, texts: Texts, values: Values, gather: ErrorCollector) -> dict[str, Any]:
@@ -530,7 +549,7 @@ _NO_DEMAND = Demand()
 _NO_RETRY = RetryPolicy()
 _NO_VALUES: Mapping[str, str] = {}
 _NO_PARAMS = Params((), ())
-_NO_ENGINE: engines.Settings = {}
+_NO_ENGINE: schedulers.Settings = {}
 
 
 def _batch_of(number: int, items: list[ForeachItem]) -> ForeachItem:

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from gpulaunch.base.text import SPAN, parse_size, parse_span
 from gpulaunch.core.template import Text
-from gpulaunch.jobfile import containers, engines, forms, modules, sampling, warnings, workers
+from gpulaunch.jobfile import containers, field_groups, sampling, schedulers
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.forms import foreach, ladder, matrix
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import SPAN, parse_size, parse_span
 
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
@@ -70,15 +71,15 @@ def _deferring(convert: c.Convert) -> c.Convert:
 
 
 def _engine(value: Plain) -> Any:
-    return _deferring(engines.settled)(engines.typed(value))
+    return _deferring(schedulers.settled)(schedulers.typed(value))
 
 
 def engines_merged(below: Any, above: Any) -> Any:
     """Return two values of `engine:`, Deferred or not, merged key by key."""
     if not (isinstance(below, Deferred) or isinstance(above, Deferred)):
-        return engines.merged(below, above)
-    both: Any = engines.merged(_compiled(below), _compiled(above))
-    return Deferred(both, engines.settled)
+        return schedulers.merged(below, above)
+    both: Any = schedulers.merged(_compiled(below), _compiled(above))
+    return Deferred(both, schedulers.settled)
 
 
 def _compiled(value: Any) -> Any:
@@ -158,7 +159,7 @@ _RULES: Schema = {
     "on": any_of(_CLASS, {"type": "array", "items": _CLASS}),
     "delay": _or_filled(_TIME),
 }
-_NAMES_OF_SIGNALS = "|".join(f"{name}|{name.lower()}" for name in sorted(warnings.NAMES))
+_NAMES_OF_SIGNALS = "|".join(f"{name}|{name.lower()}" for name in sorted(field_groups.NAMES))
 _SIGNAL: Schema = _text(rf"^(SIG|sig)?({_NAMES_OF_SIGNALS})$")
 _WARN: Schema = _object({"signal": _or_filled(_SIGNAL), "before": _or_filled(_TIME)})
 _RETRIES: Schema = any_of(COUNT, with_on(_object(_RULES)))
@@ -254,14 +255,14 @@ def _choice(*words: str) -> Kind:
 
 
 DEFAULTS: Mapping[str, Kind] = {
-    "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
+    "gpus": Kind(c.integer_field(0, "how many cards: 0, 1, 2 ..."), COUNT),
     "gpu_memory": Kind(c.each(c.gpu_memory), any_of(_SIZE, {"const": c.AUTO})),
     "card": Kind(c.each(v.glob_of_names), TEXT),
     "compute": Kind(c.each(v.compute_capability), _COMPUTE),
-    "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
+    "per_gpu": Kind(c.integer_field(1, "how many jobs share a card: 1, 2 ..."), SOME),
     "share": _FLAG,
     "mps": _FLAG,
-    "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
+    "cpus": Kind(c.integer_field(1, "how many CPUs: 1, 2 ..."), SOME),
     "memory": Kind(c.each(parse_size), _SIZE),
     "uses": Kind(c.texts, LIST),
     "cwd": _WORD,
@@ -270,27 +271,27 @@ DEFAULTS: Mapping[str, Kind] = {
     "python": _WORD,
     "venv": _WORD,
     "conda": _WORD,
-    "modules": Kind(modules.modules, _MODULES),
+    "modules": Kind(field_groups.modules, _MODULES),
     "container": Kind(containers.container, _CONTAINER),
     "shell": Kind(c.shell, LIST),
     "timeout": _SPAN,
     "idle_timeout": _SPAN,
     "gpu_idle": _SPAN,
     "grace": Kind(c.each(parse_span), _TIME),
-    "warn": Kind(warnings.warn, _WARN),
+    "warn": Kind(field_groups.warn, _WARN),
     "preemptible": _FLAG,
     "retries": Kind(c.retries, _RETRIES),
     "not_before": Kind(c.each(v.moment), _MOMENT),
     "outputs": _NAMES,
     "success_codes": Kind(c.codes, _CODES),
-    "priority": Kind(c.integer(-(10**12), "a whole number, higher is earlier"), _WHOLE),
+    "priority": Kind(c.integer_field(-(10**12), "a whole number, higher is earlier"), _WHOLE),
     "cost": Kind(c.each(v.number), _NUMBER),
     "visible": _choice("index", "uuid"),
     "isolation": _choice("env", "strict"),
     "affinity": _choice("card", "none"),
     "explain": _FLAG,
     "preload": Kind(c.preload, _PRELOAD),
-    "ladder": Kind(forms.ladder, _LADDER, defers=False),
+    "ladder": Kind(ladder, _LADDER, defers=False),
     "inherit_ranks": _FLAG,
     "engine": Kind(_engine, ENGINE, defers=False),
 }
@@ -300,10 +301,10 @@ JOB: Mapping[str, Kind] = {
     **DEFAULTS,
     "name": Kind(c.not_empty, TEXT, defers=False),
     "run": Kind(c.run, any_of(TEXT, array(SCALAR)), defers=False),
-    "worker": Kind(workers.worker, _WORKER),
-    "foreach": Kind(forms.foreach, _FOREACH, defers=False),
-    "batch": Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False),
-    "matrix": Kind(forms.matrix, _MATRIX, defers=False),
+    "worker": Kind(field_groups.worker, _WORKER),
+    "foreach": Kind(foreach, _FOREACH, defers=False),
+    "batch": Kind(c.integer_field(1, "how many items a job: 1, 2 ..."), SOME, defers=False),
+    "matrix": Kind(matrix, _MATRIX, defers=False),
     "sample": Kind(sampling.sample, _SAMPLE, defers=False),
     "needs": _NAMES,
     "after": _NAMES,

@@ -1,16 +1,23 @@
-"""The file's own keys (name, gpus, free_below, per_gpu ...), and how any mapping of fields is
-checked against their kinds: right ones converted, mistakes added.
+"""The file's own keys (name, gpus, free_below, per_gpu ...), and what surrounds the file.
+
+Also checks any mapping of fields against their kinds (right ones are converted, mistakes added),
+and makes the items of `foreach: cards`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from gpulaunch.core.selection import ALL, Selection, parse_selection
-from gpulaunch.free_below import EXPECTED, parse_free_below
+from msgspec import Struct, field
+
+from gpulaunch.base.free_below import EXPECTED, parse_free_below
+from gpulaunch.core.model import ALL, Demand, Gpu, Job, Selection, parse_selection
+from gpulaunch.core.placement import is_kind
 from gpulaunch.jobfile import convert as c
-from gpulaunch.jobfile import engines
+from gpulaunch.jobfile import schedulers
 from gpulaunch.jobfile.fields import (
     DEFAULT_FIELDS,
     DEFAULTS,
@@ -19,8 +26,10 @@ from gpulaunch.jobfile.fields import (
     Kind,
     engines_merged,
 )
+from gpulaunch.jobfile.items import ForeachItem, Items
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes, as_field_error
 from gpulaunch.jobfile.notify_spec import Target, targets
+from gpulaunch.jobfile.source import Following
 from gpulaunch.jobfile.suggest import did_you_mean_key
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import Plain, YamlNode
@@ -57,10 +66,12 @@ class FileKeys:
         self.name = self._one("name", c.run_name, None) or c.clean_name(stem) or "jobs"
         self.selection = self._one("gpus", _selection, ALL)
         self.free_below = self._one("free_below", _free_below, None)
-        self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
+        self.per_gpu = self._one(
+            "per_gpu", c.integer_field(1, "how many jobs share a card: 1, 2 ..."), 1
+        )
         self.limits = self._one("limits", _limits, {})
         self.notify = self._one("notify", targets, ())
-        engine = self._one("engine", engines.fixed, {})
+        engine = self._one("engine", schedulers.fixed, {})
         self._read_defaults()
         if engine:
             self.defaults["engine"] = engines_merged(engine, self.defaults.get("engine", {}))
@@ -117,7 +128,7 @@ def _limits(value: Plain) -> dict[str, int]:
             f"expected names with numbers like {{msa_server: 1}}, found {found(value)}"
         )
     gather = ErrorCollector()
-    count = c.integer(1, "how many at once: 1, 2 ...")
+    count = c.integer_field(1, "how many at once: 1, 2 ...")
     limits = {key: gather.take((key,), count, item) for key, item in value.items()}
     gather.done()
     return limits
@@ -147,14 +158,14 @@ def validate(
 ) -> tuple[dict[str, Any], bool]:
     """Return the converted fields that are right, and True if all are; add each mistake."""
     entry: dict[str, Any] = {}
-    for field, value in plain.items():
-        if field not in kinds:
-            mistakes.add((*where, field), _not_of_job(field, kinds), key=True)
+    for name, value in plain.items():
+        if name not in kinds:
+            mistakes.add((*where, name), _not_of_job(name, kinds), key=True)
             continue
         try:
-            entry[field] = kinds[field].convert(value)
+            entry[name] = kinds[name].convert(value)
         except ValueError as error:
-            mistakes.add_bad((*where, field), as_field_error(error))
+            mistakes.add_bad((*where, name), as_field_error(error))
     return entry, len(entry) == len(plain)
 
 
@@ -165,3 +176,86 @@ def _not_of_job(key: str, kinds: Mapping[str, Kind]) -> str:
     if key in LATER:
         return "this version cannot do that yet"
     return f"unknown key{did_you_mean_key(key, tuple(kinds))}"
+
+
+# ── Items of `foreach: cards` ─────────────────────────────────────────────────────────────────────
+
+CardsOfRun: TypeAlias = Callable[[Selection], Sequence[Gpu]]
+"""Says which cards a run has whose job file selects so; none where no run is to be made of it.
+
+Raises LookupError with the reason where that cannot be known, NoCardsError where there are none.
+"""
+
+STAND_IN = "any card"
+"""Stands where a job of `foreach: cards` has its card's UUID, of a list that is only looked at."""
+
+
+def of_cards(gpus: Sequence[Gpu], kind: Demand) -> Items:
+    """Return an item for each of the cards that are of the kind. Raises LookupError for none.
+
+    Without any card, one item stands for those of the machine that is to run the list.
+    """
+    if not gpus:
+        return _items([_item(0, "0", STAND_IN)])
+    suited = [gpu for gpu in gpus if is_kind(gpu, kind)]
+    if not suited:
+        raise LookupError(f"none of the run's {len(gpus)} cards is of that kind")
+    alike = Counter(gpu.index for gpu in suited)
+    labels = (_label(gpu, alike[gpu.index] > 1) for gpu in suited)
+    pairs = zip(suited, labels, strict=True)
+    return _items([_item(n, label, gpu.uuid) for n, (gpu, label) in enumerate(pairs)])
+
+
+def _items(items: Sequence[ForeachItem]) -> Items:
+    return Items(frozenset({"item", "index"}), iter(items), len(items))
+
+
+def _label(gpu: Gpu, split: bool) -> str:
+    """Return a card's index; of one of several instances of a card, its number too."""
+    return f"{gpu.index}-{'.'.join(map(str, gpu.part))}" if split else str(gpu.index)
+
+
+def _item(number: int, label: str, uuid: str) -> ForeachItem:
+    values = {"item": label, "index": str(number)}
+    return ForeachItem(values, label, {"card": label}, f"card {label}", gpu=uuid)
+
+
+# ── Surroundings ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Beside(Struct, frozen=True):
+    """What jobs that are added to a live run find there: names of its jobs, which they may need,
+    and its `limits`, which hold for them."""
+
+    names: Collection[str] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
+"""A check of the jobs that start first, which adds mistakes."""
+
+
+class Surroundings(Struct, frozen=True):
+    """The caller's environment (HOME, PATH, where conda is), and what a run has beside its file.
+
+    Whoever reads a job file makes this once, and hands it on.
+    `per_gpu` stands for the file's own, which jobs that say nothing have; `defaults`: fields of
+    jobs that do not say otherwise (`timeout=2h`), above the file's own. `cards`: which cards the
+    run has, for `foreach: cards`; None where that is not known. `cwd`: where the commands of a list
+    start, the working directory where it is None; those of a job file start at the file.
+
+    `look` adds mistakes, to be told with the others. `following`: for a run that looks at the
+    sources of `foreach` again as they change; a pattern that matches nothing is no mistake then.
+    `beside`: the live run that the jobs are added to. `now`: from when on times of day are looked
+    for, in seconds since 1970; None: the present.
+    """
+
+    environ: Mapping[str, str]
+    per_gpu: int | None = None
+    defaults: Sequence[str] = ()
+    cards: CardsOfRun | None = None
+    cwd: Path | None = None
+    look: Look | None = None
+    following: Following | None = None
+    beside: Beside = Beside()
+    now: float | None = None

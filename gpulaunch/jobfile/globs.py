@@ -26,6 +26,7 @@ RUNS = "gpulaunch-runs"
 _NUMBER = re.compile(r"(\d+)")
 _MAGIC = re.compile(r"[*?[]")
 _State: TypeAlias = tuple[str, int, bool]
+
 NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP})
 """Why a directory counts as empty; after another error, nobody knows what is in it."""
 

@@ -1,30 +1,81 @@
 """Makes a Plan of a job file's text: the file's own keys, each entry in turn, names, needs.
 
-Goes on after every mistake that leaves the rest readable, and raises them all together.
+Goes on after every mistake that leaves the rest readable, and raises them all together. Reads the
+defaults of a command line as well.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from gpulaunch.jobfile import command_list
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.jobfile import command_list, tree
 from gpulaunch.jobfile.containers import SharedContainers
 from gpulaunch.jobfile.drafts import ExpansionContext
 from gpulaunch.jobfile.entries import Drafts, merged, resolved
-from gpulaunch.jobfile.file_keys import FileKeys
-from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.fields import DEFAULTS, FIELDS
+from gpulaunch.jobfile.file_keys import FileKeys, Surroundings
+from gpulaunch.jobfile.mistakes import Mistakes, as_field_error
 from gpulaunch.jobfile.paths import Places
 from gpulaunch.jobfile.plan import Plan
-from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
-from gpulaunch.jobfile.sources import ForeachSource
-from gpulaunch.jobfile.surroundings import Surroundings
-from gpulaunch.jobfile.typed_defaults import typed_defaults
+from gpulaunch.jobfile.source import ForeachSource, JobFileText, decode, read_bytes
+from gpulaunch.jobfile.suggest import did_you_mean_key
+from gpulaunch.jobfile.tree import Plain
 from gpulaunch.jobfile.values import found
+
+_NULLS = frozenset({"null", "~"})
+
+
+def typed_defaults(words: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of `--default FIELD=VALUE`, converted; of one named twice, the last.
+
+    Jobs have them that do not say otherwise.
+    A value that begins with [ or { is YAML, any other is text as typed. Raises UsageError with
+    every mistake.
+    """
+    found: dict[str, Any] = {}
+    wrong: list[str] = []
+    for word in words:
+        field, equals, typed = word.partition("=")
+        try:
+            if any("\udc80" <= character <= "\udcff" for character in word):
+                raise ValueError("expected UTF-8")
+            if not equals or field not in DEFAULTS:
+                raise ValueError(_why_not(field, equals))
+            found[field] = DEFAULTS[field].convert(_plain(field, typed))
+        except JobFileError as error:
+            wrong += [one.message for one in error.found]
+        except ValueError as error:
+            wrong += [one.message for one in as_field_error(error).each()]
+        wrong = [
+            one if one.startswith("--default ") else f"--default {word}: {one}" for one in wrong
+        ]
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    return found
+
+
+def _why_not(field: str, equals: str) -> str:
+    if field in FIELDS and field not in DEFAULTS:
+        return "a job's own; it cannot be a default"
+    if not equals:
+        return "expected FIELD=VALUE, as in --default timeout=2h"
+    near = did_you_mean_key(field, tuple(DEFAULTS))
+    return f"there is no such field{near or '; gpulaunch schema defaults'}"
+
+
+def _plain(field: str, typed: str) -> Plain:
+    if typed in _NULLS:
+        raise ValueError("null gives nothing: leave the option out")
+    if not typed.startswith(("[", "{")) or typed.startswith("{{"):
+        return typed
+    return tree.plain_value(field, typed)
 
 
 def load(path: Path, around: Surroundings) -> Plan:

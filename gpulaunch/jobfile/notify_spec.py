@@ -12,7 +12,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from gpulaunch.jobfile import values as v
-from gpulaunch.jobfile.convert import integer, keys, run, texts, with_on
+from gpulaunch.jobfile.convert import integer_field, keys, run, texts, with_on
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted, spell
 from gpulaunch.jobfile.placeholders import RESERVED, numbers
 from gpulaunch.jobfile.suggest import did_you_mean, shorten
@@ -124,7 +124,7 @@ def _target(path: Path, value: Plain) -> Target:
         gather.part(given, "to", _address),
         gather.part(given, "run", _command),
         gather.part(given, "on", _occasions, frozenset(OCCASIONS)),
-        gather.part(given, "every", integer(1, "after how many failed jobs: 1, 2 ...")),
+        gather.part(given, "every", integer_field(1, "after how many failed jobs: 1, 2 ...")),
     )
     if not made.on and "every" not in given:
         why = f"expected at least one of {', '.join(OCCASIONS)}, or every: N beside it"

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpulaunch.errors import UsageError
-from gpulaunch.files import may, out_of_reach
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import may, out_of_reach
 from gpulaunch.jobfile.convert import check_variable
 from gpulaunch.jobfile.items import resolve
 from gpulaunch.jobfile.mistakes import FieldError
@@ -26,8 +26,6 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", **{char: char for char in '"\\$`'}}
 _ESCAPED = re.compile(r"\\(.)")
 _QUOTED = {"'": re.compile(r"'([^']*)'"), '"': re.compile(r'"((?:[^"\\]|\\.)*)"')}
 _USUAL = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda")
-
-
 FIELDS = frozenset({"cwd", "env_file", "python", "venv", "conda"})
 
 

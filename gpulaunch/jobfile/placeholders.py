@@ -1,7 +1,7 @@
-"""`{{name}}`: which names exist where, and text with them as Templates. No expressions.
+r"""`{{name}}`: which names exist where, and text with them as Templates. No expressions.
 
 `{{` that is not followed by a bare name and `}}` is text (awk, `docker --format '{{.ID}}'`, JSON);
-a backslash before it, as in `\\{{name}}`, makes text of one that is.
+a backslash before it, as in `\{{name}}`, makes text of one that is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ START = frozenset(
 """Names whose values are known only when a job starts; their slots stay in the Job's texts."""
 
 OF_PATHS = ("path", "stem", "name", "dir", "ext")
+
 RESERVED = START | {"item", "index", "job", "batch_dir", *OF_PATHS}
 """Names that no column and no matrix key may take."""
 

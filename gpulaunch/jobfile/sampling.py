@@ -21,12 +21,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from gpulaunch.base.text import several
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import keys as check_keys
 from gpulaunch.jobfile.convert import scalar
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, converted
 from gpulaunch.jobfile.tree import Plain
-from gpulaunch.text import several
 
 MAX_SAMPLES = 50_000
 MAX_VALUES = 200_000

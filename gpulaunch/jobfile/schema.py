@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from textwrap import indent
 from typing import Any
 
-from gpulaunch.errors import UsageError
+from gpulaunch.base.errors import UsageError
 from gpulaunch.jobfile import fields as f
 from gpulaunch.jobfile.notify_spec import OCCASIONS
 from gpulaunch.jobfile.suggest import did_you_mean_key, shorten
@@ -38,7 +38,6 @@ _TARGET: f.Schema = {
     },
     "oneOf": [{"required": ["to"]}, {"required": ["run"]}],
 }
-
 
 TARGET = f.with_on(_TARGET)
 

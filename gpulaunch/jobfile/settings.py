@@ -8,41 +8,45 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.base.text import clip
 from gpulaunch.core.model import Demand, Job
-from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.fields import JOB, Deferred
 from gpulaunch.jobfile.mistakes import FieldError, as_field_error
 from gpulaunch.jobfile.needs import Index, Pattern, Resolver, pattern_of
 from gpulaunch.jobfile.suggest import did_you_mean
-from gpulaunch.text import clip
 
 _MAX_TYPED = 1 << 17
 """Characters of a value as typed; no argument of a command may have more."""
+
+
 _MAX_SHOWN = 100
 """Characters of a value as typed that an error repeats."""
+
+
 NONE = frozenset({"none", "null", "~"})
 """How a person says that a job is to have no timeout, no needs."""
 
 
 def with_settings(job: Job, fields: Mapping[str, str], names: Collection[str]) -> Job:
-    """Return the job with these fields, as typed, over its own. An empty text sets nothing.
+    """Return the job with these fields (`set JOB timeout=4h`) over its own; empty: none is set.
 
     `names` are those of all jobs, which `needs` may name. Raises UsageError with every mistake.
     """
     wrong: list[str] = []
-    for field, typed in fields.items():
+    for name, typed in fields.items():
         if not typed:
             continue
         try:
-            if field not in _SET:
+            if name not in _SET:
                 raise FieldError(f"cannot be set (what can: {', '.join(_SET)})")
             if len(typed) > _MAX_TYPED:
                 raise FieldError(f"expected at most {_MAX_TYPED:,} characters")
-            job = _SET[field](job, _meaning(field, typed), names)
+            job = _SET[name](job, _meaning(name, typed), names)
         except ValueError as error:
             bad = as_field_error(error)
-            wrong += [f"{field}={clip(typed, _MAX_SHOWN)}: {one.message}" for one in bad.each()]
+            wrong += [f"{name}={clip(typed, _MAX_SHOWN)}: {one.message}" for one in bad.each()]
     if wrong:
         raise UsageError("\n".join(wrong))
     return job
@@ -115,4 +119,6 @@ _SET: Mapping[str, Callable[[Job, Any, Collection[str]], Job]] = {
     "needs": _needs,
 }
 """The fields that can be set, and how each changes a job."""
+
+
 SETTABLE = tuple(_SET)

@@ -1,8 +1,9 @@
 """Reads and decodes the text of a job file, and shows its lines.
 
-Owns the limits that keep a hostile file cheap. Never interprets what the text says.
+    path ──read──▶ bytes ──decode──▶ JobFileText ──tree──▶ YamlNode (each knows line and column)
 
-    path ──read──▶ bytes ──decode──▶ Source ──tree.parse──▶ Node (each knows line and column)
+Owns the limits that keep a hostile file cheap. Never interprets what the text says. Also says what
+`foreach:` rests on, and what of it counts while a run follows it (`run --follow`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import stat
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
-from gpulaunch.errors import NOWHERE, JobFileError, Mistake, UsageError
-from gpulaunch.files import is_nowhere, read_at_most
+from gpulaunch.base.errors import NOWHERE, JobFileError, Mistake, UsageError
+from gpulaunch.base.files import is_nowhere, read_at_most
 from gpulaunch.jobfile.suggest import did_you_mean
 
 MAX_BYTES = 64 << 20
@@ -202,3 +203,44 @@ def _place(data: bytes, offset: int) -> tuple[int, int]:
     start = data.rfind(b"\n", 0, offset) + 1
     column = len(data[start:offset].decode("utf-8", "replace")) + 1
     return line, column
+
+
+# ── Sources of `foreach:` ─────────────────────────────────────────────────────────────────────────
+
+
+class ForeachSource(Struct, frozen=True):
+    """A glob below the directory `base`, or (`file`) a list of items by its absolute path."""
+
+    pattern: str
+    base: str
+    file: bool = False
+
+
+class Counting(Protocol):
+    """Says which files count: those that are not half-written. Whoever watches them makes this."""
+
+    def counts(self, path: str) -> bool:
+        """Tell whether a glob's match, an absolute path, is an item."""
+
+    def whole(self, path: str, size: int) -> bool:
+        """Tell whether the last line or record of a list of so many bytes is an item too."""
+
+
+class NothingYet:
+    """A Counting by which nothing counts: for a first look at a file, to learn its sources."""
+
+    def counts(self, path: str) -> bool:
+        return False
+
+    def whole(self, path: str, size: int) -> bool:
+        return False
+
+
+class Following(Struct, frozen=True):
+    """How a job file is read for a run that follows its sources. `counting`: what counts.
+
+    `more`: further items may come. Until then a job that waits for all of them is left out.
+    """
+
+    counting: Counting
+    more: bool = True

@@ -24,10 +24,9 @@ from gpulaunch.jobfile.items import Items
 from gpulaunch.jobfile.mistakes import FieldError
 from gpulaunch.jobfile.needs import Pattern, pattern_of
 from gpulaunch.jobfile.placeholders import START, compile_raw, insert, names_in, numbers, unknown
-from gpulaunch.jobfile.services import check_ready
 from gpulaunch.jobfile.shell import Errors, compile_script
 from gpulaunch.jobfile.tree import Path as Steps
-from gpulaunch.jobfile.values import dialect
+from gpulaunch.jobfile.values import check_ready, dialect
 
 MAX_NAME = 200
 MAX_TEXT = 131_071

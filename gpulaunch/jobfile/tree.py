@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import yaml
 from msgspec import Struct, field
 
-from gpulaunch.errors import JobFileError, Mistake
+from gpulaunch.base.errors import JobFileError, Mistake
 from gpulaunch.jobfile.source import JobFileText, decode
 
 MAX_DEPTH = 50

@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import regular
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
-from gpulaunch.errors import UsageError
-from gpulaunch.files import regular
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.read import scan
 from gpulaunch.journal.rundir import RunDir

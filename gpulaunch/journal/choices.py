@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.core.selection import parse_selection
-from gpulaunch.text import shell_word
+from gpulaunch.base.text import shell_word
+from gpulaunch.core.model import parse_selection
 
 
 class Choices(Struct, frozen=True):
@@ -25,8 +25,8 @@ class Choices(Struct, frozen=True):
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
     are patterns of job names. `follow`: the inputs of `foreach` are looked at again as they change,
     files once they have been still for `settle` seconds. `default`: fields of jobs that do not say
-    otherwise, `timeout=2h`, each named once. `between`: hours as `gpulaunch.hours`
-    reads them, `always`: all. `free_below`: memory as `gpulaunch.free_below` reads it.
+    otherwise, `timeout=2h`, each named once. `between`: hours as `gpulaunch.base.hours`
+    reads them, `always`: all. `free_below`: memory as `gpulaunch.base.free_below` reads it.
     """
 
     gpus: str | None = None

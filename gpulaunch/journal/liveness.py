@@ -13,11 +13,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gpulaunch.agent.wire import peer
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import end_of
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
-from gpulaunch.errors import UsageError
-from gpulaunch.farside.wire import peer
-from gpulaunch.files import end_of
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname

@@ -19,12 +19,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch import __version__
-from gpulaunch.commit import commit
+from gpulaunch.base.commit import commit
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import read_bytes, user_name
+from gpulaunch.base.files import replace as replace_file
 from gpulaunch.core.facts import ImageKnown
 from gpulaunch.core.model import ContainerEngine, Gpu
-from gpulaunch.errors import UsageError
-from gpulaunch.files import read_bytes, user_name
-from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.codec import from_json, plain, value_of
 
@@ -46,7 +46,7 @@ class Git(Struct, frozen=True):
 class Epoch(Struct, frozen=True):
     """One supervisor's turn at the run. `started` is UTC as `codec.iso` writes it.
 
-    `commit` is that of the gpulaunch, as `gpulaunch.commit` has it.
+    `commit` is that of the gpulaunch, as `gpulaunch.base.commit` has it.
     """
 
     epoch: int
@@ -252,14 +252,18 @@ def _git(directory: Path, *arguments: str) -> str | None:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
-# ── A folder that was renamed, moved or copied together with its run ────────────────────────────
-#
-#   /data/proj/gpulaunch-runs/X      where the run was
-#   /home/ann/p2/gpulaunch-runs/X    where it is: /data/proj has become /home/ann/p2,
-#   /data/proj/jobs.yaml             and this is /home/ann/p2/jobs.yaml
+# ── Runs that moved along with a folder ───────────────────────────────────────────────────────────
 
 
 def _moved_along(manifest: Manifest, now: str) -> Manifest:
+    """Return the manifest with the paths of today, if a folder took its run along.
+
+    /data/proj/gpulaunch-runs/X      where the run was
+    /home/ann/p2/gpulaunch-runs/X    where it is: /data/proj has become /home/ann/p2,
+    /data/proj/jobs.yaml             and this is /home/ann/p2/jobs.yaml
+
+    The folder was renamed, moved or copied.
+    """
     was = manifest.directory or _usual_place(manifest.cwd, now)
     job_file, cwd = (_followed(path, was, now) for path in (manifest.job_file, manifest.cwd))
     return replace(manifest, job_file=job_file, cwd=cwd, directory=was)

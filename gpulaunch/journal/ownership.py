@@ -12,13 +12,14 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from gpulaunch.errors import UsageError
-from gpulaunch.files import others_may_write, user_name
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import others_may_write, user_name
+from gpulaunch.base.text import shell_word
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import shell_word
 
 _OF_PLUGINS = ("hydra",)
 """What plugins keep in a run's directory for its jobs to execute."""
+
 _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 

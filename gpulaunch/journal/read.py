@@ -8,27 +8,97 @@ A last line that is not whole is the torn tail of a write that was cut short: it
 waited for, while the run lives). Any other line that is not what was written is left out as well,
 and reported (`Damage`, `Foreign`). Later facts count if they fit those before them. Nothing is
 inferred about what is lost, but the run's opening is also in its manifest.
+
+Also waits for files to change (`Watch`), and finds jobs in a journal without a replay.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import select
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from gpulaunch import __version__
-from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.base.errors import GpulaunchError, UsageError
+from gpulaunch.base.files import regular
+from gpulaunch.core.facts import Fact, JobsGiven, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant
-from gpulaunch.errors import UsageError
-from gpulaunch.files import regular
+from gpulaunch.core.model import Instant, Job, Params
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
-from gpulaunch.journal.watch import HasFileno, Watch
+from gpulaunch.journal.rundir import RunDir
+
+_IN_MODIFY, _IN_ATTRIB, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x4, 0x80, 0x100
+_IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
+# A deletion while somebody has the file open shows as ATTRIB (the link count changes).
+_CHANGES = _IN_MODIFY | _IN_ATTRIB | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE_SELF | _IN_MOVE_SELF
+_POLL_SECONDS = 1.0
+_BUFFER_BYTES = 1 << 16
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Watch:
+    """Wakes when one of the added files changes, or a file in an added directory does.
+
+    inotify reports changes made on this machine, also on network file systems, and not those that
+    another machine makes there. Where the kernel gives no inotify (a limit of 128 instances a user
+    is common), `wait` wakes once a second instead, and `polls` is true.
+    """
+
+    def __init__(self) -> None:
+        import ctypes  # most who read a journal wait for nothing
+
+        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.polls = self._fd < 0
+
+    def add(self, path: Path) -> None:
+        """Watch a file, or a directory for files that appear or change in it."""
+        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), _CHANGES)
+        self.polls = self.polls or watch < 0
+
+    def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
+        """Sleep until a change or until one of `also` is readable; False after `timeout` s.
+
+        One of `also` with a negative descriptor tells nothing: wakes once a second for its sake.
+        """
+        polls = self.polls or any(one.fileno() < 0 for one in also)
+        longest = timeout
+        if polls and (timeout is None or timeout > _POLL_SECONDS):
+            longest = _POLL_SECONDS
+        poll = select.poll()
+        for fd in [*(one.fileno() for one in also), self._fd]:
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        ready = poll.poll(None if longest is None else max(0, round(longest * 1000)))
+        self._forget_changes()
+        return bool(ready) or longest != timeout
+
+    def _forget_changes(self) -> None:
+        with suppress(BlockingIOError):
+            while self._fd >= 0:
+                os.read(self._fd, _BUFFER_BYTES)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# ── Lines and facts ───────────────────────────────────────────────────────────────────────────────
 
 T = TypeVar("T")
 LINE_BYTES = 256 << 20
@@ -307,7 +377,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 class Follower:
     """Reads the facts of a journal as they come, from the first one on. A context manager.
 
-    `wait` sleeps until there may be more, woken by inotify; see `journal.watch` for where that
+    `wait` sleeps until there may be more, woken by inotify; see `Watch` for where that
     does not reach. A supervisor that was killed writes nothing: watch its control socket as well
     (`also`).
     """
@@ -426,3 +496,115 @@ def _chunks(path: Path) -> Iterator[bytes]:
         yield chunk
     finally:
         os.close(fd)
+
+
+# ── Jobs without a replay ─────────────────────────────────────────────────────────────────────────
+
+IN_A_FACT = 200
+"""Jobs at most in one fact: a line of the journal is read and written whole."""
+_MARK = b'"e":"jobs_given"'
+
+
+class NotUnderstoodError(GpulaunchError):
+    """Another version of gpulaunch wrote the jobs, or nobody did."""
+
+
+class Addition(Struct, frozen=True):
+    """Jobs that were added together to a live list, under the `name` of their addition.
+
+    jobs ─text_of─▶ JobsGiven facts ─▶ events.jsonl ─additions_in─▶ jobs, for a later supervisor
+
+    Only a supervisor reads them, and a client that has lost the answer to its addition.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+
+
+def text_of(jobs: Sequence[Job]) -> str:
+    """Return the definitions as JSON."""
+    try:
+        return _ENCODER.encode(jobs).decode()
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        plain = msgspec.to_builtins(jobs, enc_hook=_plain)
+        return codec.to_json(plain).decode()
+
+
+def jobs_of(text: str) -> tuple[Job, ...]:
+    """Return the jobs of such a text. Raises NotUnderstoodError where it is none."""
+    try:
+        return msgspec.json.decode(text, type=tuple[Job, ...])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        pass
+    try:
+        plain = codec.from_json(text.encode())
+        json.dumps(plain, ensure_ascii=False).encode(errors="surrogateescape")
+        return msgspec.convert(plain, tuple[Job, ...])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise NotUnderstoodError(f"no jobs that this gpulaunch understands: {error}") from None
+
+
+def facts_of(addition: str, jobs: Sequence[Job]) -> list[JobsGiven]:
+    """Return the facts that record an addition."""
+    left = iter(jobs)
+    parts = list(iter(lambda: list(islice(left, IN_A_FACT)), []))
+    last = len(parts) - 1
+    return [JobsGiven(addition, text_of(part), at < last) for at, part in enumerate(parts)]
+
+
+def additions_in(events: Path) -> Iterator[Addition]:
+    """Yield the whole additions of a journal, in order. Raises UsageError where there is none."""
+    parts: dict[str, list[Job]] = {}
+    for fact in _facts(events):
+        parts.setdefault(fact.addition, []).extend(jobs_of(fact.jobs))
+        if not fact.more:
+            yield Addition(fact.addition, tuple(parts.pop(fact.addition)))
+
+
+def _facts(events: Path) -> Iterator[JobsGiven]:
+    for line in pieces(events):
+        if _MARK not in line:
+            continue
+        try:
+            fact = codec.decode(line).fact
+        except (codec.BadLineError, codec.UnknownKindError):
+            continue  # what damage it is, the journal's reader says
+        if isinstance(fact, JobsGiven):
+            yield fact
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Params):
+        return dict(value)
+    raise NotImplementedError
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+
+MAX_BYTES = 1 << 28
+"""Of a longer journal, the end is not looked at."""
+
+_OF_JOB = re.compile(
+    rb'"e":"(job_added|job_vanished|job_requeued|job_delayed|attempt_launched|job_settled)",'
+    rb'"job":("(?:[^"\\]|\\.)*")(?:,"state":"(\w+)")?'
+)
+"""A journal's line begins with its kind and the job's name; in a text of a job's quotes are
+escaped, so that none of them looks like one."""
+_STATES = {b"job_vanished": "", b"attempt_launched": "running"}
+
+
+def states_of(run: RunDir) -> dict[str, str]:
+    """Return the states of a run's jobs by name, in the order of the list. Raises OSError.
+
+    For a person who has typed half a name, and waits: ten thousand jobs take some 50 ms. A job that
+    ran when its launcher was killed is told as running.
+    """
+    with open(run.events, "rb", opener=regular) as file:
+        text = file.read(MAX_BYTES)
+    states: dict[str, str] = {}
+    for match in _OF_JOB.finditer(text):
+        kind, name, settled = match.groups()
+        state = settled.decode() if settled else _STATES.get(kind, "waiting")
+        with suppress(ValueError):  # it is no name, and its line is damaged
+            states[json.loads(name)] = state
+    return states

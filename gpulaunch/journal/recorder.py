@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.facts import (
     AdmissionPaused,
     AttemptEnded,
@@ -23,10 +24,9 @@ from gpulaunch.core.facts import (
 )
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.finding import make_latest
+from gpulaunch.journal.find import make_latest
 from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.rundir import RunDir
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpulaunch.farside.shared import sync
-from gpulaunch.files import user_name
-from gpulaunch.text import clip
+from gpulaunch.agent.shared import sync
+from gpulaunch.base.files import user_name
+from gpulaunch.base.text import clip
 
 REMOVED = ".gpulaunch-removed-"
 """How the names of directories begin that are being removed."""

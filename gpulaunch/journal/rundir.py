@@ -1,4 +1,4 @@
-"""A run's directory. Only this module spells its paths; `journal.finding` finds runs.
+"""A run's directory. Only this module spells its paths; `journal.find` finds runs.
 
     gpulaunch-runs/           or where `runs:` of the configuration puts it
       latest -> NAME-20261120-074215
@@ -10,7 +10,7 @@
         containers/  of attempts that run in one, while they run
         mps/gpu-0.1/  what a card's Multi-Process Service says of itself
         programs.1/  gpulaunch's programs that jobs use, while the run lives
-        slurm/  on a cluster: see `engines/slurm/rundir.py`
+        slurm/  on a cluster: see `engines/slurm/records.py`
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
 as they are, never through a shell. Reads no journal, decides nothing about a run's state.
@@ -29,14 +29,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from gpulaunch.config.rundirs import place_of_runs, source_of_runs
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.text import shell_word
 from gpulaunch.core.model import AttemptId
-from gpulaunch.errors import UsageError
+from gpulaunch.jobfile.config import place_of_runs, source_of_runs
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.manifest import RUNS as RUNS
 from gpulaunch.journal.manifest import Manifest
-from gpulaunch.text import shell_word
 
 LATEST = "latest"
 QUEUE = "queue"

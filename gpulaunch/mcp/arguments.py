@@ -1,18 +1,31 @@
-"""What each tool takes: types, from which the schemas are made and by which arguments are checked.
+"""What each tool takes, and what a tool works with: its caller, its notes, the size of its answer.
 
-A member that a tool does not have is refused, with the nearest that it has.
+Arguments are types, from which the schemas are made and by which the arguments are checked. A
+member that a tool does not have is refused, with the nearest that it has. An answer is bounded:
+whoever reads it pays for each word.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import read_bytes
+from gpulaunch.base.files import replace as replace_file
+from gpulaunch.base.text import clip
 from gpulaunch.core.model import JobState
-from gpulaunch.errors import UsageError
+from gpulaunch.journal.find import working_directory
+from gpulaunch.observe.present.words import visible_lines
+from gpulaunch.run.options import Observer
 
 A = TypeVar("A", bound=Struct)
 
@@ -25,9 +38,9 @@ MAX_LINES = 1000
 MAX_WAIT = 55.0
 """Seconds that `status` may wait: clients give up on an answer after a minute or more."""
 
-Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 JobFile = Annotated[
-    Path | None,
+    PathText | None,
     Meta(description="Path of a job file (YAML), or of a list: a command a line. Relative to cwd."),
 ]
 JobText = Annotated[
@@ -35,7 +48,7 @@ JobText = Annotated[
     Meta(description="A job file's YAML itself, instead of job_file."),
 ]
 Cwd = Annotated[
-    Path | None, Meta(description="Directory; the server's own where it is left out.")
+    PathText | None, Meta(description="Directory; the server's own where it is left out.")
 ]  # fmt: skip
 Gpus = Annotated[
     str | None,
@@ -49,7 +62,7 @@ Engine = Annotated[
     Literal["local", "slurm"] | None, Meta(description="This machine's cards, or a Slurm cluster.")
 ]
 Run = Annotated[
-    Path | None,
+    PathText | None,
     Meta(description="Run directory, name or id, or a job file (its newest run)."),
 ]
 Jobs = Annotated[
@@ -157,11 +170,11 @@ class ResultsArguments(ToolArguments, frozen=True):
     """Runs, and what of their jobs."""
 
     runs: Annotated[
-        Annotated[list[Path], Meta(max_length=100)],
+        Annotated[list[PathText], Meta(max_length=100)],
         Meta(description="Runs that stack in one table; the newest one."),
     ] = []
     files: Annotated[
-        Annotated[list[Path], Meta(max_length=20)],
+        Annotated[list[PathText], Meta(max_length=20)],
         Meta(description="Files in each job's out directory to read: metrics.json, scores.csv."),
     ] = []
     jobs: Annotated[Jobs, Meta(description="Only these: names or patterns.")] = []
@@ -237,3 +250,143 @@ def _why_no_text(value: object) -> str:
     return (
         "" if value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value) else _HALF
     )
+
+
+# ── The size of an answer ─────────────────────────────────────────────────────────────────────────
+
+T = TypeVar("T")
+
+MAX_NOTES = 40
+"""Lines, at most, of an answer's notes."""
+MAX_NOTE = 2000
+"""Characters, at most, of one of them."""
+MAX_MEMBER = 10_000
+"""Characters, at most, of any other text in an answer."""
+
+
+def bounded(lines: Iterable[str]) -> list[str]:
+    """Return the first lines, clipped, and where there are more a line that says how many."""
+    all_lines = list(lines)
+    shown = [clip(line, MAX_NOTE) for line in all_lines[:MAX_NOTES]]
+    if more := len(all_lines) - len(shown):
+        shown.append(f"... and {more:,} more lines")
+    return shown
+
+
+def answerable(answer: T, longest: int) -> T:
+    """Return an answer's JSON, each text in it cut to so many characters; `…` marks a cut.
+
+    What of a path is no UTF-8 becomes `?`: the protocol has no way to tell it.
+    """
+    told: object = answer
+    if isinstance(answer, str):
+        told = clip(answer, longest).encode(errors="replace").decode()
+    elif isinstance(answer, list):
+        told = [answerable(one, longest) for one in answer]
+    elif isinstance(answer, dict):
+        told = {
+            answerable(key, longest): answerable(value, longest) for key, value in answer.items()
+        }
+    return told  # type: ignore[return-value]
+
+
+# ── The job file ──────────────────────────────────────────────────────────────────────────────────
+
+
+def job_file_of(
+    job_file: str | None, text: str | None, cwd: str | None
+) -> tuple[Path, bytes | None]:
+    """Return the job file's absolute path, and what it holds where it is given as a text.
+
+    Raises UsageError.
+    """
+    folder = directory_of(cwd)
+    if (job_file is None) == (text is None):
+        both = "both were given" if text is not None else "neither was given"
+        raise UsageError(f"expected job_file (a path) or text (the YAML itself): {both}")
+    if job_file is not None:
+        return folder / job_file, None
+    data = (text or "").encode()
+    return folder / f"jobs-{hashlib.sha256(data).hexdigest()[:12]}.yaml", data
+
+
+def directory_of(cwd: str | None) -> Path:
+    """Return a call's directory, the server's own where it names none. Raises UsageError."""
+    folder = working_directory() if cwd is None else working_directory() / cwd
+    if not os.path.isdir(folder):
+        raise UsageError(f"cwd: there is no directory {folder}")
+    return folder
+
+
+def keep_text(path: Path, data: bytes) -> None:
+    """Write a text as the file that it is named by; one that is there stays as it is.
+
+    A text becomes a file because its run is resumed, and retried, from there. It is named by what
+    it holds: the same text is the same file, and its last run is known like that of any file.
+    Raises UsageError where that holds something else, or nothing can be written.
+    """
+    try:
+        if not os.path.lexists(path):
+            replace_file(path, data, mode=0o666)
+        elif read_bytes(path) != data:
+            raise UsageError(
+                f"{path} was changed since it was written: give it as job_file, or another text"
+            )
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+# ── The caller ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Caller:
+    """A tool's caller, as the thread that works for it knows it; close it.
+
+    It is told how far the tool has come, and may be gone before there is an answer: `fileno` is
+    readable once nobody waits for the answer any more.
+    """
+
+    def __init__(self, line: socket.socket, progress: Callable[[int, int], object]) -> None:
+        self._line = line
+        self.progress = progress
+
+    @property
+    def gone(self) -> bool:
+        """True once nobody waits for the answer: the other end of the line was closed."""
+        try:
+            return not self._line.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def close(self) -> None:
+        self._line.close()
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# ── Notes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class NoteTaker(Observer):
+    """Takes the notes and warnings of a call for its answer, and prints nothing."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def note(self, text: str, urgent: bool = False) -> None:
+        self.taken.append(text)
+
+    def warn(self, text: str) -> None:
+        self.taken.append(f"warning: {text}")
+
+    @property
+    def lines(self) -> list[str]:
+        """The notes, of each its lines, and where there are too many how many more there are."""
+        return bounded(line for text in self.taken for line in visible_lines(text).split("\n"))

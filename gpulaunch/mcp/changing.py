@@ -1,39 +1,101 @@
-"""The tools that start jobs or end them: run, add, retry and cancel."""
+"""The tools that start jobs or end them: run, add, retry and cancel.
+
+A run that is started here outlives the server: the command line's own `--detach` starts it, a
+process each.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
-from gpulaunch.app import asking, changing, lookup, resuming
-from gpulaunch.app.changing import Added
-from gpulaunch.app.checking import check
-from gpulaunch.app.observer import NOBODY
-from gpulaunch.app.options import RunOptions
-from gpulaunch.contracts import SCHEMA
-from gpulaunch.errors import JobFileError, UsageError
+from msgspec import Struct
+
+from gpulaunch.base.errors import UNFINISHED, JobFileError, UsageError
+from gpulaunch.base.schemas import SCHEMA
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.mcp.arguments import (
     AddArguments,
+    Caller,
     CancelArguments,
+    NoteTaker,
     RetryArguments,
     RunArguments,
+    bounded,
+    directory_of,
+    job_file_of,
+    keep_text,
 )
-from gpulaunch.mcp.bounds import bounded
-from gpulaunch.mcp.caller import Caller
-from gpulaunch.mcp.given import directory_of, job_file_of, keep_text
-from gpulaunch.mcp.launching import launch
-from gpulaunch.mcp.notes import NoteTaker
+from gpulaunch.run import edit, lookup, requests, resumption
+from gpulaunch.run.check import check
+from gpulaunch.run.edit import Added
+from gpulaunch.run.options import NOBODY, RunOptions
+from gpulaunch.run.user_queue import own_command
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.tools import (
+    from gpulaunch.base.documents import (
         AddedPage,
         CancelledDocument,
         RetriedDocument,
         StartedDocument,
     )
+
+
+MAX_TOLD = 1 << 20
+"""Bytes that are read of what a start printed."""
+_ANOTHER = "here: go_on: true goes on with it, new: true starts afresh"
+
+
+class Started(Struct, frozen=True):
+    """What a detached start printed: on standard output, and in words on standard error."""
+
+    printed: str
+    notes: Sequence[str]
+
+
+def launch(words: Sequence[str], cwd: str | None = None) -> Started:
+    """Carry out `gpulaunch WORDS --detach` and return what it said, once the run is recorded.
+
+    A run is begun by forking, which a process with threads may not do; so it begins in a new one,
+    whose command line is then the one in the run's manifest and in `ps`. That process is in a
+    session of its own: whoever ends the server and its group neither ends the run nor cuts its
+    start short. The standard streams are files, not pipes: the server's end breaks none of them.
+
+    Raises UsageError with its words where it failed. `cwd`: its directory; None: the server's.
+    """
+    argv = [*own_command(), words[0], "--detach", *words[1:]]
+    with TemporaryFile() as out, TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"{error.filename or argv[0]}: {error.strerror}") from None
+        status = process.wait()
+        printed, said = _text(out).strip(), _text(err)
+    lines = [line.removeprefix("gpulaunch: ") for line in said.splitlines()]
+    if status:
+        told = "\n".join(lines) or f"gpulaunch {words[0]} failed with status {status}"
+        raise UsageError(f"{told}\n{_ANOTHER}" if status == UNFINISHED else told)
+    return Started(printed, lines)
+
+
+def _text(file: IO[bytes]) -> str:
+    # Not `seek`: whoever still writes there would go on at another place.
+    return os.pread(file.fileno(), MAX_TOLD, 0).decode(errors="surrogateescape")
+
+
+# ── The tools ─────────────────────────────────────────────────────────────────────────────────────
 
 MAX_NAMES = 100
 """Names of jobs, at most, in one answer."""
@@ -91,9 +153,9 @@ def add(asked: AddArguments, notes: NoteTaker, _: Caller) -> AddedPage:
             raise UsageError(f"{fields[0]} is for a command: a file says that of each of its jobs")
         path, text = job_file_of(asked.job_file, asked.text, asked.cwd)
         if text is None:
-            added = changing.add_file(path, asked.run, notes, directory_of(asked.cwd))
+            added = edit.add_file(path, asked.run, notes, directory_of(asked.cwd))
         else:
-            added = changing.add(text.decode(), "text", path.parent, asked.run, notes)
+            added = edit.add(text.decode(), "text", path.parent, asked.run, notes)
     return {
         "schema": SCHEMA,
         "run": str(added.run.path),
@@ -110,7 +172,7 @@ def retry(asked: RetryArguments, notes: NoteTaker, _: Caller) -> RetriedDocument
     names = tuple(lookup.jobs_of(replay(one.events), asked.jobs)) if asked.jobs else None
     alive = state_of(one) == "running"
     if alive:
-        resuming.retry_alive(one, names, observer=notes)
+        resumption.retry_alive(one, names, observer=notes)
     else:
         started = launch(["retry", f"--run={one.path}", "--", *(names or ())])
         notes.taken += started.notes
@@ -121,7 +183,7 @@ def cancel(asked: CancelArguments, notes: NoteTaker, _: Caller) -> CancelledDocu
     """Have a live run end the jobs that are named, or with `all` every one, and so itself."""
     if bool(asked.jobs) == asked.all:
         raise UsageError("name the jobs to cancel, or say all: true for the whole run")
-    told = asking.cancel(asked.run, asked.jobs or None)
+    told = requests.cancel(asked.run, asked.jobs or None)
     names = told.names
     return {
         "schema": SCHEMA,
@@ -137,7 +199,7 @@ def _add_command(asked: AddArguments, command: str | Sequence[str], notes: NoteT
     if not any(words):
         raise UsageError("command: it is empty")
     try:
-        return changing.add_command(words, _fields(asked), asked.run, notes)
+        return edit.add_command(words, _fields(asked), asked.run, notes)
     except JobFileError as error:
         told = dict.fromkeys(f"{_argument(one.field)}: {one.message}" for one in error.found)
         raise UsageError("\n".join((*told, "nothing was added"))) from None

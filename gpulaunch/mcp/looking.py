@@ -8,41 +8,40 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gpulaunch.app import lookup
-from gpulaunch.app.cards_here import cards_here
-from gpulaunch.app.checking import check as check_file
-from gpulaunch.app.checking import plan_document
-from gpulaunch.app.gathering import results as table_of_results
-from gpulaunch.app.logs import LogSelection, attempts_of, is_silent
-from gpulaunch.app.lookup import FoundRun, jobs_of, pulse
-from gpulaunch.app.options import RunOptions
-from gpulaunch.app.standing import command_in, standing_of
-from gpulaunch.contracts import SCHEMA
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import end_of
+from gpulaunch.base.schemas import SCHEMA
+from gpulaunch.base.text import clip, listing
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import SETTLED_STATES, JobState
-from gpulaunch.core.records import AttemptRecord, JobRecord
-from gpulaunch.digest.status import Standing, gpu_json, header_json, job_json
-from gpulaunch.digest.tail import fold, read_tail
-from gpulaunch.errors import UsageError
-from gpulaunch.files import end_of
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.read import Follower
 from gpulaunch.mcp.arguments import (
+    Caller,
     CheckArguments,
     GpusArguments,
     LogsArguments,
+    NoteTaker,
     ResultsArguments,
     StatusArguments,
     WhyArguments,
+    directory_of,
+    job_file_of,
 )
-from gpulaunch.mcp.caller import Caller
-from gpulaunch.mcp.given import directory_of, job_file_of
-from gpulaunch.mcp.notes import NoteTaker
-from gpulaunch.results.document import results_json
-from gpulaunch.text import clip, listing
+from gpulaunch.observe.present.status import Standing, gpu_json, header_json, job_json
+from gpulaunch.observe.present.tail import fold, read_tail
+from gpulaunch.observe.results.table import results_json
+from gpulaunch.run import lookup
+from gpulaunch.run.check import check as check_file
+from gpulaunch.run.check import plan_document
+from gpulaunch.run.lookup import FoundRun, LogSelection, attempts_of, is_silent, jobs_of, pulse
+from gpulaunch.run.options import RunOptions
+from gpulaunch.run.outputs import results as table_of_results
+from gpulaunch.run.settings import cards_here
+from gpulaunch.run.standing import command_in, standing_of
 
 if TYPE_CHECKING:
-    from gpulaunch.contracts.tools import (
+    from gpulaunch.base.documents import (
         CardsPage,
         JobDocument,
         JobLine,

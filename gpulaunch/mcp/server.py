@@ -25,16 +25,30 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from gpulaunch import __version__
-from gpulaunch.digest.words import visible_lines
-from gpulaunch.errors import NOWHERE, GpulaunchError, UsageError
-from gpulaunch.files import is_nowhere
-from gpulaunch.mcp import resources
-from gpulaunch.mcp.arguments import understood
-from gpulaunch.mcp.bounds import answerable, bounded
-from gpulaunch.mcp.caller import Caller
-from gpulaunch.mcp.notes import NoteTaker
+from gpulaunch.base.errors import NOWHERE, GpulaunchError, UsageError
+from gpulaunch.base.files import is_nowhere
+from gpulaunch.base.text import shortened
+from gpulaunch.init import starter
+from gpulaunch.jobfile.schema import explained
+from gpulaunch.mcp.arguments import Caller, NoteTaker, answerable, bounded, understood
 from gpulaunch.mcp.tools import INSTRUCTIONS, TOOLS, Tool
-from gpulaunch.text import shortened
+from gpulaunch.observe.present.words import visible_lines
+
+JOB_FILE = "gpulaunch://job-file"
+FIELD = "gpulaunch://job-file/{field}"
+
+
+def read(uri: str) -> str:
+    """Return how a job file is written, or a field of it. Raises UsageError for another name."""
+    if uri == JOB_FILE:
+        return starter()
+    head, _, field = uri.rpartition("/")
+    if head != JOB_FILE:
+        raise UsageError(f"there is no resource {uri}: {JOB_FILE}, and {FIELD}")
+    return explained(field)
+
+
+# ── The server ────────────────────────────────────────────────────────────────────────────────────
 
 MAX_ANSWER = 512 << 10
 """Bytes, at most, of an answer's JSON."""
@@ -163,7 +177,7 @@ async def _list_resources(
     _: Context, __: types.PaginatedRequestParams | None
 ) -> types.ListResourcesResult:
     one = types.Resource(
-        uri=resources.JOB_FILE,
+        uri=JOB_FILE,
         name="job-file",
         description="An example of a job file, which says what may be in it.",
         mime_type="application/yaml",
@@ -175,7 +189,7 @@ async def _list_templates(
     _: Context, __: types.PaginatedRequestParams | None
 ) -> types.ListResourceTemplatesResult:
     one = types.ResourceTemplate(
-        uri_template=resources.FIELD,
+        uri_template=FIELD,
         name="job-file-field",
         description="What a field of the job file means (retries, foreach), with an example.",
         mime_type="text/plain",
@@ -188,7 +202,7 @@ async def _read_resource(
 ) -> types.ReadResourceResult:
     uri = str(asked.uri)
     try:
-        text = await anyio.to_thread.run_sync(resources.read, uri)
+        text = await anyio.to_thread.run_sync(read, uri)
     except GpulaunchError as error:
         raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, text=text)])

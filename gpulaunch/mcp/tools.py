@@ -1,7 +1,7 @@
 """The tools: each one's name, what is said of it, what it takes, answers and does.
 
 One more tool is one more row here, its arguments in `arguments`, and the document of its answer in
-`contracts.tools`.
+`base.documents`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpulaunch.contracts import json_schema
-from gpulaunch.contracts.tools import TOOL_DOCUMENTS
+from gpulaunch.base.documents import TOOL_DOCUMENTS
+from gpulaunch.base.schemas import json_schema
 from gpulaunch.mcp import arguments, changing, looking
-from gpulaunch.mcp.arguments import ToolArguments, input_schema
-from gpulaunch.mcp.bounds import MAX_MEMBER
+from gpulaunch.mcp.arguments import MAX_MEMBER, ToolArguments, input_schema
 
 INSTRUCTIONS = """
 gpulaunch runs lists of jobs on this machine's GPUs: each job is a process that sees its own card

@@ -22,9 +22,9 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from gpulaunch.torch.check import check_devices
-from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError, explain
 from gpulaunch.torch.exported import load_exported
 from gpulaunch.torch.mixed import first_mixed_device
+from gpulaunch.torch.tensors import DeviceMismatchError, ExportedProgramError, explain
 
 __all__ = [
     "DeviceMismatchError",

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from gpulaunch.diagnose.explain.report.tensors import NamedTensor, described
-from gpulaunch.torch.errors import DeviceMismatchError
-from gpulaunch.torch.tensors import is_card, normal, tensors_in
+from gpulaunch.torch.tensors import DeviceMismatchError, is_card, normal, tensors_in
 
 _MAX_SHOWN = 40
 

@@ -14,10 +14,17 @@ from typing import Any
 import torch
 from torch.export.passes import move_to_device_pass
 
-from gpulaunch.torch.archive import Overlay, Source, check_kind, moved, name_of, opened
-from gpulaunch.torch.errors import ExportedProgramError
-from gpulaunch.torch.records import Moves, is_device
-from gpulaunch.torch.tensors import is_card, is_other_card, normal, tensors_in
+from gpulaunch.torch.archive import (
+    Moves,
+    Overlay,
+    Source,
+    check_kind,
+    is_device,
+    moved,
+    name_of,
+    opened,
+)
+from gpulaunch.torch.tensors import ExportedProgramError, is_card, is_other_card, normal, tensors_in
 
 _MAX_SHOWN = 20
 

@@ -19,14 +19,18 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpulaunch.diagnose.explain.report.frames import INSTALLED, TracebackStep, short, steps
 from gpulaunch.diagnose.explain.report.messages import MIXED, kind_of
-from gpulaunch.diagnose.explain.report.search import FrameSearch
+from gpulaunch.diagnose.explain.report.search import (
+    INSTALLED,
+    FrameSearch,
+    TracebackStep,
+    short,
+    steps,
+)
 from gpulaunch.diagnose.explain.report.tensors import described
 from gpulaunch.diagnose.explain.report.verdict import DeviceErrorEvidence
 from gpulaunch.diagnose.explain.report.words import ReportLines, bounded
-from gpulaunch.torch.errors import DeviceMismatchError
-from gpulaunch.torch.tensors import TorchStorages, may_stay, storage_of
+from gpulaunch.torch.tensors import DeviceMismatchError, TorchStorages, may_stay, storage_of
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep

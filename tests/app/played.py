@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.model import Instant
-from gpulaunch.loop import Loop
 
 
 class Clock:

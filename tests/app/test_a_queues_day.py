@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.core import resume_plan
+from gpulaunch.core import resume
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
@@ -38,10 +37,10 @@ from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.joblog import JobLog
-from gpulaunch.journal.jobs import additions_in, facts_of
-from gpulaunch.journal.read import replay
+from gpulaunch.journal.read import additions_in, facts_of, replay
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.run.supervisor import Supervisor
 from tests.app.played import Clock, SkippingLoop
 from tests.engines.fakes import FakeEngine, FakeView
 
@@ -117,7 +116,7 @@ class Day:
         )
         every = [job for addition in given for job in addition.jobs]
         waiting = {job.name for job in every if not whole.jobs[job.name].settled}
-        plan = resume_plan.resume(whole, every, waiting)
+        plan = resume.resume(whole, every, waiting)
         make = Journal.reopen if self.run.events.exists() else Journal.create
         whole.apply(opened, self.clock())
         with (

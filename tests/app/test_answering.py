@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from gpulaunch.app.answering import Answers
-from gpulaunch.control.protocol import REQUEST_BYTES, Add, Asking, Reload, SetFields
-from gpulaunch.core.relisting import ListChange
+from gpulaunch.base.loop import Loop
+from gpulaunch.core.job_list import ListChange
 from gpulaunch.jobfile.plan import empty_plan
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
+from gpulaunch.run.control_handlers import Answers
+from gpulaunch.run.control_protocol import REQUEST_BYTES, Add, Asking, Reload, SetFields
 
 CHANGE = "a change"
 ADDED = '{"jobs": [{"name": "a", "run": "true"}]}'

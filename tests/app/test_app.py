@@ -1,4 +1,4 @@
-"""The functions of `gpulaunch.app` do what the commands of their names do, without click or rich.
+"""The functions of `gpulaunch.run` do what the commands of their names do, without click or rich.
 
 Each is called in a process that cannot import them, and compared with the command.
 """
@@ -19,8 +19,8 @@ CALLER = """
 import json, sys
 sys.modules.update(dict.fromkeys(["click", "rich"]))  # importing one raises ImportError
 
-from gpulaunch.app import *
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.run import *
+from gpulaunch.base.errors import GpulaunchError
 
 CARDS = RunOptions(Choices(simulate=1))
 
@@ -143,7 +143,7 @@ def test_an_observer_that_raises_before_the_start_starts_nothing(
 ) -> None:
     _, there = twice
     code = """
-from gpulaunch.app import Choices, Observer, RunOptions, run
+from gpulaunch.run import Choices, Observer, RunOptions, run
 class Declining(Observer):
     def planned(self, preview):
         print(sorted(job.name for job in preview.jobs), preview.pool.echo)
@@ -164,7 +164,7 @@ def test_a_run_in_a_thread_leaves_signals_alone(twice: tuple[Launcher, Path]) ->
     _, there = twice
     code = """
 import signal, threading
-from gpulaunch.app import Choices, RunOptions, run
+from gpulaunch.run import Choices, RunOptions, run
 before = signal.getsignal(signal.SIGINT)
 found = []
 thread = threading.Thread(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app import changing
-from gpulaunch.control.protocol import Add, GivenNames, NoAnswerError
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.run import edit
+from gpulaunch.run.control_protocol import Add, GivenNames, NoAnswerError
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from gpulaunch.journal.rundir import RunDir
     ],
 )
 def test_it_is_called_as_its_script_or_its_program(command: list[str], name: str) -> None:
-    assert changing.stem_of(command) == name
+    assert edit.stem_of(command) == name
 
 
 def test_jobs_that_a_full_directory_of_a_queue_refuses_are_added_to_the_next_one(
@@ -51,11 +51,11 @@ def test_jobs_that_a_full_directory_of_a_queue_refuses_are_added_to_the_next_one
         "additions_in": lambda events: iter(()),
         "call": call,
     }.items():
-        monkeypatch.setattr(changing, name, stand_in)
-    added = changing.add("{}", "add", tmp_path)
+        monkeypatch.setattr(edit, name, stand_in)
+    added = edit.add("{}", "add", tmp_path)
     assert (added.run, added.names) == (later, ("a",))
     assert [run for run, _ in asked] == ["queue", "queue-2"]
     assert len({addition for _, addition in asked}) == 1
-    monkeypatch.setattr(changing, "living_queue", lambda: None)
+    monkeypatch.setattr(edit, "living_queue", lambda: None)
     with pytest.raises(NoAnswerError):
-        changing.add("{}", "add", tmp_path)
+        edit.add("{}", "add", tmp_path)

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.code_watch import (
+from gpulaunch.base.loop import Loop
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job, JobState
+from gpulaunch.core.run import Run
+from gpulaunch.diagnose.lint.report import JobsCode
+from gpulaunch.run.code_watch import (
     LOOK_EVERY,
     START_AFTER,
     TOLD_AT_MOST_EVERY,
@@ -18,12 +24,6 @@ from gpulaunch.app.code_watch import (
     CodeNews,
     code_changed,
 )
-from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job, JobState
-from gpulaunch.core.run import Run
-from gpulaunch.diagnose.lint.report import JobsCode
-from gpulaunch.loop import Loop
 from tests.helpers import descriptors_left, wait_until
 
 EPOCH = 1_700_000_000.0

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app import disk_room
-from gpulaunch.app.disk_room import DiskRoom, finding, short_room, short_room_told
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, Instant
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.run import clean
+from gpulaunch.run.clean import DiskRoom, find_lack_of_room, short_room, short_room_told
 from tests.journal.made import made
 
 AT = Instant(0.0, 0.0)
@@ -38,7 +38,7 @@ def tried_twice() -> Ledger:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    monkeypatch.setattr(disk_room, "LARGE", 1 << 20)
+    monkeypatch.setattr(clean, "LARGE", 1 << 20)
     monkeypatch.chdir(tmp_path)
     one = made(tmp_path)
     for number in (1, 2):
@@ -67,23 +67,23 @@ def test_nothing_is_said_of_a_small_run_or_a_disk_with_room(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert short_room_told(run, tried_twice(), disk(500)) == ""
-    monkeypatch.setattr(disk_room, "LARGE", 1 << 30)
+    monkeypatch.setattr(clean, "LARGE", 1 << 30)
     assert short_room_told(run, tried_twice(), disk(40)) == ""
 
 
 def test_no_more_is_measured_than_its_bound(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_room, "LOOK_ENTRIES", 2)
-    monkeypatch.setattr(disk_room, "LARGE", 0)
+    monkeypatch.setattr(clean, "LOOK_ENTRIES", 2)
+    monkeypatch.setattr(clean, "LARGE", 0)
     assert "takes at least " in short_room_told(run, tried_twice(), disk(40))
-    monkeypatch.setattr(disk_room, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(clean, "LOOK_SECONDS", -1.0)
     assert "takes at least " in short_room_told(run, tried_twice(), disk(40))
 
 
 def test_doctor_names_the_disk_of_the_runs_here(run: RunDir) -> None:
-    found = finding({}, disk(40))
+    found = find_lack_of_room({}, disk(40))
     assert found is not None
     assert found.level == "warning"
     assert found.what == "the disk with gpulaunch-runs is nearly full: 40 GiB (4 %) are left"
-    assert finding({}, disk(500)) is None
+    assert find_lack_of_room({}, disk(500)) is None
     os.chdir("/")
-    assert finding({}, disk(40)) is None, "no run was begun here"
+    assert find_lack_of_room({}, disk(40)) is None, "no run was begun here"

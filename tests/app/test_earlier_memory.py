@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpulaunch.app.earlier_memory import MemoryPeak, compared
 from gpulaunch.core.model import Demand, Job
+from gpulaunch.run.check import MemoryPeak, compared
 
 GIB = 1 << 30
 

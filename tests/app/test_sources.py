@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpulaunch.app import list_follower, sources
-from gpulaunch.app.list_follower import ListFollower
-from gpulaunch.app.sources import Counted, SourceLook
+from gpulaunch.base.loop import Loop
 from gpulaunch.jobfile.globs import Sight, sight_of
-from gpulaunch.jobfile.sources import Following, ForeachSource
-from gpulaunch.loop import Loop
+from gpulaunch.jobfile.source import Following, ForeachSource
+from gpulaunch.run import list_follower, sources
+from gpulaunch.run.list_follower import ListFollower
+from gpulaunch.run.sources import Counted, SourceLook
 from tests.helpers import cannot_be_listed, open_files, wait_until
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app import Choices, Observer, RunOptions
-from gpulaunch.app.checks import pool_for
-from gpulaunch.engines import strict
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.base.errors import JobFileError
+from gpulaunch.engines import isolation
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
+from gpulaunch.run import Choices, Observer, RunOptions
+from gpulaunch.run.preflight import pool_for
 
 CARDS = RunOptions(Choices(simulate=1))
 CONTAINED = "{name: a, run: 'true', isolation: strict, container: {image: x, engine: podman}}"
@@ -28,7 +29,7 @@ class Hearing(Observer):
 
 @pytest.fixture(autouse=True)
 def no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict, "refusal", lambda gpus: "strict isolation is not possible here")
+    monkeypatch.setattr(isolation, "refusal", lambda gpus: "strict isolation is not possible here")
 
 
 def test_what_gpulaunch_cannot_hide_is_no_matter_to_it(

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app import upgrades
+from gpulaunch.agent.client import PROGRAM
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.model import Demand, Job
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.loop import Loop
-from gpulaunch.process.programs import PACKAGE, Programs, needs_programs
+from gpulaunch.engines.programs import PACKAGE, Programs, needs_programs
+from gpulaunch.run import code_watch
 from tests.helpers import wait_until
 
 IMPORTED_IN_FUNCTIONS = """
 import ast, importlib, importlib.util, inspect, sys
-from gpulaunch.app import session
-from gpulaunch.app.upgrades import LATER
+from gpulaunch.run import session
+from gpulaunch.run.code_watch import LATER
 for name in (*LATER, *sys.argv[1:]):
     importlib.import_module(name)
 ours = {name: module for name, module in sys.modules.items() if name.startswith("gpulaunch.")}
@@ -44,23 +44,23 @@ for name, module in sorted(ours.items()):
 LOADED = (
     "gpulaunch.engines.local.engine",
     "gpulaunch.engines.slurm.engine",
-    "gpulaunch.views.progress",
-    "gpulaunch.views.lines",
+    "gpulaunch.observe.terminal.progress",
+    "gpulaunch.observe.terminal.progress",
     "gpulaunch.cli.run",
     "gpulaunch.cli.terminal",
     "gpulaunch.cli.output",
 )
 """What is imported before the run begins, where it is needed at all."""
 NOT_IN_THE_RUN = (
-    "gpulaunch.config.",
+    "gpulaunch.jobfile.config",
     "gpulaunch.cli ",
     "gpulaunch.cli.completion ",
     "gpulaunch.cli.run ",
     "gpulaunch.cli.options ",
-    "gpulaunch.cli.terminal gpulaunch.app.logout",
-    "gpulaunch.cli.output gpulaunch.app.checking",
-    "gpulaunch.cli.output gpulaunch.views.plan",
-    "gpulaunch.report.writing gpulaunch.report.write",
+    "gpulaunch.cli.terminal ",
+    "gpulaunch.cli.output gpulaunch.run.check",
+    "gpulaunch.cli.output gpulaunch.observe.terminal.plan",
+    "gpulaunch.observe.report.writing gpulaunch.observe.report.write",
 )
 """Imported in functions that are called before the run begins, or in a process of its own."""
 
@@ -82,11 +82,11 @@ def loop() -> Iterator[Loop]:
 def test_the_rest_is_imported_a_while_after_the_start(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upgrades, "IMPORT_AFTER", 0.01)
-    monkeypatch.setattr(upgrades, "LATER", ("tests.app.played",))
+    monkeypatch.setattr(code_watch, "IMPORT_AFTER", 0.01)
+    monkeypatch.setattr(code_watch, "LATER", ("tests.app.played",))
     monkeypatch.delitem(sys.modules, "tests.app.played", raising=False)
     said: list[str] = []
-    forget = upgrades.import_the_rest(loop, said.append)
+    forget = code_watch.import_the_rest(loop, said.append)
     assert "tests.app.played" not in sys.modules
     wait_until(lambda: loop.turn(block=False) or "tests.app.played" in sys.modules)
     forget()
@@ -94,10 +94,10 @@ def test_the_rest_is_imported_a_while_after_the_start(
 
 
 def test_what_cannot_be_imported_is_told(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrades, "IMPORT_AFTER", 0.01)
-    monkeypatch.setattr(upgrades, "LATER", ("gpulaunch.no_such_module",))
+    monkeypatch.setattr(code_watch, "IMPORT_AFTER", 0.01)
+    monkeypatch.setattr(code_watch, "LATER", ("gpulaunch.no_such_module",))
     said: list[str] = []
-    upgrades.import_the_rest(loop, said.append)
+    code_watch.import_the_rest(loop, said.append)
     wait_until(lambda: loop.turn(block=False) or said)
     assert "No module named 'gpulaunch.no_such_module'" in said[0]
 
@@ -108,12 +108,12 @@ def test_what_cannot_be_imported_is_told(loop: Loop, monkeypatch: pytest.MonkeyP
 def test_programs_are_copied_at_the_first_need_and_removed_with_older_copies(
     tmp_path: Path,
 ) -> None:
-    for left in ("programs.1/farside", "programs.of.mine"):
+    for left in ("programs.1/agent", "programs.of.mine"):
         (tmp_path / left).mkdir(parents=True)
     programs = Programs(str(tmp_path / "programs.2"))
     assert programs.now(PROGRAM) == PROGRAM
     copy = Path(programs.at(PROGRAM))
-    assert copy == tmp_path / "programs.2/farside/__main__.py"
+    assert copy == tmp_path / "programs.2/agent/__main__.py"
     assert programs.now(PROGRAM) == str(copy)
     assert copy.read_bytes() == Path(PROGRAM).read_bytes()
     assert not list(copy.parent.rglob("*.c"))
@@ -124,9 +124,9 @@ def test_programs_are_copied_at_the_first_need_and_removed_with_older_copies(
 
 
 def test_a_program_of_a_copy_runs(tmp_path: Path) -> None:
-    line = Programs(str(tmp_path / "programs.1")).command("serve")
+    line = Programs(str(tmp_path / "programs.1")).command("worker")
     ended = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert f'File "{tmp_path}/programs.1/farside/serve/__init__.py"' in ended.stderr
+    assert f'File "{tmp_path}/programs.1/agent/worker/__init__.py"' in ended.stderr
 
 
 def test_where_nothing_can_be_copied_the_installed_ones_are_used(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_where_nothing_can_be_copied_the_installed_ones_are_used(tmp_path: Path)
     programs = Programs(str(tmp_path / "file/programs.1"))
     assert programs.at(PROGRAM) == PROGRAM
     assert "Not a directory" in programs.trouble
-    assert programs.at(f"{PACKAGE}/farside") == f"{PACKAGE}/farside"
+    assert programs.at(f"{PACKAGE}/agent") == f"{PACKAGE}/agent"
 
 
 def test_only_jobs_that_use_programs_need_a_copy() -> None:

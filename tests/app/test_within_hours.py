@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.app.within_hours import WithinHours
+from gpulaunch.base.hours import Hours, parse_hours
+from gpulaunch.base.localtime import shown
 from gpulaunch.core.events import (
     Acquire,
     Elsewhere,
@@ -31,8 +31,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, DueTime, End, Exited, Gpu, Job
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
-from gpulaunch.hours import Hours, parse_hours
-from gpulaunch.localtime import shown
+from gpulaunch.run.supervisor import Supervisor, WithinHours
 from tests.app.played import Clock, SkippingLoop
 from tests.engines.fakes import FakeEngine, FakeRecord, FakeView
 from tests.zones import BERLIN

@@ -27,10 +27,10 @@ from gpulaunch.core.events import (
     Launch,
     Submitted,
 )
-from gpulaunch.core.expected import expect
 from gpulaunch.core.facts import AttemptStarted, Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Exited, Gpu, Instant, Job
+from gpulaunch.core.resume import expect
 from gpulaunch.core.run import Run
 
 MEMORY = 80 << 30

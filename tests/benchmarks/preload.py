@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpulaunch.engines.local.forkable import EARLY, forkable
-from gpulaunch.process.client import Spawner
-from gpulaunch.process.native import find_keepers
-from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer
+from gpulaunch.engines.client import Spawner
+from gpulaunch.engines.local.preload_client import Preload, PreloadReady, PreloadServer
+from gpulaunch.engines.local.preloads import EARLY, forkable
+from gpulaunch.engines.programs import find_keepers
 from tests.explain.test_real import TORCH
 from tests.process.preloaded import news_of
 from tests.process.support import Slot

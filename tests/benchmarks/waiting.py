@@ -17,7 +17,7 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import psutil
 
-from gpulaunch.process.native import program_line
+from gpulaunch.engines.programs import program_line
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import held_by, wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.cgroups.hierarchy import find, memory_available, memory_of_machine
+from gpulaunch.base.cgroups import find, memory_available, memory_of_machine
 from tests.cgroups.fake import FakeKernel
 
 ALL = 1_000_000 * 1024

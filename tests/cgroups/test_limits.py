@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.cgroups import limits
-from gpulaunch.cgroups.hierarchy import find
-from gpulaunch.cgroups.limits import RunCgroups, Unlimited, left_in, place_of
+from gpulaunch.base import cgroups as limits
+from gpulaunch.base.cgroups import RunCgroups, Unlimited, find, left_in, place_of
 from gpulaunch.engines.local.memory_limits import opened_for
 from tests.cgroups.fake import FakeKernel
 

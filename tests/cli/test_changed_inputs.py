@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from tests.cli.launcher import Launcher
 
 JOBS = """

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.app import cleaning, removing
-from gpulaunch.app.observer import NOBODY
-from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.run import clean
+from gpulaunch.run.control_server import ControlServer
+from gpulaunch.run.options import NOBODY
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.test_contracts import check
 from tests.helpers import wait_until
@@ -212,10 +212,10 @@ def test_a_live_run_is_left_alone_and_named_so(launcher: Launcher) -> None:
 def test_a_run_that_comes_to_life_after_the_look_is_left_alone(launcher: Launcher) -> None:
     run = ran(launcher)
     for whole in (False, True):
-        plan = cleaning.look([str(run)], cleaning.CleanOptions(whole), NOBODY)
+        plan = clean.look([str(run)], clean.CleanOptions(whole), NOBODY)
         assert plan.bytes
         with ControlServer(plan.runs[0].id):
-            done = list(removing.carry_out(plan))
+            done = list(clean.carry_out(plan))
         assert done
         assert all("is alive" in one.left and not one.freed for one in done)
         assert outs(run) == {"a.1", "a.2", "a.3", "b.1"}
@@ -223,9 +223,9 @@ def test_a_run_that_comes_to_life_after_the_look_is_left_alone(launcher: Launche
 
 def test_what_is_needed_by_now_is_left(launcher: Launcher) -> None:
     run = ran(launcher)
-    plan = cleaning.look([str(run)], cleaning.CleanOptions(), NOBODY)
+    plan = clean.look([str(run)], clean.CleanOptions(), NOBODY)
     (run / "results" / "first").symlink_to("../out/a.1")
-    done = {one.target.path.name: one.left for one in removing.carry_out(plan)}
+    done = {one.target.path.name: one.left for one in clean.carry_out(plan)}
     assert done == {"a.1": "it is needed by now", "a.2": ""}
     assert outs(run) == {"a.1", "a.3", "b.1"}
 
@@ -235,9 +235,9 @@ def test_what_another_clean_has_removed_meanwhile_is_not_left(
     launcher: Launcher, whole: bool
 ) -> None:
     run = ran(launcher)
-    plan = cleaning.look([str(run)], cleaning.CleanOptions(whole), NOBODY)
-    assert all(not one.left for one in removing.carry_out(plan))
-    assert all(not (one.left or one.freed) for one in removing.carry_out(plan))
+    plan = clean.look([str(run)], clean.CleanOptions(whole), NOBODY)
+    assert all(not one.left for one in clean.carry_out(plan))
+    assert all(not (one.left or one.freed) for one in clean.carry_out(plan))
 
 
 def test_nobody_takes_a_run_up_while_something_of_it_goes(launcher: Launcher) -> None:
@@ -248,8 +248,8 @@ def test_nobody_takes_a_run_up_while_something_of_it_goes(launcher: Launcher) ->
         if step not in tried:
             tried[step] = launcher("resume", run, "-q").status
 
-    plan = cleaning.look([str(run)], cleaning.CleanOptions(), NOBODY)
-    assert all(not one.left for one in removing.carry_out(plan, resume))
+    plan = clean.look([str(run)], clean.CleanOptions(), NOBODY)
+    assert all(not one.left for one in clean.carry_out(plan, resume))
     assert tried == {"renamed": 5, "deleted": 0}
 
 

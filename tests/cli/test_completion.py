@@ -17,8 +17,8 @@ import click
 import pytest
 
 from gpulaunch.cli import COMMANDS, cli, completion
-from gpulaunch.journal import jobs as glance
-from gpulaunch.journal.jobs import states_of
+from gpulaunch.journal import read as glance
+from gpulaunch.journal.read import states_of
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import COMMAND, Launcher
 from tests.cli.terminal import Terminal, terminal

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.checks import pool_for
-from gpulaunch.app.options import RunOptions
+from gpulaunch.base.documents import ConfigDocument
+from gpulaunch.base.errors import NoCardsError
+from gpulaunch.base.schemas import json_schema
 from gpulaunch.cli.terminal import Terminal
-from gpulaunch.config.model import Allowance
-from gpulaunch.contracts import json_schema
-from gpulaunch.contracts.documents import ConfigDocument
-from gpulaunch.errors import NoCardsError
-from gpulaunch.jobfile import Surroundings, load
+from gpulaunch.jobfile.config_model import Allowance
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load
 from gpulaunch.journal.choices import Choices
+from gpulaunch.run.options import RunOptions
+from gpulaunch.run.preflight import pool_for
 from tests.cli.launcher import COMMAND, Launcher
 from tests.gpus.fake import MIB, FakeDriver
 from tests.helpers import own_network

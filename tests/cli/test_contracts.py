@@ -10,15 +10,14 @@ import click
 import jsonschema
 import pytest
 
+from gpulaunch.base.documents import DOCUMENTS
+from gpulaunch.base.schemas import SCHEMA, event_schema, json_schema
 from gpulaunch.cli import cli
-from gpulaunch.contracts import SCHEMA, json_schema
-from gpulaunch.contracts.documents import DOCUMENTS
-from gpulaunch.contracts.events import event_schema
 from gpulaunch.core.model import Gpu
-from gpulaunch.digest.machine import RunRow, runs_json
-from gpulaunch.digest.status import Standing, status_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process
+from gpulaunch.observe.present.plan import RunRow, runs_json
+from gpulaunch.observe.present.status import Standing, status_json
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.views.screen import Paths
 from tests.views.test_cluster import cluster

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from gpulaunch.farside.proc import state_of
+from gpulaunch.agent.proc import state_of
 from gpulaunch.journal.manifest import boot_id, hostname
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until

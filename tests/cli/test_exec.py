@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import EXEC_WAIT_RAN_OUT
+from gpulaunch.base.errors import EXEC_WAIT_RAN_OUT
 from tests.cli.launcher import Launcher
 from tests.helpers import held_by, wait_until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app import changing
+from gpulaunch.run import edit
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.test_live_list import SLOW
 from tests.helpers import wait_until
@@ -225,7 +225,7 @@ def test_what_came_just_before_the_finish_is_run(launcher: Launcher, folder: Pat
         comes(folder, "one.fa")
         launcher.wait_for("job_settled", 2)
         comes(folder, "two.fa")
-        changing.finish(launcher.run)  # here, as a command of its own may be too slow to show it
+        edit.finish(launcher.run)  # here, as a command of its own may be too slow to show it
         assert process.wait(60) == 0
     assert launcher.states() == dict.fromkeys(("f-there", "f-one", "f-two"), "succeeded")
 

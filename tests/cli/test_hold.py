@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.proc import children_of, is_stopped
+from gpulaunch.agent.proc import children_of, is_stopped
 from tests.cli.launcher import Launcher
 from tests.cli.terminal import Terminal, terminal
 from tests.helpers import wait_until

@@ -19,18 +19,20 @@ HEAVY = _names(
     " tree_sitter_bash urllib.request _strptime"
 )
 """What none of these commands needs."""
-SHOWING = _names("rich gpulaunch.views.plan gpulaunch.views.standing")
-READING_JOBS = _names("yaml gpulaunch.jobfile gpulaunch.diagnose.lint")
+SHOWING = _names("rich gpulaunch.observe.terminal.plan gpulaunch.observe.terminal.standing")
+READING_JOBS = _names("yaml gpulaunch.jobfile.load gpulaunch.diagnose.lint")
 RUNNING = _names(
-    "gpulaunch.app.session gpulaunch.app.starting gpulaunch.app.supervisor gpulaunch.control.server"
-    " gpulaunch.core.run gpulaunch.driver gpulaunch.engines.local gpulaunch.engines.pool"
-    " gpulaunch.gpus.doctor gpulaunch.notify gpulaunch.process.client gpulaunch.report"
-    " gpulaunch.sampler"
+    "gpulaunch.run.session gpulaunch.run.start gpulaunch.run.supervisor"
+    " gpulaunch.run.control_server gpulaunch.core.run gpulaunch.run.driver gpulaunch.engines.local"
+    " gpulaunch.engines.pool gpulaunch.gpus.doctor gpulaunch.observe.notify"
+    " gpulaunch.engines.client gpulaunch.observe.report gpulaunch.observe.sampler"
 )
-LOOKING_AT_RUNS = _names("gpulaunch.app.lookup gpulaunch.control.client gpulaunch.metrics sqlite3")
-JSON = _names("gpulaunch.contracts.documents")
+LOOKING_AT_RUNS = _names(
+    "gpulaunch.run.lookup gpulaunch.run.control_client gpulaunch.observe.metrics sqlite3"
+)
+JSON = _names("gpulaunch.base.documents")
 PYTHON_LINT = frozenset(f"gpulaunch.diagnose.lint.{name}" for name in ("python", "tree"))
-SERVICES = _names("gpulaunch.engines.local.service_answer")
+SERVICES = _names("urllib.request")
 EVERYTHING = SHOWING | READING_JOBS | RUNNING | LOOKING_AT_RUNS | JSON
 
 NEEDLESS = {
@@ -40,12 +42,12 @@ NEEDLESS = {
     | READING_JOBS
     | LOOKING_AT_RUNS
     | JSON
-    | (RUNNING - {"gpulaunch.core.run", "gpulaunch.driver"})
+    | (RUNNING - {"gpulaunch.core.run", "gpulaunch.run.driver"})
     - {"gpulaunch.engines.local", "gpulaunch.engines.pool"},
     "logs": SHOWING | READING_JOBS | RUNNING | JSON | {"ctypes"},
     "wait": SHOWING | READING_JOBS | RUNNING | JSON,
     "ps": (SHOWING - {"rich"}) | READING_JOBS | RUNNING | JSON | {"ctypes"},
-    "status": (SHOWING - {"rich", "gpulaunch.views.standing"})
+    "status": (SHOWING - {"rich", "gpulaunch.observe.terminal.standing"})
     | READING_JOBS
     | RUNNING
     | JSON
@@ -53,10 +55,10 @@ NEEDLESS = {
     "check": LOOKING_AT_RUNS
     | JSON
     | PYTHON_LINT
-    | (RUNNING - {"gpulaunch.engines.pool", "gpulaunch.notify"})
-    | {"ctypes", "gpulaunch.views.standing"},
+    | (RUNNING - {"gpulaunch.engines.pool", "gpulaunch.observe.notify"})
+    | {"ctypes", "gpulaunch.observe.terminal.standing"},
     "results": (SHOWING - {"rich"}) | READING_JOBS | RUNNING | JSON | {"ctypes"},
-    "report": SHOWING | READING_JOBS | (RUNNING - {"gpulaunch.report"}) | JSON | {"ctypes"},
+    "report": SHOWING | READING_JOBS | (RUNNING - {"gpulaunch.observe.report"}) | JSON | {"ctypes"},
     "run": JSON | PYTHON_LINT | SERVICES | {"concurrent", "gpulaunch.gpus.doctor"},
 }
 """By command, what it does not need in the plainest case: a finished run of one shell command."""

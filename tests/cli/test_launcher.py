@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.proc import state_of
+from gpulaunch.agent.proc import state_of
 from tests.cli.launcher import COMMAND, Launcher
 from tests.faults.test_stopping import alive
 from tests.helpers import wait_until

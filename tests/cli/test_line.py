@@ -18,16 +18,9 @@ import psutil
 import pytest
 
 from gpulaunch import __version__
-from gpulaunch.app.wait_queue import (
-    _GOES_ON,
-    DIGITS,
-    OtherLines,
-    Turn,
-    name_of,
-    take_place,
-)
-from gpulaunch.config.model import CardSettings
-from gpulaunch.process.native import program_line
+from gpulaunch.engines.programs import program_line
+from gpulaunch.jobfile.config_model import CardSettings
+from gpulaunch.run.wait_queue import _GOES_ON, DIGITS, OtherLines, Turn, name_of, take_place
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.gpus.fake import FakeDriver
 from tests.helpers import freezer, held_by, wait_until
@@ -197,7 +190,7 @@ def test_one_ahead_that_is_stopped_or_frozen_is_passed_and_noticed_when_it_is_so
             suspends = FREEZES.format(group.procs, group.file, group.frozen)
         script = (
             f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-            f"from gpulaunch.app.wait_queue import take_place; place = take_place({name!r})\n"
+            f"from gpulaunch.run.wait_queue import take_place; place = take_place({name!r})\n"
             f"print(flush=True); sys.stdin.readline(); {suspends}; sys.stdin.read()"
         )
         other = stack.enter_context(started(script))
@@ -443,7 +436,7 @@ def test_one_whose_turn_comes_while_gpulaunch_is_upgraded_waits_until_it_is_ther
     (package / "__init__.py").write_text(looked)
     with gone_on(tmp_path) as process:
         wait_until((tmp_path / "looked").exists, 60)
-        for name in ("app/exec", "cli/exec", "cli/hold", "__main__"):
+        for name in ("run/exec", "cli/exec", "__main__"):
             (package / f"{name}.py").parent.mkdir(exist_ok=True)
             text = "import sys\ndef command(): print(sys.argv)" if "main" in name else ""
             (package / f"{name}.py").write_text(text)
@@ -479,7 +472,7 @@ def test_another_user_s_place_in_another_line_is_waited_for_a_moment() -> None:
     cards = f"{1:0{DIGITS}x}"
     script = (
         f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from gpulaunch.app.wait_queue import take_place; os.setuid(65534)\n"
+        "from gpulaunch.run.wait_queue import take_place; os.setuid(65534)\n"
         f"place = take_place('{cards}{'a' * 16}'); print(flush=True); sys.stdin.read()"
     )
     with started(script) as other, take_place(cards + "b" * 16) as place:

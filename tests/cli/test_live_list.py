@@ -106,7 +106,7 @@ def test_a_file_with_mistakes_changes_nothing_and_all_of_them_are_told(launcher:
 SLOW = """
     import os, sys, time
     if "run" in sys.orig_argv:
-        from gpulaunch.app import rereading
+        from gpulaunch.run import job_list as rereading
         load = rereading.load
         def slowly(*given):
             plan = load(*given)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.logout import ended_at_logout
-from gpulaunch.app.user_queue import unit_text
+from gpulaunch.run.settings import ended_at_logout
+from gpulaunch.run.user_queue import unit_text
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.test_completion import found
 from tests.helpers import wait_until
@@ -233,7 +233,7 @@ def test_what_a_logout_ends_is_known(
     ends: bool,
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("gpulaunch.app.logout._user", lambda: "ann")
+    monkeypatch.setattr("gpulaunch.run.settings._user", lambda: "ann")
     (tmp_path / "cgroup").write_text(place + "\n")
     if lingers:
         (tmp_path / "ann").write_text("")

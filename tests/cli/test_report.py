@@ -140,7 +140,7 @@ def test_its_process_is_ready_while_the_last_jobs_run_and_gone_with_the_run(
         def there():
             for one in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
-                    if b"gpulaunch.report.writing" in (told := one.read_bytes()):
+                    if b"gpulaunch.observe.report.writing" in (told := one.read_bytes()):
                         if sys.argv[1].encode() in told:
                             return True
                 except OSError:
@@ -170,5 +170,5 @@ def test_its_process_is_ready_while_the_last_jobs_run_and_gone_with_the_run(
     for one in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it ends as we look
             left.append(one.read_bytes())
-    ours = [told for told in left if b"gpulaunch.report.writing" in told]
+    ours = [told for told in left if b"gpulaunch.observe.report.writing" in told]
     assert not [told for told in ours if os.fsencode(launcher.run) in told]

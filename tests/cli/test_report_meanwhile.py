@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.answering import attended
-from gpulaunch.control.client import call, live_runs
-from gpulaunch.control.protocol import NoAnswerError
-from gpulaunch.control.server import ControlServer
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Retry
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
+from gpulaunch.run.control_client import call, live_runs
+from gpulaunch.run.control_handlers import attended
+from gpulaunch.run.control_protocol import NoAnswerError
+from gpulaunch.run.control_server import ControlServer
 from tests.cli.launcher import Launcher
 from tests.journal.made import STARTED, made
 

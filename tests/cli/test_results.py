@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.app import results
-from gpulaunch.results.gathering import MAX_FILE_COLUMNS
-from gpulaunch.results.table import OWN
+from gpulaunch.observe.results.gathering import MAX_FILE_COLUMNS
+from gpulaunch.observe.results.table import OWN
+from gpulaunch.run import results
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.terminal import terminal
 from tests.cli.test_contracts import check

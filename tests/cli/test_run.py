@@ -429,7 +429,7 @@ def test_a_detached_run_that_ends_before_it_has_its_jobs_says_why_here(launcher:
         "sitecustomize.py",
         """
         import gpulaunch.engines.local.setup as local
-        from gpulaunch.errors import UsageError
+        from gpulaunch.base.errors import UsageError
         def refuse(*_): raise UsageError("no lease can be had")
         local.make = refuse
         """,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.engines.strict import why_no_isolation
+from gpulaunch.engines.isolation import why_no_isolation
 from tests.cli.launcher import COMMAND, Launcher
 from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until

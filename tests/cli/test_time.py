@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpulaunch.hours import DAYS
+from gpulaunch.base.hours import DAYS
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 
-REPLAY = ["-m", "gpulaunch.journal.replay"]
+REPLAY = ["-m", "gpulaunch.journal.trace"]
 JOBS = """
     jobs:
       - {name: again, run: '[ -e good ] || { touch good; exit 1; }', retries: 2}

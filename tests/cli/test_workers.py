@@ -199,7 +199,7 @@ def test_explain_works_in_a_worker(launcher: Launcher) -> None:
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
     log = launcher.log("a")
     assert "RuntimeError: Expected all tensors" in log
-    assert "farside" not in log
+    assert "agent" not in log
 
 
 def test_the_log_of_a_job_is_that_of_its_newest_attempt_that_began(launcher: Launcher) -> None:

@@ -11,14 +11,18 @@ import jsonschema
 import pytest
 import yaml
 
-from gpulaunch.config import files, limits
-from gpulaunch.config.keys import KEYS
-from gpulaunch.config.model import NOTHING, Allowance, Configuration
-from gpulaunch.config.paths import LEASE_DIR, lease_dir, wrong_runs
-from gpulaunch.config.reading import NOT_THE_MACHINES
-from gpulaunch.config.rundirs import place_of_runs
-from gpulaunch.config.schema import explained, schema
-from gpulaunch.errors import ConfigurationError, UsageError
+from gpulaunch.base.errors import ConfigurationError, UsageError
+from gpulaunch.jobfile import config as files
+from gpulaunch.jobfile.config import place_of_runs
+from gpulaunch.jobfile.config_file import KEYS, NOT_THE_MACHINES, explained, schema
+from gpulaunch.jobfile.config_model import (
+    LEASE_DIR,
+    NOTHING,
+    Allowance,
+    Configuration,
+    lease_dir,
+    wrong_runs,
+)
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's file limits")
 
@@ -261,7 +265,7 @@ def limit_of(config: Configuration, user: int, *groups: int) -> Allowance | None
     os.setgroups(groups)
     os.seteuid(user)
     try:
-        return limits.allowance_of(config)
+        return files.allowance_of(config)
     finally:
         os.seteuid(0)
         os.setgroups(before)
@@ -297,8 +301,11 @@ def test_home_and_variables_are_replaced_and_each_working_directory_has_its_own(
         ("runs: /s/${USER}x\n", Path("/s/annx")),
     ):
         config = both.read(own=text)
-        monkeypatch.setattr("gpulaunch.config.rundirs.current", lambda _, config=config: config)
-        one, other = (place_of_runs(Path(p), both.environ) for p in ("/data/proj", "/home/proj"))
+        with monkeypatch.context() as patch:
+            patch.setattr("gpulaunch.jobfile.config.current", lambda _, config=config: config)
+            one, other = [
+                place_of_runs(Path(p), both.environ) for p in ("/data/proj", "/home/proj")
+            ]
         assert one is not None
         assert one.parent == base
         assert one.name.startswith("proj-")
@@ -314,7 +321,7 @@ def test_a_path_that_cannot_be_followed_is_a_mistake_and_else_as_if_not_there(
     assert mistake.text.startswith(f"{both.own}:1: runs: ")
     with pytest.raises(ConfigurationError):
         files.required(both.environ, str(both.machine))
-    monkeypatch.setattr("gpulaunch.config.rundirs.current", lambda _: config)
+    monkeypatch.setattr("gpulaunch.jobfile.config.current", lambda _: config)
     if "NOWHERE" in text:
         assert place_of_runs(Path("/data"), both.environ) is None
 
@@ -323,9 +330,9 @@ def test_cron_sets_no_user_and_the_user_database_has_the_name(
     both: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"HOME": both.environ["HOME"]}
-    monkeypatch.setattr("gpulaunch.config.paths._own_name", lambda: "ann")
+    monkeypatch.setattr("gpulaunch.jobfile.config_model._own_name", lambda: "ann")
     config = both.read(own="runs: /s/$USER\n")
-    monkeypatch.setattr("gpulaunch.config.rundirs.current", lambda _: config)
+    monkeypatch.setattr("gpulaunch.jobfile.config.current", lambda _: config)
     place = place_of_runs(Path("/data"), environ)
     assert place is not None
     assert place.parent == Path("/s/ann")

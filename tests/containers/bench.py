@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpulaunch import helper_process
+from gpulaunch.base import helper_process
 from tests.helpers import wait_until
 
 FAKES = Path(__file__).parent / "fakes"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.process import native
+from gpulaunch.engines import programs
 from tests.containers.daemons import BOX, PATIENCE, RealEngine, plain_environ
 from tests.helpers import goes_along, wait_until
 from tests.process.support import copied, marked, token
@@ -37,12 +37,12 @@ def bare_engine(folder: Path) -> RealEngine:
 
 
 class Bench:
-    """One engine, and the programs of farside where its user can read them."""
+    """One engine, and the programs of agent where its user can read them."""
 
     def __init__(self, engine: RealEngine, keeper: Path) -> None:
         self.engine = engine
-        self.farside = copied(engine.folder)
-        self.keeper = self.farside / "native" / native.PROGRAM.name
+        self.agent = copied(engine.folder)
+        self.keeper = self.agent / "native" / programs.PROGRAM.name
         shutil.copy(keeper, self.keeper)
         self.keeper.chmod(0o755)
         self.python = sys.executable if engine.account is None else python_for_all()
@@ -173,14 +173,14 @@ class Contained:
         }
 
     def program(self, limits: Sequence[Limit]) -> list[str]:
-        main = str(self.bench.farside / "__main__.py")
+        main = str(self.bench.agent / "__main__.py")
         if not limits:
-            return [self.bench.python, "-I", "-S", main, "contain"]
-        hurried = self.bench.farside / HURRIED.name
+            return [self.bench.python, "-I", "-S", main, "container"]
+        hurried = self.bench.agent / HURRIED.name
         shutil.copy(HURRIED, hurried)
         hurried.chmod(0o644)
         told = [f"{limit.name}={limit.seconds}" for limit in limits]
-        return [self.bench.python, "-I", "-S", str(hurried), *told, main, "contain"]
+        return [self.bench.python, "-I", "-S", str(hurried), *told, main, "container"]
 
     def text(self) -> str:
         return self.log.read_bytes().decode("utf-8", "backslashreplace")

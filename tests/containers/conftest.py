@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process import native
+from gpulaunch.engines import programs
 from tests.containers.carried import Bench, bare_engine
 from tests.containers.daemons import (
     RealEngine,
@@ -81,9 +81,9 @@ def contained(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.fixture(scope="session")
 def keeper_program() -> Path:
-    if not native.PROGRAM.exists():
+    if not programs.PROGRAM.exists():
         pytest.skip("the keepers' program was not built here (no C compiler)")
-    return native.PROGRAM
+    return programs.PROGRAM
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ limits = []
 while "=" in sys.argv[1]:
     limits.append(sys.argv.pop(1))
 place = sys.argv.pop(1)
-spec = importlib.util.spec_from_file_location("farside_main", place)
+spec = importlib.util.spec_from_file_location("agent_main", place)
 assert spec
 assert spec.loader
 program = importlib.util.module_from_spec(spec)
@@ -39,5 +39,5 @@ for limit in limits:
     if module == "forks":
         limit_forks(int(float(seconds)))
         continue
-    setattr(sys.modules[f"{program.NAME}.contain.{module}"], constant, float(seconds))
+    setattr(sys.modules[f"{program.NAME}.container.{module}"], constant, float(seconds))
 main()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.farside.proc import is_stopped, stat_fields
+from gpulaunch.agent.proc import is_stopped, stat_fields
 from tests.containers.carried import Bench, Carried
 from tests.containers.daemons import PATIENCE
 from tests.helpers import wait_until

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.containers.command_lines import UserInside
-from gpulaunch.containers.engines import InstalledEngines, NoEngineError
+from gpulaunch.containers.engines import InstalledEngines, NoEngineError, UserInside
 from gpulaunch.core.model import ImageSource
 
 ANY = ImageSource("name:tag")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch import helper_process
+from gpulaunch.base import helper_process
 from gpulaunch.containers import client
 from gpulaunch.containers.client import ClientSilentError
 from tests.containers.bench import Bench, alive
@@ -114,7 +114,7 @@ def test_a_helper_ends_with_its_launcher(tmp_path: Path) -> None:
     request = json.dumps(bench.request("docker", "lab/tool"))
     begin = (
         "import subprocess, sys\n"
-        "from gpulaunch.helper_process import command\n"
+        "from gpulaunch.base.helper_process import command\n"
         "line = command('gpulaunch.containers.pulling', sys.argv[1])\n"
         "print(subprocess.Popen(line).pid, flush=True)\n"
         "input()\n"

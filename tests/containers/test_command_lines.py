@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from gpulaunch.containers.command_lines import (
+from gpulaunch.containers.engines import (
     ContainerLine,
     ContainerName,
     UserInside,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.proc import stat_fields
+from gpulaunch.agent.proc import stat_fields
 from tests.containers.carried import Bench, Limit
 from tests.containers.daemons import PATIENCE, busybox_here
 from tests.containers.test_carrier import FOREVER, started

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.wire import counted, packed, send_bytes, send_fields
+from gpulaunch.agent.wire import counted, packed, send_bytes, send_fields
 from tests.containers.carried import Bench
 from tests.containers.daemons import PATIENCE
 from tests.process.messages import spoilt

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from gpulaunch.containers.command_lines import remove_line
+from gpulaunch.containers.engines import remove_line
 from gpulaunch.containers.removing import RECORD, is_held, remove_of
 from tests.containers.daemons import BOX, PATIENCE, RealEngine
 from tests.helpers import wait_until

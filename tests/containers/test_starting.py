@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.farside.contain.carrier import heard
-from gpulaunch.farside.contain.children import spawn
-from gpulaunch.farside.contain.engine import EngineClient
-from gpulaunch.farside.contain.starting import Start
-from gpulaunch.farside.proc import is_stopped
+from gpulaunch.agent.container.children import spawn
+from gpulaunch.agent.container.engine import EngineClient
+from gpulaunch.agent.container.proxy import heard
+from gpulaunch.agent.container.starting import Start
+from gpulaunch.agent.proc import is_stopped
 from tests.containers.carried import Bench, Carried, Contained, Limit
 from tests.containers.daemons import PATIENCE
 from tests.containers.test_carrier import FOREVER, shells, started
@@ -66,8 +66,8 @@ def test_a_fork_is_tried_again_while_processes_are_scarce(monkeypatch: pytest.Mo
             raise OSError(errors.pop(0), "scarce")
         return 7
 
-    monkeypatch.setattr("gpulaunch.farside.contain.children.os.fork", fork)
-    monkeypatch.setattr("gpulaunch.farside.contain.children.time.sleep", pauses.append)
+    monkeypatch.setattr("gpulaunch.agent.container.children.os.fork", fork)
+    monkeypatch.setattr("gpulaunch.agent.container.children.time.sleep", pauses.append)
     assert spawn(["true"], {}, [], words=2).pid == 7
     assert pauses == [0.01, 0.02]
     errors += [errno.EAGAIN] * 99

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, Outcome, Signaled, Stopped, TimedOut
-from gpulaunch.process.client import AttemptOver, Spawner
+from gpulaunch.engines.client import AttemptOver, Spawner
 from tests.containers.carried import Bench, Contained
 from tests.containers.daemons import PATIENCE
 from tests.containers.test_carrier import FOREVER, KILLS, SEED

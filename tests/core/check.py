@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gpulaunch.core import on_cards
-from gpulaunch.core.card import NAMES, SetAside
-from gpulaunch.core.idle_workers import may_go_on
+from gpulaunch.core.attempts import may_go_on
+from gpulaunch.core.cards import NAMES, SetAside
+from gpulaunch.core.jobs import AwaitingImage, Blocked, Delayed, Launched, NotDue, Ready
+from gpulaunch.core.memory import promised
 from gpulaunch.core.model import SETTLED_STATES, Job
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.reasons import LeftAlive
 from gpulaunch.core.run import Run
-from gpulaunch.core.sharing import promised
 from gpulaunch.core.state import InEngineQueue, State
-from gpulaunch.core.waiting import AwaitingImage, Blocked, Delayed, Launched, NotDue, Ready
 
 
 def check(run: Run) -> None:

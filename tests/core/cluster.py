@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
     Cancel,
@@ -63,6 +62,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.reasons import PausedBy
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.core.run import Run
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited

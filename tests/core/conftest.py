@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.card import Card
-from gpulaunch.core.waiting import Node
+from gpulaunch.core.attempts import ActiveAttempt
+from gpulaunch.core.cards import Card
+from gpulaunch.core.jobs import Node
 from tests.core.transitions import TABLES
 
 

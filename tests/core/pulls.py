@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from gpulaunch.core.events import Event, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
+from gpulaunch.core.jobs import Node
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Container, ImageSource, Job
 from gpulaunch.core.run import Run
-from gpulaunch.core.waiting import Node
 
 IMAGES = (
     Container("a", "docker"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpulaunch.base.wording import job_reason, run_reason
 from gpulaunch.core.events import (
     Acquire,
     Asked,
@@ -56,7 +57,6 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.run import Run
-from gpulaunch.wording import job_reason, run_reason
 from tests.core.check import check
 from tests.core.options import config
 from tests.core.timers import timer_name, timer_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.core import deadlock
+from gpulaunch.core import why
 from gpulaunch.core.events import AllowanceFreed, AllowanceSpent, GangGranted, Refused
 from gpulaunch.core.facts import GpuChanged
 from tests.core.histories import play
@@ -75,7 +75,7 @@ def test_a_job_that_only_the_allowance_keeps_waiting_never_fails_for_it() -> Non
     table.submit(job("a"), service("server"), job("b", needs=("server",)))
     spent(table, 0)
     spent(table, 1)
-    for seconds in (1.0, deadlock.DEADLOCK_TIMEOUT + deadlock.DEADLOCK_TIMEOUT_JITTER):
+    for seconds in (1.0, why.DEADLOCK_TIMEOUT + why.DEADLOCK_TIMEOUT_JITTER):
         table.now += seconds
         table.on()
     assert table.states() == dict.fromkeys(("a", "server", "b"), "waiting")

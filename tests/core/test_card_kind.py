@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.card_kind import is_kind
+from gpulaunch.base.wording import job_reason
 from gpulaunch.core.events import Cancel
 from gpulaunch.core.model import Demand, Gpu
+from gpulaunch.core.placement import is_kind
 from gpulaunch.core.retry import RetryContext, choose_placement
-from gpulaunch.wording import job_reason
 from tests.core.table import Table, job, service
 from tests.core.world import GIB
 

@@ -11,10 +11,9 @@ from types import FrameType
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.card import Card
-from gpulaunch.core.card_sets import nearest, worth
+from gpulaunch.core.cards import Card
 from gpulaunch.core.model import Gpu
-from gpulaunch.core.placement import best
+from gpulaunch.core.placement import best, nearest, worth
 from tests.core.table import Table, job
 from tests.core.topologies import cube_mesh, islands, joined, some_machine
 from tests.core.world import pretend_gpus

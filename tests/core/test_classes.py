@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.retry import POLICIES
 
 
 def test_only_a_lost_card_is_set_aside() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpulaunch.core.expected import expect, expect_again
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptStarted, JobAdded, JobSettled
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job
+from gpulaunch.core.resume import expect, expect_again
 from tests.core.table import Table, job
 
 

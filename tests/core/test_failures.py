@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gpulaunch.base.wording import card_reason, job_reason, run_reason
 from gpulaunch.core.causes import Because, Hint, Quoted
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
     Cancel,
@@ -55,12 +55,12 @@ from gpulaunch.core.model import (
 from gpulaunch.core.reasons import FailedAlike, OutsideHours, RetryIn
 from gpulaunch.core.retry import (
     CARD_PAUSE,
+    POLICIES,
     RetryContext,
     RetryPlacement,
     choose_placement,
     failure_of,
 )
-from gpulaunch.wording import card_reason, job_reason, run_reason
 from tests.core.table import Table, attempt, job, service
 from tests.core.world import GIB
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpulaunch.core import deadlock, reserving
+from gpulaunch.core import reservation, why
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import GangGranted, Wanted
 from gpulaunch.core.facts import AttemptEnded
@@ -136,9 +136,9 @@ def test_two_runs_with_services_do_not_wait_for_each_other_for_ever(seed: int) -
 @pytest.mark.parametrize("broken", ["never lets go", "never gives way"])
 def test_broken_versions_are_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "never lets go":
-        monkeypatch.setattr(reserving, "_comes_free", lambda state, card: True)
+        monkeypatch.setattr(reservation, "_comes_free", lambda state, card: True)
     else:
-        monkeypatch.setattr(deadlock, "_has_served", lambda state, live: False)
+        monkeypatch.setattr(why, "_has_served", lambda state, live: False)
     with pytest.raises(AssertionError):
         _play_both()
 

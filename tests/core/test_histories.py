@@ -14,27 +14,19 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core import (
-    active,
-    card,
+    admission,
+    attempts,
     cards,
     completion,
-    due,
-    gang,
     graph,
-    idle_workers,
-    images,
-    in_queue,
+    job_list,
+    jobs,
     ledger,
-    links,
     on_cards,
-    one_ahead,
     placement,
-    records,
-    relisting,
-    sharing,
-    submission,
-    waiting,
+    requests,
 )
+from gpulaunch.core import memory as sharing
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import Ended, ImageFailed, ImageReady, MemoryPeaked
 from gpulaunch.core.facts import AdmissionContinued, JobVanished, PullBegun
@@ -154,17 +146,17 @@ def _play(seed: int, sides: int) -> World:
 
 
 def _skip_the_drain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cards.Cards, "drain", lambda self, one: self._change(one, card.Leased()))
+    patch.setattr(cards.Cards, "drain", lambda self, one: self._change(one, cards.Leased()))
 
 
 def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
-    end = active.ActiveAttempts.end
+    end = attempts.ActiveAttempts.end
 
-    def broken(self: active.ActiveAttempts, live: active.ActiveAttempt) -> None:
+    def broken(self: attempts.ActiveAttempts, live: attempts.ActiveAttempt) -> None:
         end(self, live)
         self.tokens.update(live.demand.uses)
 
-    patch.setattr(active.ActiveAttempts, "end", broken)
+    patch.setattr(attempts.ActiveAttempts, "end", broken)
 
 
 def _ignore_the_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -176,14 +168,14 @@ def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
         return len(card.attempts) + len(card.reservations) < max(2, demand.per_gpu)
 
     patch.setattr(placement, "has_room", broken)
 
 
 def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
         beside = [*card.attempts.values(), *card.reservations]
         alike = all(other.per_gpu == demand.per_gpu for other in beside)
         room = not beside or (alike and len(beside) < demand.per_gpu)
@@ -213,47 +205,47 @@ def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: gang.GangReservation) -> None:
+    def broken(self: cards.GangReservation) -> None:
         self.state = "granted"
 
-    patch.setattr(gang.GangReservation, "ask", broken)
+    patch.setattr(cards.GangReservation, "ask", broken)
 
 
 def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(idle_workers.IdleWorkers, "end_idle", lambda self, to_come: False)
+    patch.setattr(attempts.IdleWorkers, "end_idle", lambda self, to_come: False)
 
 
 def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:
-    stay = idle_workers.IdleWorkers.stay
+    stay = attempts.IdleWorkers.stay
 
-    def broken(self: idle_workers.IdleWorkers, live: active.ActiveAttempt) -> None:
+    def broken(self: attempts.IdleWorkers, live: attempts.ActiveAttempt) -> None:
         stay(self, live)
         for each in live.cards:
             each.idle_workers.clear()
 
-    patch.setattr(idle_workers.IdleWorkers, "stay", broken)
+    patch.setattr(attempts.IdleWorkers, "stay", broken)
 
 
 def _take_a_worker_that_is_ending(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: idle_workers.IdleWorker, demand: Demand) -> bool:
+    def broken(self: attempts.IdleWorker, demand: Demand) -> bool:
         return self.demand.worker == demand.worker
 
-    patch.setattr(idle_workers.IdleWorker, "suits", broken)
+    patch.setattr(attempts.IdleWorker, "suits", broken)
 
 
 def _never_take_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(one_ahead, "take_back", lambda state, live: None)
+    patch.setattr(on_cards, "take_back", lambda state, live: None)
 
 
 def _launch_behind_what_has_not_started(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, live: active.ActiveAttempt, demand: Demand, node: object) -> bool:
+    def broken(state: State, live: attempts.ActiveAttempt, demand: Demand, node: object) -> bool:
         return bool(live.cards and not live.stopping and live.demand.same_seat(demand))
 
-    patch.setattr(one_ahead, "_leads", broken)
+    patch.setattr(on_cards, "_leads", broken)
 
 
 def _leave_the_worker_idle_beside_what_follows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(one_ahead, "stayed", lambda state, live: state.idle_workers.stay(live))
+    patch.setattr(on_cards, "stayed", lambda state, live: state.idle_workers.stay(live))
 
 
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
@@ -265,39 +257,39 @@ def _ignore_a_new_holder(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_what_the_list_has_no_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(relisting, "_withdraw", lambda state, node: None)
+    patch.setattr(job_list, "_withdraw", lambda state, node: None)
 
 
 def _try_again_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    withdraw = relisting._withdraw
+    withdraw = job_list._withdraw
 
-    def broken(state: State, node: waiting.Node) -> None:
+    def broken(state: State, node: jobs.Node) -> None:
         withdraw(state, node)
         node.withdrawn = False
 
-    patch.setattr(relisting, "_withdraw", broken)
+    patch.setattr(job_list, "_withdraw", broken)
 
 
 def _stay_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(relisting, "take_up", lambda state, node: None)
+    patch.setattr(job_list, "take_up", lambda state, node: None)
 
 
 def _stay_linked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(links, "untie", lambda nodes: None)
+    patch.setattr(graph, "untie", lambda nodes: None)
 
 
 def _stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, pairs: Sequence[tuple[waiting.Node, Job]]) -> list[waiting.Node]:
+    def broken(state: State, pairs: Sequence[tuple[jobs.Node, Job]]) -> list[jobs.Node]:
         for node, job in pairs:
             node.job, node.demand_asked = job, job.demand
         return []
 
-    patch.setattr(relisting, "_redefine", broken)
+    patch.setattr(job_list, "_redefine", broken)
 
 
 def _never_come_back(patch: pytest.MonkeyPatch) -> None:
-    back = relisting._back_in_the_list
-    patch.setattr(relisting, "_back_in_the_list", lambda state, nodes: back(state, nodes)[:0])
+    back = job_list._back_in_the_list
+    patch.setattr(job_list, "_back_in_the_list", lambda state, nodes: back(state, nodes)[:0])
 
 
 RELISTING = [
@@ -311,25 +303,25 @@ RELISTING = [
 
 
 def _wait_for_no_image(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting.ImageWaits, "lacked_by", lambda self, node: None)
+    patch.setattr(jobs.ImageWaits, "lacked_by", lambda self, node: None)
 
 
 def _ask_for_an_image_again(patch: pytest.MonkeyPatch) -> None:
-    ask = images.ask
+    ask = requests.ask
 
     def broken(state: State) -> None:
         state.jobs.images.asked.clear()
         ask(state)
 
-    patch.setattr(images, "ask", broken)
+    patch.setattr(requests, "ask", broken)
 
 
 def _never_ask_for_an_image(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(images, "ask", lambda state: None)
+    patch.setattr(requests, "ask", lambda state: None)
 
 
 def _ask_for_images_while_nothing_starts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(images, "ask", _though_closed(images.ask))
+    patch.setattr(requests, "ask", _though_closed(requests.ask))
 
 
 def _though_closed(ask: Any) -> Any:
@@ -343,50 +335,50 @@ def _though_closed(ask: Any) -> Any:
 
 def _take_any_answer(patch: pytest.MonkeyPatch) -> None:
     """An answer counts though nobody asked."""
-    ready = images.ready
+    ready = requests.ready
 
     def broken(state: State, event: ImageReady) -> None:
         state.jobs.images.asked.setdefault(event.source, False)
         ready(state, event)
 
-    patch.setattr(images, "ready", broken)
+    patch.setattr(requests, "ready", broken)
 
 
 def _keep_a_failed_image_in_mind(patch: pytest.MonkeyPatch) -> None:
-    failed = images.failed
+    failed = requests.failed
 
     def broken(state: State, event: ImageFailed) -> None:
         failed(state, event)
         state.jobs.images.asked[event.source] = False
 
-    patch.setattr(images, "failed", broken)
+    patch.setattr(requests, "failed", broken)
 
 
 def _leave_them_waiting_for_an_image_that_failed(patch: pytest.MonkeyPatch) -> None:
     def broken(state: State, event: ImageFailed) -> None:
         state.jobs.images.asked.pop(event.source, None)
 
-    patch.setattr(images, "failed", broken)
+    patch.setattr(requests, "failed", broken)
 
 
 def _wait_for_an_image_beside_all_else(patch: pytest.MonkeyPatch) -> None:
     """A job that leaves the wait for its image is counted there all the same."""
-    patch.setattr(waiting.ImageWaits, "remove", lambda self, node, source: None)
+    patch.setattr(jobs.ImageWaits, "remove", lambda self, node, source: None)
 
 
 def _forget_what_an_image_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(images, "ImageKnown", lambda source, *known: PullBegun(source, "docker"))
+    patch.setattr(requests, "ImageKnown", lambda source, *known: PullBegun(source, "docker"))
 
 
 def _hand_over_ahead_of_the_image(patch: pytest.MonkeyPatch) -> None:
-    under_way = in_queue._under_way
+    under_way = admission._under_way
 
-    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> tuple[object, ...]:
+    def broken(state: State, policy: InEngineQueue, node: jobs.Node) -> tuple[object, ...]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiting.ImageWaits, "lacked_by", lambda self, node: None)
+            patch.setattr(jobs.ImageWaits, "lacked_by", lambda self, node: None)
             return under_way(state, policy, node)
 
-    patch.setattr(in_queue, "_under_way", broken)
+    patch.setattr(admission, "_under_way", broken)
 
 
 IMAGES = [
@@ -407,29 +399,29 @@ def _start_what_is_not_due(patch: pytest.MonkeyPatch) -> None:
 
 def _trust_a_timer_to_the_end(patch: pytest.MonkeyPatch) -> None:
     """A job is taken for due when a timer fires, whatever the clock shows."""
-    original = waiting.DueTimes.take
-    patch.setattr(waiting.DueTimes, "take", lambda self, now: original(self, now + 60.0))
+    original = jobs.DueTimes.take
+    patch.setattr(jobs.DueTimes, "take", lambda self, now: original(self, now + 60.0))
     patch.setattr(graph, "too_early", _only_before(graph.too_early))
 
 
 def _only_before(original: Any) -> Any:
-    def broken(state: State, node: waiting.Node) -> object:
+    def broken(state: State, node: jobs.Node) -> object:
         early = original(state, node)
-        return None if isinstance(node.state, waiting.NotDue) else early
+        return None if isinstance(node.state, jobs.NotDue) else early
 
     return broken
 
 
 def _read_the_time_of_day_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(submission, "_due", lambda known, due: due)
+    patch.setattr(job_list, "_due", lambda known, due: due)
 
 
 def _keep_a_service_for_what_is_not_due(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(due, "give_back", lambda state: None)
+    patch.setattr(requests, "give_back", lambda state: None)
 
 
 def _never_look_at_the_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(due, "watch", lambda state: None)
+    patch.setattr(requests, "watch", lambda state: None)
 
 
 def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -445,7 +437,7 @@ def _open_all_pauses_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _promise_twice_among_those_that_share(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
         beside = [*card.attempts.values(), *card.reservations]
         together = not beside or placement.share_card([*beside, demand])
         return together and memory >= demand.promise
@@ -454,7 +446,7 @@ def _promise_twice_among_those_that_share(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_before_anything_is_known(patch: pytest.MonkeyPatch) -> None:
-    for module in (on_cards, one_ahead):
+    for module in (on_cards, on_cards):
         patch.setattr(module, "promised", lambda state, demand: demand)
 
 
@@ -594,41 +586,41 @@ def _first_error(seeds: Iterable[int]) -> str:
 
 
 def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:
-    obstacle = in_queue.obstacle
+    obstacle = admission.obstacle
 
-    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> str | None:
+    def broken(state: State, policy: InEngineQueue, node: jobs.Node) -> str | None:
         found = obstacle(state, policy, node)
         return None if found == "turn" else found
 
-    patch.setattr(in_queue, "obstacle", broken)
+    patch.setattr(admission, "obstacle", broken)
 
 
 def _forget_the_limit_of_cards(patch: pytest.MonkeyPatch) -> None:
-    obstacle = in_queue.obstacle
+    obstacle = admission.obstacle
 
-    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> str | None:
+    def broken(state: State, policy: InEngineQueue, node: jobs.Node) -> str | None:
         found = obstacle(state, policy, node)
         return None if found == "cards" else found
 
-    patch.setattr(in_queue, "obstacle", broken)
+    patch.setattr(admission, "obstacle", broken)
 
 
 def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        in_queue, "obstacle", lambda state, policy, node: "turn" if state.attempts else None
+        admission, "obstacle", lambda state, policy, node: "turn" if state.attempts else None
     )
 
 
 def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> tuple[object, ...]:
+    def broken(state: State, policy: InEngineQueue, node: jobs.Node) -> tuple[object, ...]:
         lives = [need.attempt for need in node.links.needs if need.attempt]
-        return tuple(lives) if isinstance(node.state, waiting.Blocked) else ()
+        return tuple(lives) if isinstance(node.state, jobs.Blocked) else ()
 
-    patch.setattr(in_queue, "_under_way", broken)
+    patch.setattr(admission, "_under_way", broken)
 
 
 def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: ledger.Ledger) -> list[records.AttemptRecord]:
+    def broken(self: ledger.Ledger) -> list[ledger.AttemptRecord]:
         running = (job for job in self.jobs.values() if job.state == "running")
         return [a for job in running for a in job.attempts if a.is_open]
 
@@ -636,14 +628,14 @@ def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_to_keepers_what_goes_on(patch: pytest.MonkeyPatch) -> None:
-    adopt = active.ActiveAttempts.inherit
+    adopt = attempts.ActiveAttempts.inherit
 
-    def broken(self: active.ActiveAttempts, attempt: object, node: object) -> None:
+    def broken(self: attempts.ActiveAttempts, attempt: object, node: object) -> None:
         self._queueing = False
         adopt(self, attempt, node)  # type: ignore[arg-type]
         self._queueing = True
 
-    patch.setattr(active.ActiveAttempts, "inherit", broken)
+    patch.setattr(attempts.ActiveAttempts, "inherit", broken)
 
 
 def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
@@ -652,9 +644,9 @@ def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
         if not uses:
             return None
         each = uses.count(uses[0])
-        return active.Share(uses[0], each, max(1, state.config.tokens(uses[0]) // each))
+        return attempts.Share(uses[0], each, max(1, state.config.tokens(uses[0]) // each))
 
-    patch.setattr(in_queue, "_share_of", broken)
+    patch.setattr(admission, "_share_of", broken)
 
 
 def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:

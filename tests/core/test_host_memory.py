@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core import host, on_cards
-from gpulaunch.core.active import ActiveAttempt
+from gpulaunch.core import memory as host
+from gpulaunch.core import on_cards
+from gpulaunch.core.attempts import ActiveAttempt
 from gpulaunch.core.model import Demand, Job, Service
 from gpulaunch.core.state import State
 from tests.core.histories import play

@@ -13,8 +13,7 @@ from gpulaunch.core.facts import (
     JobDelayed,
     JobSettled,
 )
-from gpulaunch.core.ladder import next_step, step_after
-from gpulaunch.core.ledger import unrecorded
+from gpulaunch.core.ledger import AttemptRecord, next_step, step_after, unrecorded
 from gpulaunch.core.model import (
     AttemptId,
     Demand,
@@ -30,7 +29,6 @@ from gpulaunch.core.model import (
     RetryPolicy,
     TimedOut,
 )
-from gpulaunch.core.records import AttemptRecord
 from gpulaunch.core.retry import RetryContext, RetryPlacement, choose_placement
 from tests.core.table import Table, attempt, job
 from tests.core.world import pretend_gpus

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from gpulaunch.base.wording import job_reason
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Gpu, Instant, Interrupted
-from gpulaunch.wording import job_reason
 
 A1 = AttemptId("a", 1)
 CARD = Gpu("n1/0", 0, "n1/0", "", 0, node="n1")

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.card import NAMES, AskedFor, Card
+from gpulaunch.core.attempts import ActiveAttempt
+from gpulaunch.core.cards import NAMES, AskedFor, Card
+from gpulaunch.core.jobs import Node, Settled
 from gpulaunch.core.model import AttemptState
-from gpulaunch.core.waiting import Node, Settled
 from tests.core.histories import play, play_in_a_queue
 from tests.core.transitions import TABLES
 

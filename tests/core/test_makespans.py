@@ -11,7 +11,7 @@ from statistics import fmean
 import pytest
 
 from gpulaunch.core import on_cards
-from gpulaunch.core.card import Card, Draining
+from gpulaunch.core.cards import Card, Draining
 from gpulaunch.core.model import Demand
 from gpulaunch.core.state import State
 from tests.core.makespans import Machine, drawn

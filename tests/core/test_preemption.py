@@ -106,7 +106,7 @@ def test_a_wide_job_of_another_run_comes_to_its_cards(seed: int) -> None:
 @pytest.mark.parametrize("broken", ["at every card", "again at once", "for preemptible jobs too"])
 def test_broken_versions_are_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "at every card":
-        monkeypatch.setattr(preemption, "_comes_free", lambda state, card: False)
+        monkeypatch.setattr(preemption, "_is_ending", lambda state, card: False)
         monkeypatch.setattr(preemption, "HANDED_OVER", -1.0)
     elif broken == "again at once":
         monkeypatch.setattr(preemption, "HANDED_OVER", -1.0)

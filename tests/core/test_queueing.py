@@ -6,7 +6,8 @@ import copy
 
 import pytest
 
-from gpulaunch.core import resume_plan
+from gpulaunch.base.wording import job_reason
+from gpulaunch.core import resume
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, Ended, GoOn, OutOfReach, Pause, Retry, Stop
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptQueued, AttemptStarted
@@ -25,7 +26,6 @@ from gpulaunch.core.model import (
     NotStarted,
     RetryPolicy,
 )
-from gpulaunch.wording import job_reason
 from tests.core.table import Table, attempt, in_words, job, service
 
 
@@ -524,10 +524,10 @@ def test_a_resume_says_what_is_under_way() -> None:
     names = jobs("a", "b", "c")
     table.submit(*names)
     table.started("a.1", on("n1", 0))
-    result = resume_plan.resume(table.run.ledger, names)
+    result = resume.resume(table.run.ledger, names)
     assert str(result) == "0 done, 2 under way, 1 again"
     assert not result.requeue
-    assert not resume_plan.resume(table.run.ledger, jobs("a")).nothing
+    assert not resume.resume(table.run.ledger, jobs("a")).nothing
 
 
 def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
@@ -535,8 +535,8 @@ def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
     names = [*jobs("a", "b")]
     table.submit(*names)
     table.ended("a.1", Exited(1))
-    asked = resume_plan.retried(table.run.ledger, names)
-    chosen = resume_plan.resume(table.run.ledger, names, asked)
+    asked = resume.retried(table.run.ledger, names)
+    chosen = resume.resume(table.run.ledger, names, asked)
     assert chosen.left == {"b"}
     other = queue(ledger=copy.deepcopy(table.run.ledger))
     assert other.submit(*names, again=["a"], left=["b"]) == ["launch a.2 on none"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpulaunch.core import resume_plan
+from gpulaunch.core import resume
 from gpulaunch.core.facts import JobAdded, JobSettled
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant, Job, JobState
@@ -28,7 +28,7 @@ def jobs(*names: str, **needs: str) -> list[Job]:
 
 def test_resume_runs_everything_that_has_not_succeeded() -> None:
     before = ledger(a="succeeded", b="failed", c="cancelled", d="waiting", gone="failed")
-    result = resume_plan.resume(before, jobs("a", "b", "c", "d", "new"))
+    result = resume.resume(before, jobs("a", "b", "c", "d", "new"))
     assert result.requeue == {"b", "c"}
     assert str(result) == "1 done, 3 again, 1 new, 1 no longer in the file"
 
@@ -36,21 +36,21 @@ def test_resume_runs_everything_that_has_not_succeeded() -> None:
 def test_a_redefined_success_is_named_and_runs_again_only_on_request() -> None:
     before = ledger(a="succeeded")
     redefined = [replace(job, digest="v2") for job in jobs("a")]
-    assert str(resume_plan.resume(before, redefined)) == "1 done, 0 again, 1 done but changed"
-    assert resume_plan.resume(before, redefined).nothing
-    assert resume_plan.resume(before, redefined, changed_too=True).requeue == {"a"}
+    assert str(resume.resume(before, redefined)) == "1 done, 0 again, 1 done but changed"
+    assert resume.resume(before, redefined).nothing
+    assert resume.resume(before, redefined, changed_too=True).requeue == {"a"}
 
 
 def test_a_redefinition_that_was_seen_and_not_run_is_still_one() -> None:
     before = ledger(a="succeeded")
     before.apply(JobAdded("a", 0, 1, "v2"), AT)
     redefined = [replace(job, digest="v2") for job in jobs("a")]
-    assert resume_plan.resume(before, redefined, changed_too=True).requeue == {"a"}
+    assert resume.resume(before, redefined, changed_too=True).requeue == {"a"}
 
 
 def test_resume_among_some_leaves_the_others() -> None:
     before = ledger(a="failed", b="failed", c="succeeded")
-    result = resume_plan.resume(before, jobs("a", "b", "c", "new"), among={"a"})
+    result = resume.resume(before, jobs("a", "b", "c", "new"), among={"a"})
     assert result.requeue == {"a"}
     assert result.left == {"b"}
     assert [job.name for job in result.jobs] == ["a", "b", "c"], "what is new stays unknown"
@@ -61,7 +61,7 @@ def test_retry_takes_failures_and_what_was_skipped_because_of_them() -> None:
         bad="failed", b="skipped", c="skipped", off="cancelled", d="skipped", e="waiting"
     )
     filed = jobs("bad", "off", "e", b="bad", c="b", d="off")
-    result = resume_plan.resume(before, filed, resume_plan.retried(before, filed))
+    result = resume.resume(before, filed, resume.retried(before, filed))
     assert result.requeue == {"bad", "b", "c"}
     assert result.left == {"off", "d", "e"}
 
@@ -69,10 +69,10 @@ def test_retry_takes_failures_and_what_was_skipped_because_of_them() -> None:
 def test_another_input_is_named_and_runs_again_only_on_request() -> None:
     before = ledger(a="succeeded", b="succeeded", c="succeeded")
     filed = [*jobs("a", "b"), replace(jobs("c")[0], digest="v2")]
-    seen = resume_plan.resume(before, filed, other_inputs={"a", "c"})
+    seen = resume.resume(before, filed, other_inputs={"a", "c"})
     assert seen.nothing
     assert str(seen) == "3 done, 0 again, 2 done but changed (1 redefined, 1 with a changed input)"
-    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a", "c"})
+    done = resume.resume(before, filed, changed_too=True, other_inputs={"a", "c"})
     assert done.requeue == {"a", "c"}
     assert str(done) == "1 done, 2 again (of these 1 redefined, 1 with a changed input)"
 
@@ -82,8 +82,8 @@ def test_what_needs_a_changed_job_runs_again_and_nothing_else_does() -> None:
         a="succeeded", b="succeeded", c="succeeded", d="succeeded", bad="failed", other="succeeded"
     )
     filed = [*jobs("a", "other", b="a", c="b", bad="a"), *jobs(d="bad")]
-    assert resume_plan.resume(before, filed, other_inputs={"a"}).requeue == {"bad"}
-    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a"})
+    assert resume.resume(before, filed, other_inputs={"a"}).requeue == {"bad"}
+    done = resume.resume(before, filed, changed_too=True, other_inputs={"a"})
     assert done.requeue == {"a", "b", "c", "d", "bad"}
     assert done.over == {"other"}
     assert str(done) == "1 done, 5 again (of these 1 with a changed input, 3 that need those)"
@@ -92,15 +92,15 @@ def test_what_needs_a_changed_job_runs_again_and_nothing_else_does() -> None:
 def test_what_was_redefined_takes_along_what_needs_it() -> None:
     before = ledger(a="succeeded", b="succeeded")
     filed = [replace(jobs("a")[0], digest="v2"), *jobs(b="a")]
-    assert resume_plan.resume(before, filed, changed_too=True).requeue == {"a", "b"}
-    among = resume_plan.resume(before, filed, among={"a"}, changed_too=True)
+    assert resume.resume(before, filed, changed_too=True).requeue == {"a", "b"}
+    among = resume.resume(before, filed, among={"a"}, changed_too=True)
     assert among.requeue == {"a"}, "--only says which jobs may run"
     assert among.over == {"b"}
 
 
 def test_an_input_of_a_job_that_runs_anyway_is_no_change() -> None:
     before = ledger(a="failed", b="waiting")
-    result = resume_plan.resume(before, jobs("a", "b", "new"), None, True, {"a", "b", "new"})
+    result = resume.resume(before, jobs("a", "b", "new"), None, True, {"a", "b", "new"})
     assert str(result) == "0 done, 2 again, 1 new"
 
 
@@ -111,7 +111,7 @@ def test_what_only_came_after_a_changed_job_is_named_and_left() -> None:
         replace(jobs("sum")[0], after=("a", "b")),
         replace(jobs("late")[0], after=("a",)),
     ]
-    done = resume_plan.resume(before, filed, changed_too=True, other_inputs={"a"})
+    done = resume.resume(before, filed, changed_too=True, other_inputs={"a"})
     assert done.requeue == {"a", "late"}
     assert done.changed.after == ("sum",)
-    assert resume_plan.resume(before, filed, other_inputs={"a"}).changed.after == ()
+    assert resume.resume(before, filed, other_inputs={"a"}).changed.after == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.base.wording import ending, job_reason
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.model import (
     Cancelled,
@@ -22,7 +23,6 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.reasons import AttemptEnd, RetryGranted
 from gpulaunch.core.retry import RetryPlacement, Settle, TryAgain, decide
-from gpulaunch.wording import ending, job_reason
 
 TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
 

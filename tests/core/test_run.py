@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from gpulaunch.base.wording import card_reason, job_reason
 from gpulaunch.core.causes import Because, Quoted, ServiceEnded, SignalCaught
 from gpulaunch.core.events import (
     Acquire,
@@ -40,7 +41,6 @@ from gpulaunch.core.model import (
     Stopped,
 )
 from gpulaunch.core.reasons import LeftAlive, LeftProcesses
-from gpulaunch.wording import card_reason, job_reason
 from tests.core.check import check
 from tests.core.table import Table, attempt, in_words, job, service
 from tests.core.world import GIB

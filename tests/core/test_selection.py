@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import (
+from gpulaunch.core.model import (
     ALL,
+    Gpu,
     Selection,
     choose,
     describe,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.ledger import Ledger, superseded
 from gpulaunch.core.model import (
     AttemptId,
     End,
@@ -15,7 +15,6 @@ from gpulaunch.core.model import (
     NotStarted,
     Outcome,
 )
-from gpulaunch.core.superseded import superseded
 
 AT = Instant(0.0, 0.0)
 FAILED, SUCCEEDED = End(Exited(1), Failure("exit")), End(Exited(0))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulaunch.core import active, card, waiting
+from gpulaunch.core import attempts, cards, jobs
 
 TABLES: dict[type[Any], Any] = {
-    waiting.Node: waiting.TRANSITIONS,
-    active.ActiveAttempt: active.TRANSITIONS,
-    card.Card: card.TRANSITIONS,
+    jobs.Node: jobs.TRANSITIONS,
+    attempts.ActiveAttempt: attempts.TRANSITIONS,
+    cards.Card: cards.TRANSITIONS,
 }

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from gpulaunch.core.card_kind import is_kind
+from gpulaunch.base.wording import card_reason
 from gpulaunch.core.cards import HANDED_OVER
 from gpulaunch.core.causes import Because, EndCause, Hint, Quoted
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
     AllowanceFreed,
@@ -93,9 +92,10 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.placement import is_kind
 from gpulaunch.core.reasons import FailedAlike, PausedBy
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.core.run import Run
-from gpulaunch.wording import card_reason
 from tests.core.check import check, check_definition
 from tests.core.edits import Edited
 from tests.core.ladders import LadderRule

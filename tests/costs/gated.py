@@ -22,11 +22,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from gpulaunch.app import session
-from gpulaunch.control.server import ControlServer
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.engines.local.metering import Metering
+from gpulaunch.run import session
+from gpulaunch.run.control_server import ControlServer
 
 _TOOL = 3
 """Of the numbers that `sys.monitoring` gives, one that no profiler or debugger takes."""

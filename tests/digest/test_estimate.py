@@ -9,7 +9,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import DueTime, Exited
 from gpulaunch.core.reasons import OutsideHours
-from gpulaunch.digest.estimate import Ahead, Estimate
+from gpulaunch.observe.present.usage import Ahead, Estimate
 from tests.views.history import History
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, ImageSource, Interrupted, Signaled
-from gpulaunch.digest.status import Standing, status_json
-from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.standing import print_job, print_status
+from gpulaunch.observe.metrics.model import AttemptUse, Measured
+from gpulaunch.observe.present.status import Standing, status_json
+from gpulaunch.observe.terminal.standing import print_job, print_status
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 

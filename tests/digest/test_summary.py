@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpulaunch.base.errors import NO_CARDS
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, RunState
-from gpulaunch.digest.summary import Summary, next_command, summarise
-from gpulaunch.digest.usage import covered
-from gpulaunch.errors import NO_CARDS
-from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.overview import print_summary
-from gpulaunch.views.terminal import console_for
+from gpulaunch.observe.metrics.model import AttemptUse, Measured
+from gpulaunch.observe.present.summary import Summary, next_command, summarise
+from gpulaunch.observe.present.usage import covered
+from gpulaunch.observe.terminal.overview import print_summary
+from gpulaunch.observe.terminal.terminal import console_for
 from tests.views.history import History
 from tests.views.screen import Paths, Tty, rendered
 

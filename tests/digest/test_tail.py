@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.digest.tail import LINE, WINDOW, Folder, fold, fold_line, last_lines, read_tail
+from gpulaunch.observe.present.tail import (
+    LINE,
+    WINDOW,
+    Folder,
+    fold,
+    fold_line,
+    last_lines,
+    read_tail,
+)
 
 
 def test_a_progress_bar_shows_its_last_state_only() -> None:

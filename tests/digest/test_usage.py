@@ -8,17 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Exited
-from gpulaunch.digest import words
-from gpulaunch.digest.events import LineFormatter
-from gpulaunch.digest.usage import (
+from gpulaunch.core.model import AttemptId, Exited, PinState
+from gpulaunch.observe.metrics.model import AttemptUse, Measured
+from gpulaunch.observe.present import words
+from gpulaunch.observe.present.events import LineFormatter
+from gpulaunch.observe.present.usage import (
     never_touched,
     touched,
     untouched,
     use_of_all,
     use_of_one,
 )
-from gpulaunch.metrics.model import AttemptUse, Measured, PinState
 from tests.views.history import History
 
 A = AttemptId("a", 1)

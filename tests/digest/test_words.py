@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.facts import CodeChanged
 from gpulaunch.core.model import Gpu
-from gpulaunch.digest import words
+from gpulaunch.observe.present import words
 from tests import zones
 from tests.views.history import START, gpus
 

@@ -24,28 +24,26 @@ from msgspec.structs import FieldInfo, fields
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
-from gpulaunch import contracts, errors
+from gpulaunch.base import errors
+from gpulaunch.base import schemas as contracts
+from gpulaunch.base.documents import DOCUMENTS, TOOL_DOCUMENTS
+from gpulaunch.base.schemas import event_schema, json_schema
 from gpulaunch.cli import COMMANDS, cli
-from gpulaunch.config.keys import KEYS
-from gpulaunch.contracts import json_schema
-from gpulaunch.contracts.documents import DOCUMENTS
-from gpulaunch.contracts.events import event_schema
-from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from gpulaunch.core.causes import Advice, EndCause
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, Gpu, Instant, Outcome
 from gpulaunch.core.reasons import CardReason, JobReason, RunReason
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.core.values import Happening
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
-from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint import finding
 from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
-from gpulaunch.jobfile import schema
+from gpulaunch.jobfile.config_file import KEYS
 from gpulaunch.jobfile.fields import FIELDS
-from gpulaunch.jobfile.schema import OF_FILE, explained
-from gpulaunch.jobfile.unexpanded import not_expanded
+from gpulaunch.jobfile.mistakes import not_expanded
+from gpulaunch.jobfile.schema import OF_FILE, explained, schema
 from gpulaunch.mcp.tools import TOOLS
-from gpulaunch.prometheus.families import families, names
+from gpulaunch.observe.prometheus.families import families, names
 from tests.docs import man
 from tests.prometheus.support import tallied
 from tests.prometheus.test_families import busy
@@ -65,14 +63,14 @@ def pages() -> dict[str, str]:
     """Every generated page by its name."""
     return {
         "cli.md": page("gpulaunch.cli", command_line()),
-        "configuration.md": page("gpulaunch.config.keys", configuration()),
+        "configuration.md": page("gpulaunch.jobfile.config_file", configuration()),
         "job-file.md": page("gpulaunch.jobfile", job_file()),
         "events.md": page("gpulaunch.core.facts", events()),
         "failure-classes.md": page("gpulaunch.diagnose.failure.classes", failure_classes()),
         "lint-rules.md": page("gpulaunch.diagnose.lint", lint_rules()),
-        "exit-status.md": page("gpulaunch.errors", exit_statuses()),
-        "metrics.md": page("gpulaunch.prometheus.families", metric_families()),
-        "status-json.md": page("gpulaunch.contracts", documents()),
+        "exit-status.md": page("gpulaunch.base.errors", exit_statuses()),
+        "metrics.md": page("gpulaunch.observe.prometheus.families", metric_families()),
+        "status-json.md": page("gpulaunch.base.documents", documents()),
         "mcp-tools.md": page("gpulaunch.mcp.tools", mcp_tools()),
         **{
             f"schemas/{name}.json": json.dumps(json_schema(document), indent=2) + "\n"
@@ -424,15 +422,15 @@ def known(suspect: Suspect | None) -> Suspect:
 
 
 SUSPECTS = {
-    "device-index": known(wording.device("cuda:1")),
-    "own-mask": wording.mask(),
-    "mask-value": wording.mask_as_number()[0],
-    "device-order": known(wording.order("FASTEST_FIRST")),
-    "fixed-port": wording.port("MASTER_PORT=29500"),
-    "single-brace": wording.single_brace("path"),
-    "index-name": wording.index_name(),
+    "device-index": known(finding.device("cuda:1")),
+    "own-mask": finding.mask(),
+    "mask-value": finding.mask_as_number()[0],
+    "device-order": known(finding.order("FASTEST_FIRST")),
+    "fixed-port": finding.port("MASTER_PORT=29500"),
+    "single-brace": finding.single_brace("path"),
+    "index-name": finding.index_name(),
     "not-expanded": Suspect("not-expanded", *(not_expanded("/x:$PATH", "env", "PATH") or ("", ""))),
-    "all-gpus": wording.all_cards("--gpus all", "boltz"),
+    "all-gpus": finding.all_cards("--gpus all", "boltz"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from click.testing import CliRunner
 
-from gpulaunch import errors
+from gpulaunch.base import errors
 from gpulaunch.cli import cli
 from tests.docs.reference import FOLDER, pages
 

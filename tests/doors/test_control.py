@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.control.protocol import BUFFERED_BYTES, REQUEST_BYTES, decoded
 from gpulaunch.core.events import Cancel, Finish, Stop
 from gpulaunch.journal.liveness import control_name
+from gpulaunch.run.control_protocol import BUFFERED_BYTES, REQUEST_BYTES, decoded
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.doors.spoilt import count, messages
 

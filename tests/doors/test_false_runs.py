@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.control import client, protocol
-from gpulaunch.control.client import call, live_runs, present, reasons
-from gpulaunch.control.protocol import NoAnswerError, Reload
+from gpulaunch.base.errors import NothingChangedError
 from gpulaunch.core.events import Retry
-from gpulaunch.errors import NothingChangedError
 from gpulaunch.journal.liveness import control_name
+from gpulaunch.run import control_client, control_protocol
+from gpulaunch.run.control_client import call, live_runs, present, reasons
+from gpulaunch.run.control_protocol import NoAnswerError, Reload
 from tests.cli.launcher import COMMAND, Launcher
 from tests.doors.spoilt import count, dumped, messages, values
 
@@ -92,8 +92,8 @@ def test_whatever_it_answers_it_is_a_run_of_which_little_is_known(false: FalseRu
         for ask in (
             lambda: present("evil1"),
             lambda: reasons("evil1"),
-            lambda: call("evil1", Retry(None), answer=protocol.Requeued),
-            lambda: call("evil1", Reload(), answer=protocol.Changed),
+            lambda: call("evil1", Retry(None), answer=control_protocol.Requeued),
+            lambda: call("evil1", Reload(), answer=control_protocol.Changed),
         ):
             with contextlib.suppress(NoAnswerError, NothingChangedError):
                 ask()
@@ -143,7 +143,7 @@ def test_one_that_sends_a_byte_now_and_then_is_not_waited_for(
         now += 1.0
         return now
 
-    monkeypatch.setattr(client.time, "monotonic", passes)
+    monkeypatch.setattr(control_client.time, "monotonic", passes)
     false.endless = b"x"
     with pytest.raises(NoAnswerError, match="has not answered within 3 s"):
         present("evil1", 3.0)

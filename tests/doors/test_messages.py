@@ -14,18 +14,23 @@ from zlib import crc32
 
 import pytest
 
-from gpulaunch.app.wait_queue import DIGITS, OtherLines, name_of, take_place
-from gpulaunch.engines.local.service_answer import answers
+from gpulaunch.base.helper_process import SenselessError, understood
+from gpulaunch.engines.client import Gone, Pair, Report
+from gpulaunch.engines.command import Command
+from gpulaunch.engines.local.preload_client import (
+    PreloadReady,
+    PreloadUnavailable,
+    Vanished,
+    news_of,
+)
+from gpulaunch.engines.local.readiness import answers
+from gpulaunch.engines.programs import program_line
 from gpulaunch.executor.channel import RESULT, ChannelMessage, WorkerChannel
-from gpulaunch.gpus.events import HelperLine
 from gpulaunch.gpus.lease import Lease, Waiter
-from gpulaunch.gpus.names import bind_name
-from gpulaunch.helper_process import SenselessError, understood
-from gpulaunch.process.client import Gone, Pair, Report
-from gpulaunch.process.command import Command
-from gpulaunch.process.ends import read_end
-from gpulaunch.process.native import program_line
-from gpulaunch.process.preloading import PreloadReady, PreloadUnavailable, Vanished, news_of
+from gpulaunch.gpus.socket_locks import bind_name
+from gpulaunch.gpus.xid import HelperLine
+from gpulaunch.journal.ends import read_end
+from gpulaunch.run.wait_queue import DIGITS, OtherLines, name_of, take_place
 from tests.doors.spoilt import SEED, count, messages
 
 END = {

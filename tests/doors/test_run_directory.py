@@ -21,9 +21,9 @@ from gpulaunch.core.facts import AttemptLaunched, Fact, JobAdded, WorkerGone, Wo
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal import codec
 from gpulaunch.journal import read as reading
-from gpulaunch.metrics.model import AttemptSample, CardSample
-from gpulaunch.metrics.read import open_metrics
-from gpulaunch.metrics.store import Store, attempt_steps, card_steps
+from gpulaunch.observe.metrics.model import AttemptSample, CardSample
+from gpulaunch.observe.metrics.read import open_metrics
+from gpulaunch.observe.metrics.store import Store, attempt_steps, card_steps
 from tests.cli.launcher import Launcher
 from tests.doors.spoilt import SEED, count, dumped, messages, spoilt
 from tests.journal.facts import FACTS, opened

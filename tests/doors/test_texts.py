@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from gpulaunch.config.reading import read_file
-from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.jobfile.config_file import read_file
 from gpulaunch.jobfile.fields import DEFAULTS
-from gpulaunch.jobfile.typed_defaults import typed_defaults
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text, typed_defaults
 from gpulaunch.mcp.arguments import understood
 from gpulaunch.mcp.tools import TOOLS
 from tests.doors.spoilt import ODD, SEED, count, dumped, messages, values

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, LadderStep
 from gpulaunch.engines.context import RunContext
@@ -21,7 +22,6 @@ from gpulaunch.engines.protocol import Engine
 from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.slurm.cluster import Cluster
 

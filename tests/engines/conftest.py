@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.engines.local.cards import TRANSITIONS, CardLeases, CardState, Unleased
+from gpulaunch.engines.local.leases import TRANSITIONS, CardLeases, CardState, Unleased
 from tests.slurm.conftest import _shared, cluster, own_cluster, slurm_here
 
 __all__ = ["_shared", "cluster", "own_cluster", "slurm_here"]

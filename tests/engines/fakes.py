@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import (
     Acquire,
     Drain,
@@ -23,7 +24,6 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
 from gpulaunch.engines.protocol import Post
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
 
 
 def lone_context(path: Path, loop: Loop, environ: Mapping[str, str]) -> RunContext:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.config.model import Allowance
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import (
     Acquire,
     AllowanceFreed,
@@ -23,11 +23,10 @@ from gpulaunch.core.events import (
     Release,
     Wanted,
 )
-from gpulaunch.engines.local.cards import CardLeases, LeaseUser
+from gpulaunch.engines.local.leases import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
-from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases, leases_of
-from gpulaunch.gpus.lease import Lease, take
-from gpulaunch.loop import Loop
+from gpulaunch.gpus.lease import AllowanceSpentError, AllowedLeases, Lease, leases_of, take
+from gpulaunch.jobfile.config_model import Allowance
 from tests.helpers import own_network, wait_until
 
 E = TypeVar("E")

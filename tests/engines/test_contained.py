@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Container, ContainerEngine, Demand, Gpu, Job, Mount, WarnPolicy
+from gpulaunch.engines.command import NodeSlots
 from gpulaunch.engines.contained import CardsInside, Containing, caches_of, cards_inside, wrapped
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.environment import AttemptPlace, Delta
 from gpulaunch.gpus.discover import simulated
-from gpulaunch.process.command import NodeSlots
 
 CARD = Gpu("GPU-aaaa", 3, "0000:03:00.0", "H100", 80 << 30)
 INSIDE = {
@@ -57,7 +57,7 @@ def wrap(tmp_path: Path) -> Any:
 
 
 def record_of(line: tuple[str, ...]) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(Path(line[line.index("contain") + 1]).read_text())
+    made: dict[str, Any] = json.loads(Path(line[line.index("container") + 1]).read_text())
     return made
 
 
@@ -86,7 +86,7 @@ def test_the_carrier_gets_a_record_that_only_the_user_reads(
 ) -> None:
     line, changes = wrap(engine, job={"warn": WarnPolicy(10, 30.0)})
     record = record_of(line)
-    path = Path(line[line.index("contain") + 1])
+    path = Path(line[line.index("container") + 1])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert line[-2:] == ARGV
@@ -112,7 +112,7 @@ def test_a_run_s_open_directory_lets_nobody_in_to_its_containers(wrap: Any, tmp_
         line, _ = wrap("docker", container={"user": "1234"})
     finally:
         os.umask(before)
-    path = Path(line[line.index("contain") + 1])
+    path = Path(line[line.index("container") + 1])
     assert path.parent.parent == tmp_path / "run" / "containers"
     assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
 

@@ -27,7 +27,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.template import Slot, text_of
-from gpulaunch.process.ends import Ends
+from gpulaunch.journal.ends import Ends
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, on_driver, run_directory, sh
 from tests.slurm.cluster import Cluster
 

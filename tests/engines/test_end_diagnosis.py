@@ -26,7 +26,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.diagnosis import EndDiagnosis
 from gpulaunch.gpus.machine import CardReading, LookCallback, Process
 from gpulaunch.journal.rundir import RunDir
 

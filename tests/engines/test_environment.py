@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Gpu, Job, address_variable
 from gpulaunch.diagnose.explain import INJECT
+from gpulaunch.engines.command import NodeSlots
 from gpulaunch.engines.environment import (
     CHOSEN,
     RANKS,
@@ -18,7 +19,6 @@ from gpulaunch.engines.environment import (
     delta,
     threads,
 )
-from gpulaunch.process.command import NodeSlots
 
 GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
 MACHINE = MachineLimits(cpus=16, pool=4, cache="/cache")

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch import environment_modules
-from gpulaunch.core.model import Job
-from gpulaunch.diagnose.lint.absent import looking
-from gpulaunch.engines.environment import EnvironmentMaker
-from gpulaunch.environment_modules import (
+from gpulaunch.base import environment_modules
+from gpulaunch.base.environment_modules import (
     NOT_LOADED,
     calls_module,
     file_for_calls,
@@ -22,7 +19,11 @@ from gpulaunch.environment_modules import (
     start_up_file,
     why_not,
 )
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.core.model import Job
+from gpulaunch.diagnose.lint.absent import looking
+from gpulaunch.engines.environment import EnvironmentMaker
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from tests.engines.test_environment import MACHINE, PLACE, environment
 from tests.helpers import goes_along, wait_until
 
@@ -241,7 +242,7 @@ def test_a_look_that_is_interrupted_leaves_no_process(home: Path) -> None:
     (home / "init" / "bash").write_text(f"echo $$ >{str(pid)!r}; sleep 1000")
     script = f"""if True:
         import os, pathlib, subprocess
-        from gpulaunch.environment_modules import why_not
+        from gpulaunch.base.environment_modules import why_not
         class Told(subprocess.Popen):
             def communicate(self, *args, **given):
                 pathlib.Path({str(waits)!r}).touch()

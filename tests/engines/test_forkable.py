@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.engines.local.forkable import PLAIN_SHELL, Cold, Forkable, forkable
+from gpulaunch.engines.local.preloads import PLAIN_SHELL, Cold, Forkable, forkable
 
 PYTHON = os.path.realpath(sys.executable)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Sick, Wanted
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.local.cards import CardLeases, LeaseUser
+from gpulaunch.engines.local.leases import CardLeases, LeaseUser
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus.machine import CardReading, LookCallback
-from gpulaunch.loop import Loop
 
 
 class Polite(LeaseUser):

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker
-from gpulaunch.engines.local.engine import Local
-from gpulaunch.engines.local.health import Health
+from gpulaunch.engines.local.engine import Health, Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.machine import CardReading, drained, is_free
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
 from tests.engines.fakes import lone_context
 from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import descriptors_left, wait_until

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Event, ImageDigest, ImageFailed, ImageReady, PullImage
 from gpulaunch.core.facts import PullBegun
 from gpulaunch.core.model import ContainerEngine, ImageSource
 from gpulaunch.engines.context import ImageHere
 from gpulaunch.engines.images import Images
-from gpulaunch.loop import Loop
 from tests.engines.fakes import lone_context
 
 ENVIRON = {"XDG_CACHE_HOME": "/caches", "DOCKER_HOST": "unix:///docker.sock"}

@@ -12,6 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch import __version__
+from gpulaunch.agent.launch import Ticket
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Exited, Job
 from gpulaunch.engines.context import RunContext
@@ -24,14 +26,13 @@ from gpulaunch.engines.environment import (
     MachineLimits,
 )
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
-from gpulaunch.engines.slurm import launch_files
+from gpulaunch.engines.programs import archived
+from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm.node_files import withdraw, write_stop
 from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.script import text
-from gpulaunch.farside.launch import Ticket
-from gpulaunch.jobfile import Surroundings, load_text
-from gpulaunch.loop import Loop
-from gpulaunch.process.nodeside import withdraw, write_stop
-from gpulaunch.process.programs import archived
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from tests.process.onnode import Node, driver, listing
 
 MACHINE = MachineLimits(cpus=64, pool=2, cache="/cache")
@@ -59,7 +60,7 @@ class Bench:
         context = RunContext(
             self.run, RUN_ID, 1, EnvironmentMaker(MACHINE, self.base), Loop(), print
         )
-        launch_files.write(Launch(attempt, job, ()), context, self.outs)
+        script.write(Launch(attempt, job, ()), context, self.outs)
         return attempt
 
     def serve(self, job: Job, mask: str | None = None) -> str:
@@ -205,12 +206,12 @@ def test_a_forgotten_stop_is_not_for_the_attempt_that_comes_now(bench: Bench) ->
 
 def test_the_program_is_laid_out_once_and_renewed_when_it_differs(tmp_path: Path) -> None:
     run = SlurmDir(tmp_path)
-    launch_files.lay_out(run)
+    script.lay_out_launch_files(run)
     inode = run.node_program.stat().st_ino
-    launch_files.lay_out(run)
+    script.lay_out_launch_files(run)
     assert run.node_program.stat().st_ino == inode
     run.node_program.write_text("of an earlier version")
-    launch_files.lay_out(run)
+    script.lay_out_launch_files(run)
     assert run.node_program.read_bytes() == archived(run.node_program.read_bytes())
     assert run.slurm.stat().st_mode & 0o777 == 0o700
 
@@ -218,9 +219,9 @@ def test_the_program_is_laid_out_once_and_renewed_when_it_differs(tmp_path: Path
 def test_the_program_of_another_version_stays_for_what_it_handed_to_slurm(tmp_path: Path) -> None:
     run = SlurmDir(tmp_path)
     run.slurm.mkdir()
-    other = run.node_program.with_name("farside-0.0.9.zip")
+    other = run.node_program.with_name("agent-0.0.9.zip")
     other.write_text("of another version")
-    launch_files.lay_out(run)
+    script.lay_out_launch_files(run)
     assert other.read_text() == "of another version"
-    assert run.node_program.name == f"farside-{__version__}.zip"
-    assert f"/slurm/farside-{__version__}\n" in text(str(tmp_path), ["python3"])
+    assert run.node_program.name == f"agent-{__version__}.zip"
+    assert f"/slurm/agent-{__version__}\n" in text(str(tmp_path), ["python3"])

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.agent.proc import stat_fields, state_of
+from gpulaunch.agent.wire import END_SIZE
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import (
     Acquire,
@@ -32,13 +34,11 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import AttemptStarted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
+from gpulaunch.engines import client, programs
 from gpulaunch.engines.local import attempts
-from gpulaunch.farside.proc import stat_fields, state_of
-from gpulaunch.farside.wire import END_SIZE
-from gpulaunch.gpus import allowance, lease, lockfile
+from gpulaunch.gpus import lease, socket_locks
 from gpulaunch.gpus.machine import CardReading
-from gpulaunch.process import client, native
-from gpulaunch.process.ends import EndRecord, Ends, end_from
+from gpulaunch.journal.ends import EndRecord, Ends, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 
@@ -164,13 +164,14 @@ def test_a_card_held_in_another_container_is_no_news_until_it_is_free(
 
     def counted(key: str, scope: str) -> lease.Lease:
         tries.append(key)
-        return lease.take(key, scope)
+        return take(key, scope)
 
-    monkeypatch.setattr(allowance, "take", counted)
+    take = lease.take
+    monkeypatch.setattr(lease, "take", counted)
     bench = make()
     gpu = bench.gpus[0]
     # As from there: the file is locked, and the name is free.
-    held = lockfile.lock(str(tmp_path), gpu.key)
+    held = socket_locks.lock(str(tmp_path), gpu.key)
     assert held is not None
     bench.engine.carry_out(Acquire(gpu.uuid))
     assert isinstance(bench.expect(Refused).why, Elsewhere)
@@ -354,7 +355,7 @@ def test_keepers_that_never_read_are_not_started_for_ever(
     program = tmp_path / "keeper"
     program.write_text(NO_KEEPERS)
     program.chmod(0o755)
-    monkeypatch.setattr(native, "PROGRAM", program)
+    monkeypatch.setattr(programs, "PROGRAM", program)
     attempt = bench.launch(sh("true"))
     ended = bench.expect(Ended)
     assert ended.attempt == attempt

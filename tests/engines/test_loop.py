@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpulaunch.loop import LATEST, Loop
+from gpulaunch.base.loop import LATEST, Loop
 from tests.helpers import open_files, wait_until
 
 

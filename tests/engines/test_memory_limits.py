@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from gpulaunch.cgroups.limits import RunCgroups, Unlimited
+from gpulaunch.base.cgroups import RunCgroups, Unlimited
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Container, Demand, ImageSource, Job
 from gpulaunch.diagnose.failure.evidence import OwnMemory
@@ -44,7 +44,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     def limited(directory: Path, value: int, name: str, optional: bool = False) -> None:
         (directory / name).write_text(str(value))
 
-    monkeypatch.setattr("gpulaunch.cgroups.limits._limit", limited)
+    monkeypatch.setattr("gpulaunch.base.cgroups._limit", limited)
     made.path.mkdir()
     return made
 

@@ -19,13 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Event, HeldIdle, Launch, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu, Job, Service
+from gpulaunch.engines.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.engines.local.metering import BESIDE_MPS, Metering
-from gpulaunch.loop import Loop
-from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.metrics.read import MetricsReader, open_metrics
-from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
+from gpulaunch.observe.metrics.model import AttemptUse
+from gpulaunch.observe.metrics.read import MetricsReader, open_metrics
 from tests.engines.fakes import lone_context
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import goes_along, wait_until
@@ -230,7 +230,7 @@ def test_a_sampler_that_was_killed_is_followed_by_another(
 def test_one_that_dies_at_once_each_time_is_given_up_quietly(
     bench: Bench, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpulaunch.helper_process.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("gpulaunch.base.helper_process.FIRST_PAUSE", 0.0)
     monkeypatch.setattr("gpulaunch.engines.local.metering.command", lambda *_, **__: ["false"])
     bench.begin(A, launched(slots[0]), ())
 
@@ -347,8 +347,8 @@ from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.core.model import Gpu
-from gpulaunch.loop import Loop
-from gpulaunch.process.client import ProgramStarted
+from gpulaunch.base.loop import Loop
+from gpulaunch.engines.client import ProgramStarted
 from tests.engines.fakes import lone_context
 loop = Loop()
 gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.text import unescaped
 from gpulaunch.core.model import FastaRecord, Job
 from gpulaunch.core.template import render
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, materialise
-from gpulaunch.jobfile import Surroundings, load_text
-from gpulaunch.jobfile.fasta import digest_of
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.items import digest_of
+from gpulaunch.jobfile.load import load_text
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import unescaped
 
 
 def jobs_of(text: str, base: Path) -> tuple[Job, ...]:

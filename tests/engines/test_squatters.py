@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import (
     Acquire,
     Event,
@@ -21,14 +22,13 @@ from gpulaunch.core.events import (
     Refused,
     ReserveGang,
 )
-from gpulaunch.engines.local import holders
-from gpulaunch.engines.local.cards import CardLeases
-from gpulaunch.engines.local.holders import CONNECTS, Pace
+from gpulaunch.engines.local import lease_waiters
+from gpulaunch.engines.local.lease_waiters import CONNECTS, Pace
+from gpulaunch.engines.local.leases import CardLeases
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus import lease
 from gpulaunch.gpus.lease import gather_name, lease_name
-from gpulaunch.gpus.names import bind_name
-from gpulaunch.loop import Loop
+from gpulaunch.gpus.socket_locks import bind_name
 
 TURNS = 500
 
@@ -108,7 +108,7 @@ def scope() -> str:
 def launcher(loop: Loop, scope: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     # The clock never comes: what is seen is all that answers alone can cause.
     monkeypatch.setattr(lease, "POLL", 3600.0)
-    monkeypatch.setattr(holders, "POLL", 3600.0)
+    monkeypatch.setattr(lease_waiters, "POLL", 3600.0)
     made = Launcher(loop, {"GPULAUNCH_LEASED": scope})
     yield made
     made.cards.close()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-import gpulaunch.app.supervisor
-from gpulaunch.app.supervisor import Supervisor
+import gpulaunch.run.supervisor
+from gpulaunch.base.loop import Loop
+from gpulaunch.base.wording import job_reason
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import (
     Acquire,
@@ -50,8 +51,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.journal.codec import now
-from gpulaunch.loop import Loop
-from gpulaunch.wording import job_reason
+from gpulaunch.run.supervisor import Supervisor
 from tests.engines.fakes import FakeEngine, FakeQueue, FakeRecord, FakeView
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
@@ -152,7 +152,7 @@ def test_the_engine_hears_of_each_end_that_is_on_disk_and_of_no_other(world: Wor
 def test_nothing_starts_while_the_intent_is_not_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_RETRY", 0.01)
     world.record.broken = 5
     launched_while_broken: list[int] = []
     carry_out = world.engine.carry_out
@@ -173,7 +173,7 @@ def test_nothing_starts_while_the_intent_is_not_written(
 def test_what_is_behind_another_and_never_was_written_is_taken_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_RETRY", 0.01)
     append = world.record.append
 
     def failing(facts):  # type: ignore[no-untyped-def]
@@ -200,8 +200,8 @@ def test_what_is_behind_another_and_never_was_written_is_taken_back(
 def test_a_record_that_stays_broken_stops_the_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_PATIENCE", 0.05)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_PATIENCE", 0.05)
     world.record.broken = None
     world.serve("a", "long")
     assert world.engine.launched() == []
@@ -221,8 +221,8 @@ def test_a_signal_stops_and_a_second_one_kills(world: World) -> None:
 def test_a_signal_while_the_record_is_broken_ends_the_run_as_soon_as_its_jobs_have(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 3600.0)
-    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_PATIENCE", 3600.0)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_RETRY", 3600.0)
+    monkeypatch.setattr(gpulaunch.run.supervisor, "RECORD_PATIENCE", 3600.0)
 
     def fill_the_disk() -> None:
         world.record.broken = None

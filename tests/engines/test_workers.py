@@ -12,6 +12,7 @@ import pytest
 from msgspec import field
 from msgspec.structs import replace
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.events import (
     Ended,
@@ -40,7 +41,6 @@ from gpulaunch.core.template import Slot, Template
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.gpus.discover import SimulatedProbe
 from gpulaunch.gpus.machine import LookCallback
-from gpulaunch.loop import Loop
 from tests.engines.bench import Bench, Make, fresh_pool, on_driver, run_directory
 from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until

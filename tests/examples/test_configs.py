@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile import Surroundings, load
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load
 from tests.examples.helpers import CONFIGS, gpulaunch
 
 RECIPES = sorted(CONFIGS.glob("*.yaml"))

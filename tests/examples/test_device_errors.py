@@ -15,8 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Job
-from gpulaunch.engines.strict import why_no_isolation
-from gpulaunch.jobfile import Surroundings, load
+from gpulaunch.engines.isolation import why_no_isolation
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 FOLDER = EXAMPLES / "device-errors"

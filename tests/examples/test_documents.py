@@ -18,12 +18,13 @@ import pytest
 import yaml
 
 from gpulaunch.cli import COMMANDS, cli
-from gpulaunch.config.reading import read_file
 from gpulaunch.core.model import address_variable
 from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.gpus.discover import simulated
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.config_file import read_file
 from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from gpulaunch.jobfile.placeholders import RESERVED
 from gpulaunch.jobfile.shell import commands_in
 from gpulaunch.journal import codec
@@ -55,7 +56,7 @@ NOT_RUN = {
     ),
     "snakemake -j 40": "tests/beside/test_snakemake.py",
     "nextflow run main.nf": "tests/beside/test_nextflow.py",
-    "python -m gpulaunch.journal.replay trace": "tests/cli/test_trace.py",
+    "python -m gpulaunch.journal.trace trace": "tests/cli/test_trace.py",
     "gpulaunch add -- python train.py --lr 3e-4": "wants a live run: tests/cli/test_live_list.py",
     "gpulaunch set 'fold-x*' priority=10": "wants jobs that wait: tests/cli/test_live_list.py",
     "gpulaunch run jobs.yaml --follow": "stays until told to finish: tests/cli/test_follow.py",
@@ -68,7 +69,7 @@ NOT_RUN = {
 """Shell blocks, by how they start, that are parsed and not run, and why."""
 NO_EXAMPLE = {
     "msa-7rk1   running   4:31  n1": "what `status` prints on a cluster: tests/slurm/test_views.py",
-    "gpulaunch/core/       decisions and state; pure: no clock, no I/O (a test holds this)": (
+    "agent/native/       the processes above a job, in C": (
         "a list of directories: test_directories_that_are_named_are_there"
     ),
     "gpulaunch explain: RuntimeError: Expected all tensors to be on the same device,"
@@ -306,10 +307,9 @@ def test_programs_and_files_that_commands_name_are_there() -> None:
 
 
 def test_directories_that_are_named_are_there() -> None:
-    tree = next(block for block in BLOCKS if block.first.startswith("gpulaunch/core/"))
-    for names in re.findall(r"^(gpulaunch/[^\s,]+(?:, \w+\.py)*)", tree.text, re.MULTILINE):
-        for name in names.split(", "):
-            assert (ROOT / name).exists() or (ROOT / "gpulaunch" / name).exists(), name
+    tree = next(block for block in BLOCKS if block.first.startswith("agent/native/"))
+    for name in re.findall(r"^([a-z]+/[^\s,]+)", tree.text, re.MULTILINE):
+        assert any((ROOT / "gpulaunch").glob(name)), name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.gpus.discover import simulated
-from gpulaunch.jobfile import Surroundings, load
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 JOB_FILES = sorted(EXAMPLES.glob("*/*.yaml"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpulaunch.prometheus.families import names
+from gpulaunch.observe.prometheus.families import names
 from tests.examples.helpers import EXAMPLES
 from tests.prometheus.support import page, tallied
 from tests.views.history import History

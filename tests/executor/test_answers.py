@@ -19,9 +19,8 @@ from gpulaunch.executor.channel import (
     ItemReceiver,
     WorkerChannel,
 )
-from gpulaunch.executor.claim import Claim, WorkItem
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import Work
+from gpulaunch.executor.item_queue import Claim, Work, WorkItem
 from gpulaunch.executor.worker_handle import WorkerHandle, WorkerPlan
 from gpulaunch.gpus.discover import simulated
 from tests.helpers import wait_until

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from gpulaunch import GpuExecutor
-from gpulaunch.errors import GpulaunchError, NoCardsError, UsageError
+from gpulaunch.base.errors import GpulaunchError, NoCardsError, UsageError
 from gpulaunch.executor import BrokenGpuExecutorError, NoCardsForExecutorError
 from gpulaunch.gpus.discover import simulated
 from gpulaunch.gpus.lease import take
-from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.socket_locks import NameHeldError
 from tests.cli.launcher import COMMAND, Launcher
 from tests.executor import script, work
 from tests.helpers import wait_until

@@ -20,10 +20,8 @@ from gpulaunch.executor.channel import (
     ItemReceiver,
     WorkerChannel,
 )
-from gpulaunch.executor.claim import Claim, WorkItem
-from gpulaunch.executor.errors import BrokenGpuExecutorError
-from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import AHEAD, AHEAD_TOO_LONG, Work
+from gpulaunch.executor.future import BrokenGpuExecutorError, GpuFuture
+from gpulaunch.executor.item_queue import AHEAD, AHEAD_TOO_LONG, Claim, Work, WorkItem
 
 
 def item() -> WorkItem:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from gpulaunch import GpuExecutor
+from gpulaunch.base.files import locked_directory
 from gpulaunch.executor import BrokenGpuExecutorError, GpuFuture, RemoteError, WorkerDiedError
-from gpulaunch.files import locked_directory
 from tests.executor import script, work
 from tests.helpers import descriptors_left, open_files, wait_until
 
@@ -361,7 +361,7 @@ def test_map_reads_its_inputs_as_they_are_needed(executor: GpuExecutor) -> None:
 def test_workers_import_next_to_nothing(executor: GpuExecutor) -> None:
     assert list(executor.map(work.double, range(3), chunksize=2)) == [0, 2, 4]
     found = executor.submit(work.modules).result(60)
-    assert not {"gpulaunch.executor.manager", "gpulaunch.core.run", "gpulaunch.engines"} & found
+    assert not {"gpulaunch.executor.pool", "gpulaunch.core.run", "gpulaunch.engines"} & found
 
 
 def test_a_map_that_is_given_up_cancels_what_waits(executor: GpuExecutor, tmp_path: Path) -> None:

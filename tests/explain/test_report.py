@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.diagnose.explain.report.limits import LINES, WIDTH
-from gpulaunch.diagnose.explain.report.main import report
 from gpulaunch.diagnose.explain.report.messages import kind_of
-from gpulaunch.diagnose.explain.report.syntax import chains
+from gpulaunch.diagnose.explain.report.tensors import LINES, WIDTH
+from gpulaunch.diagnose.explain.report.verdict import chains
+from gpulaunch.diagnose.explain.report.words import report
 from tests.explain.support import FAKE
 
 Explain = Callable[[str], str]
@@ -722,7 +722,7 @@ def test_an_error_that_cannot_be_asked_has_no_report() -> None:
 
 
 def test_a_report_that_cannot_be_made_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpulaunch.diagnose.explain.report.main.DeviceErrorEvidence", None)
+    monkeypatch.setattr("gpulaunch.diagnose.explain.report.words.DeviceErrorEvidence", None)
     error = RuntimeError("No CUDA GPUs are available")
     assert report(RuntimeError, error, None) == (
         "gpulaunch explain: no report: TypeError while it was made\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.diagnose.failure.evidence import diagnose, hint
 from tests.failure.corpus import Case, cases
 

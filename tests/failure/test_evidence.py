@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from gpulaunch.core.causes import Hint, Quoted
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -21,6 +20,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.retry import POLICIES
 from gpulaunch.diagnose.failure.classes import CLASSES, advice_for, title_of
 from gpulaunch.diagnose.failure.classes import advice as words
 from gpulaunch.diagnose.failure.edge import Counters, Room

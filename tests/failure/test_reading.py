@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.model import Exited, MissingOutput, Signaled
 from gpulaunch.diagnose.failure.evidence import Evidence, diagnose, hint
-from gpulaunch.diagnose.failure.judge import judge
-from gpulaunch.diagnose.failure.reading import errors_of, lines_of
+from gpulaunch.diagnose.failure.judge import errors_of, judge, lines_of
 
 HEADER = "Traceback (most recent call last):\n"
 FRAME = '  File "x.py", line 3, in <module>\n    run()\n'

@@ -20,7 +20,7 @@ from tests.helpers import wait_until
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "2"))
 KILLED = """
 import os, signal, sys
-from gpulaunch.app.supervisor import Supervisor
+from gpulaunch.run.supervisor import Supervisor
 from gpulaunch.cli import main
 from gpulaunch.core.events import Relisted, Submitted
 

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Acquire, Drain, Event, Granted, Occupied, Refused
-from gpulaunch.engines.local import cards
-from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local import leases as cards
+from gpulaunch.engines.local.leases import CardLeases
 from gpulaunch.engines.pool import open_pool
-from gpulaunch.loop import Loop
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.gpus.fake import GIB, MIB, FakeDriver
 from tests.helpers import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.proc import state_of
+from gpulaunch.agent.proc import state_of
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until

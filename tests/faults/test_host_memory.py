@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.cgroups.hierarchy import find, memory_of_machine
-from gpulaunch.cgroups.limits import Unlimited, place_of
+from gpulaunch.base.cgroups import Unlimited, find, memory_of_machine, place_of
 from gpulaunch.engines.local.memory_limits import opened_for
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpulaunch.process import native
+from gpulaunch.engines import programs
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import goes_along, wait_until
 
@@ -149,7 +149,7 @@ def test_a_library_s_caller_that_ignores_sigchld_leaves_helpers_as_they_should_b
         """
         import signal
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        from gpulaunch.app import Choices, RunOptions, run
+        from gpulaunch.run import Choices, RunOptions, run
         raise SystemExit(run("jobs.yaml", RunOptions(Choices(simulate=1))).status)
         """,
     )
@@ -162,17 +162,17 @@ def test_a_library_s_caller_that_ignores_sigchld_leaves_helpers_as_they_should_b
         assert process.returncode == 0
 
 
-@pytest.mark.skipif(not native.PROGRAM.exists(), reason="no keepers' program was built here")
+@pytest.mark.skipif(not programs.PROGRAM.exists(), reason="no keepers' program was built here")
 def test_the_keepers_program_works_where_sigchld_is_ignored() -> None:
     code = """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-from gpulaunch.process.native import find_keepers
+from gpulaunch.engines.programs import find_keepers
 print(find_keepers())
 """
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(native.PROGRAM)
+    assert done.stdout.strip() == str(programs.PROGRAM)
 
 
 def test_a_directory_that_was_removed_is_one_line(launcher: Launcher) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.farside.proc import state_of
+from gpulaunch.agent.proc import state_of
 from tests.cli.launcher import Launcher
 from tests.executor import script
 from tests.faults.test_stopping import alive

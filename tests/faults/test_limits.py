@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.gpus.allowance import leases_of
+from gpulaunch.gpus.lease import leases_of
 from tests.cli.launcher import COMMAND, Launcher
 from tests.gpus.fake import FakeDriver
 from tests.helpers import own_network, wait_until

@@ -21,8 +21,8 @@ def waiting(seconds: float) -> list[str]:
     """The command, but so long is waited for a full disk, instead of a minute."""
     script = f"""
 import sys
-import gpulaunch.app.supervisor
-gpulaunch.app.supervisor.RECORD_PATIENCE = {seconds}
+import gpulaunch.run.supervisor
+gpulaunch.run.supervisor.RECORD_PATIENCE = {seconds}
 from gpulaunch.cli import main
 raise SystemExit(main())
 """
@@ -186,8 +186,8 @@ def test_a_run_that_ends_on_a_disk_that_is_nearly_full_says_so(
 ) -> None:
     script = """
 import sys
-import gpulaunch.app.disk_room
-gpulaunch.app.disk_room.LARGE = 100_000
+import gpulaunch.run.clean
+gpulaunch.run.clean.LARGE = 100_000
 from gpulaunch.cli import main
 raise SystemExit(main())
 """

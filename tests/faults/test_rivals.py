@@ -111,7 +111,7 @@ def test_two_users_never_share_a_card(tmp_path: Path, shared: Path) -> None:
 import os, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import fcntl
-from gpulaunch.gpus.lease import take; from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.lease import take; from gpulaunch.gpus.socket_locks import NameHeldError
 os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))  # after: another user reads no module
 done = 0
 while done < 40:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process.ends import Ends
+from gpulaunch.journal.ends import Ends
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.gpus.names import bind_name
+from gpulaunch.gpus.socket_locks import bind_name
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until
 

@@ -15,7 +15,7 @@ from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.lease import scope_of, take
 from gpulaunch.gpus.machine import Machine, is_free
 from gpulaunch.gpus.mask import pool
-from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.socket_locks import NameHeldError
 
 
 def no_card(why: str) -> None:

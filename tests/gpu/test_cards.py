@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.base.text import numbers_in
 from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks, simulated
 from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.mask import style_for, visible
-from gpulaunch.text import numbers_in
 from tests.gpu.context import NO_DEVICE
 from tests.helpers import wait_until
 

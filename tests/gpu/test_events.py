@@ -14,9 +14,9 @@ import pytest
 
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import style_for, visible
+from gpulaunch.gpus.xid import hearing
 from tests.gpu.fault import ILLEGAL_ADDRESS
 from tests.gpus.listening import Client
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines import strict
+from gpulaunch.engines import isolation
 from tests.gpu.test_cards import CONTEXT, ROOT, plain
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +51,7 @@ jobs:
 @pytest.fixture(params=["us", "ordinary"])
 def run(request: pytest.FixtureRequest, free: tuple[Gpu, ...], tmp_path: Path) -> Run:
     """Runs jobs on cards, as whoever runs the tests or as an ordinary user: each job's log."""
-    if why := strict.refusal(free):
+    if why := isolation.refusal(free):
         pytest.skip(why)
     command = [sys.executable, "-m", "gpulaunch"]
     if request.param == "ordinary":

@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Gpu, Job
+from gpulaunch.engines.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import style_for, visible
 from gpulaunch.gpus.probe import is_the_same_here, sees_all_pids
-from gpulaunch.loop import Loop
-from gpulaunch.metrics.read import measured
-from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
-from gpulaunch.sampler.driver import CardSampler
-from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
+from gpulaunch.observe.metrics.read import measured
+from gpulaunch.observe.sampler.driver import CardSampler
+from gpulaunch.observe.sampler.tree import FOREIGN, Pin, Pins
 from tests.engines.fakes import lone_context
 from tests.helpers import wait_until
 from tests.process.conftest import spawner

@@ -18,7 +18,7 @@ from gpulaunch.engines.local.mps.system import PROGRAM
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import scope_of, take
 from gpulaunch.gpus.machine import MIB
-from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.socket_locks import NameHeldError
 from tests.cli.launcher import Launcher
 from tests.gpu.conftest import no_card
 from tests.helpers import wait_until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.engines.local.preload_client import PreloadUnavailable
 from gpulaunch.gpus.mask import visible
-from gpulaunch.process.preloading import PreloadUnavailable
 from tests.process.test_preload import Bench
 
 pytestmark = pytest.mark.gpu

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.events import EventsClient
-from gpulaunch.loop import Loop
+from gpulaunch.gpus.xid import EventsClient
 
 
 class Client(EventsClient):

@@ -19,7 +19,7 @@ import sys
 import time
 
 from gpulaunch.gpus.lease import Lease, Waiter, take
-from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.socket_locks import NameHeldError
 
 WORK = 0.02
 

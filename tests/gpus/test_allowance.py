@@ -13,16 +13,18 @@ from socket import socket
 
 import pytest
 
-from gpulaunch.config.model import Allowance
-from gpulaunch.gpus import allowance
-from gpulaunch.gpus.allowance import (
+from gpulaunch.gpus import lease as allowance
+from gpulaunch.gpus.lease import (
     AllowanceSpentError,
     AllowedLeases,
+    Lease,
     UncountedError,
+    Waiter,
     leases_of,
+    take,
 )
-from gpulaunch.gpus.lease import Lease, Waiter, take
-from gpulaunch.gpus.names import NameHeldError, bind_name, connect_name, listening_socket
+from gpulaunch.gpus.socket_locks import NameHeldError, bind_name, connect_name, listening_socket
+from gpulaunch.jobfile.config_model import Allowance
 from tests.helpers import goes_along, own_network, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -156,8 +158,8 @@ def test_a_killed_launcher_frees_its_share() -> None:
 
 RUSH = """
     import ctypes, os, sys
-    from gpulaunch.config.model import Allowance
-    from gpulaunch.gpus.allowance import AllowanceSpentError, AllowedLeases, leases_of
+    from gpulaunch.jobfile.config_model import Allowance
+    from gpulaunch.gpus.lease import AllowanceSpentError, AllowedLeases, leases_of
     mine, rounds = AllowedLeases(Allowance(2, "")), int(sys.argv[2])
     sys.stdin.read()
     took = most = 0

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.free_below import FreeBelow
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
-from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.machine import CardReading, Machine, drained, is_free
 from gpulaunch.gpus.mask import style_for
-from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import draws_windows, is_the_same_here
-from gpulaunch.loop import Loop
+from gpulaunch.gpus.socket_locks import command_of
 from tests.gpus.fake import GIB, MIB, FakeDriver
 from tests.helpers import descriptors_left, wait_until
 
@@ -566,7 +566,7 @@ input()
 
 
 def state(pid: int) -> str:
-    from gpulaunch.farside.proc import state_of
+    from gpulaunch.agent.proc import state_of
 
     return state_of(pid)
 

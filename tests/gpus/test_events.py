@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch import helper_process
+from gpulaunch.agent.proc import state_of
+from gpulaunch.base import helper_process
+from gpulaunch.base.helper_process import command
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
-from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import listen
 from gpulaunch.gpus.discover import find, simulated
-from gpulaunch.gpus.events import hearing
-from gpulaunch.helper_process import command
+from gpulaunch.gpus.xid import hearing
 from tests.gpus.fake import FakeDriver
 from tests.gpus.listening import Client
 from tests.helpers import descriptors_left, wait_until
@@ -427,8 +427,8 @@ def test_without_descriptors_the_helper_is_put_off_and_comes_later(
 OWNER = """
 import os
 from gpulaunch.gpus.discover import find
-from gpulaunch.gpus.events import EventsClient
-from gpulaunch.loop import Loop
+from gpulaunch.gpus.xid import EventsClient
+from gpulaunch.base.loop import Loop
 loop = Loop()
 client = EventsClient(find(os.environ).gpus, loop, print, period=PERIOD)
 while len(client.coverage) < CARDS:

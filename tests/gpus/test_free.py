@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.base.free_below import FreeBelow
 from gpulaunch.core.events import Occupied, Sick
-from gpulaunch.free_below import FreeBelow
 from gpulaunch.gpus.machine import CardReading, Process, drained, is_free, not_drained
 
 MIB, GIB = 2**20, 2**30

@@ -14,7 +14,7 @@ import pytest
 from gpulaunch.gpus.discover import ProbeClient, find
 from gpulaunch.gpus.inventory import inventory
 from gpulaunch.gpus.lease import holders, take
-from gpulaunch.gpus.names import (
+from gpulaunch.gpus.socket_locks import (
     PREFIX,
     Holder,
     NamedHold,
@@ -55,7 +55,7 @@ def test_two_holds_of_one_process_and_name_are_two() -> None:
 def test_what_another_process_says_of_a_lease_is_not_believed(key: str) -> None:
     """The kernel says who took a name: one that has this process's number in it says nothing."""
     program = (
-        "import sys; from gpulaunch.gpus.names import bind_name;"
+        "import sys; from gpulaunch.gpus.socket_locks import bind_name;"
         f" sock = bind_name('hold/{os.getpid()}-0000//forged'); print(1, flush=True);"
         " sys.stdin.read()"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.contracts.documents import MachineCard
-from gpulaunch.farside.proc import is_stopped
+from gpulaunch.agent.proc import is_stopped
+from gpulaunch.base.documents import MachineCard
 from gpulaunch.gpus import doctor
 from gpulaunch.gpus.discover import ProbeClient, find, simulated
 from gpulaunch.gpus.doctor import DoctorFinding, examine
@@ -209,7 +209,7 @@ def test_who_holds_a_lease_and_who_holds_it_while_stopped(fake_driver: FakeDrive
 
 
 def user() -> str:
-    from gpulaunch.files import user_name
+    from gpulaunch.base.files import user_name
 
     return user_name(os.getuid())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.gpus import lease as leases
-from gpulaunch.gpus import names
+from gpulaunch.gpus import socket_locks
 from gpulaunch.gpus.lease import (
     Lease,
     Waiter,
@@ -26,9 +26,9 @@ from gpulaunch.gpus.lease import (
     take,
     take_gather,
 )
-from gpulaunch.gpus.lockfile import UnfitLockError
-from gpulaunch.gpus.names import (
+from gpulaunch.gpus.socket_locks import (
     NameHeldError,
+    UnfitLockError,
     bind_name,
     command_of,
     connect_name,
@@ -91,7 +91,7 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 BECOME = """
 import os, select, sys
 from gpulaunch.gpus.lease import take
-from gpulaunch.gpus.names import NameHeldError
+from gpulaunch.gpus.socket_locks import NameHeldError
 from gpulaunch.gpus.lease import Waiter
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 """
@@ -173,7 +173,7 @@ def test_a_name_that_one_reading_of_the_kernel_s_table_leaves_out_is_listed(
     readings = [[], [(f"run/{key}", True, 1), (f"run/{key}-bound", False, 2)]]
     for first, second in (readings, readings[::-1]):
         read = iter((first, second))
-        monkeypatch.setattr(names, "_bound", lambda read=read: next(read))
+        monkeypatch.setattr(socket_locks, "_bound", lambda read=read: next(read))
         assert listening("run/") == (f"run/{key}",)
 
 
@@ -382,7 +382,7 @@ def test_an_accepted_connection_goes_by_the_name_of_the_lease_and_is_not_it(key:
 
 BOUND_ELSEWHERE = """
 import ctypes, os, socket, sys
-from gpulaunch.gpus.names import bind_name
+from gpulaunch.gpus.socket_locks import bind_name
 impostor = bind_name("gpu/" + sys.argv[1])
 impostor.setblocking(True)
 if ctypes.CDLL(None).unshare(0x40000000):  # CLONE_NEWNET
@@ -717,7 +717,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("no_leaked_descriptors")
 def test_a_locked_file_is_held_beside_the_socket(key: str, shared: Path) -> None:
-    from gpulaunch.gpus.lockfile import lock
+    from gpulaunch.gpus.socket_locks import lock
 
     with take(key) as lease:
         assert len(lease.filenos()) == 2
@@ -753,7 +753,7 @@ def test_a_removed_lock_file_is_not_mistaken_for_the_lock(
 ) -> None:
     import fcntl
 
-    from gpulaunch.gpus.lockfile import lock
+    from gpulaunch.gpus.socket_locks import lock
 
     real, path = fcntl.flock, shared / f"{key}.lock"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.model import Gpu
-from gpulaunch.errors import UsageError
 from gpulaunch.gpus.discover import pool_name, simulated
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import InheritedPool, count_cards, pool, style_for, visible

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.device_files import Nodes, NodesError, hidden_from, look, why_not
 from gpulaunch.gpus.discover import find, simulated
-from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look, why_not
 from tests.gpus.fake import FakeDriver
 
 SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-nvswitchctl")

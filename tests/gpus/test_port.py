@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.ports import is_unused, port_range
-from gpulaunch.gpus.port import PortPool, reserve_port
+from gpulaunch.agent.ports import is_unused, port_range
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.gpus.socket_locks import PortPool, reserve_port
 
 
 def test_two_reservations_never_name_one_port() -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import gpulaunch.gpus
-from gpulaunch.cgroups.hierarchy import memory_of_machine, of_meminfo
+from gpulaunch.base.cgroups import memory_of_machine, of_meminfo
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.doctor import examine
-from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.inventory import inventory
 from gpulaunch.gpus.machine import drained, is_free, memory_free, not_drained
 from gpulaunch.gpus.mask import visible
-from gpulaunch.sampler.driver import CardSampler
+from gpulaunch.gpus.xid import hearing
+from gpulaunch.observe.sampler.driver import CardSampler
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import GIB, FakeDriver
 

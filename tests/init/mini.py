@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text, render
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 
 def started(job: Job) -> int:

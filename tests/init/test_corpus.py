@@ -21,7 +21,8 @@ import pytest
 
 from gpulaunch.diagnose.lint import report
 from gpulaunch.init import Converted, Unfit, convert
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from tests.init.stage import GPULAUNCH, HERE, Stage, with_wait
 
 CORPUS = HERE / "corpus.txt"

@@ -11,7 +11,8 @@ from gpulaunch.core.template import render
 from gpulaunch.init import Unfit
 from gpulaunch.init.grammar import MAX_ENTRIES, GrammarReader
 from gpulaunch.init.script import Script
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 M = "CUDA_VISIBLE_DEVICES"
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import render
-from gpulaunch.init.job_file import InitEntry, escaped, job_file
+from gpulaunch.init.grammar import InitEntry, escaped, job_file
 from gpulaunch.init.script import Unfit
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 NASTY = ["null", "~", "- a", "a: b", "a #b", "'", '"', " a", "a ", "&a *b", "a:", "#", "{a}", "? a"]
 NASTY += ["{{x}}", "---", "<<", "=", "é \U0001f600", "a\n\n  b", "a \\\n  'b  \n c'", "on", "1e3"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpulaunch.init import starter
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 
 def test_the_starter_file_loads_in_an_empty_directory(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import JobFileError
 from gpulaunch.core.model import Job
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Plan, Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
+from gpulaunch.jobfile.plan import Plan
 
 GOOD = Path(__file__).parent / "good"
 

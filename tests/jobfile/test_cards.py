@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import ALL, Selection
-from gpulaunch.errors import JobFileError, NoCardsError
-from gpulaunch.jobfile import Plan, Surroundings, load_text
-from gpulaunch.jobfile.cards import STAND_IN, CardsOfRun
+from gpulaunch.base.errors import JobFileError, NoCardsError
+from gpulaunch.core.model import ALL, Gpu, Selection
+from gpulaunch.jobfile.file_keys import STAND_IN, CardsOfRun, Surroundings
+from gpulaunch.jobfile.load import load_text
+from gpulaunch.jobfile.plan import Plan
 from tests.jobfile.helpers import GOOD, mistakes_of
 
 A100 = Gpu("GPU-a", 0, "a", "NVIDIA A100", 1, compute=(8, 0))

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpulaunch.base.errors import JobFileError, UsageError
 from gpulaunch.core.model import RetryPolicy
 from gpulaunch.core.template import shown
-from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import Plan, Surroundings, load, load_text
 from gpulaunch.jobfile.command_list import is_list
-from gpulaunch.jobfile.sources import Following
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load, load_text
+from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.source import Following
 
 ENVIRON = {"HOME": "/nonexistent", "PATH": os.defpath}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.jobfile import sbatch
+from gpulaunch.jobfile import schedulers
 from gpulaunch.jobfile.mistakes import FieldError
 from tests.jobfile.helpers import job_of, jobs_of, mistakes_of
 
@@ -211,7 +211,7 @@ def test_an_empty_name_is_no_name() -> None:
     }.items(),
 )
 def test_each_option_is_one_word(text: str, words: list[str]) -> None:
-    assert sbatch.options(sbatch.split(text)) == words
+    assert schedulers.options(schedulers.split(text)) == words
 
 
 @pytest.mark.parametrize(
@@ -241,18 +241,20 @@ def test_each_option_is_one_word(text: str, words: list[str]) -> None:
 )
 def test_what_gpulaunch_sets_itself_is_refused_however_it_is_spelt(text: str, ours: str) -> None:
     with pytest.raises(FieldError, match=f"^--{ours} cannot be set here: "):
-        sbatch.options(sbatch.split(text))
+        schedulers.options(schedulers.split(text))
 
 
 @pytest.mark.parametrize("text", ["--mem", "--comment --exclusive", "-p", "-Hp", "-H --mem"])
 def test_an_option_without_its_value_never_takes_the_next_word_for_it(text: str) -> None:
     with pytest.raises(FieldError, match=r"expected its value as well, --[a-z]+=\.\.\., found"):
-        sbatch.options(sbatch.split(text))
+        schedulers.options(schedulers.split(text))
 
 
 WORDS = st.one_of(
-    st.sampled_from([f"--{name}" for name in (*sbatch.OURS, *sbatch.SHORT.values(), "mem", "x")]),
-    st.sampled_from([f"-{letter}" for letter in sbatch.SHORT]),
+    st.sampled_from(
+        [f"--{name}" for name in (*schedulers.OURS, *schedulers.SHORT.values(), "mem", "x")]
+    ),
+    st.sampled_from([f"-{letter}" for letter in schedulers.SHORT]),
     st.text("-=:abGHpo ", max_size=5),
 )
 
@@ -260,12 +262,12 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, max_size=5))
 def test_what_comes_out_is_options_alone_and_none_of_ours(words: list[str]) -> None:
     try:
-        found = sbatch.options(words)
+        found = schedulers.options(words)
     except FieldError:
         return
     assert all(word.startswith("--") for word in found)
-    assert not {word[2:].partition("=")[0] for word in found} & set(sbatch.OURS)
-    assert sbatch.options(found) == found
+    assert not {word[2:].partition("=")[0] for word in found} & set(schedulers.OURS)
+    assert schedulers.options(found) == found
 
 
 @pytest.mark.parametrize(
@@ -274,12 +276,12 @@ def test_what_comes_out_is_options_alone_and_none_of_ours(words: list[str]) -> N
 )
 def test_what_is_no_option_is_never_handed_on(text: str) -> None:
     with pytest.raises(FieldError, match="expected an option of sbatch"):
-        sbatch.options(sbatch.split(text))
+        schedulers.options(schedulers.split(text))
 
 
 def test_text_that_no_shell_could_split_is_refused() -> None:
     with pytest.raises(FieldError, match="no closing quotation"):
-        sbatch.split("--comment='x")
+        schedulers.split("--comment='x")
 
 
 @pytest.mark.parametrize(
@@ -288,11 +290,11 @@ def test_text_that_no_shell_could_split_is_refused() -> None:
 )
 def test_cards_are_asked_for_by_gpus_alone(option: str) -> None:
     with pytest.raises(FieldError, match="cannot ask for cards"):
-        sbatch.check(option)
+        schedulers.check(option)
     assert said(f"extra: ['{option}']")
-    sbatch.check("--gres=gpumem:3")
+    schedulers.check("--gres=gpumem:3")
 
 
 def test_a_line_end_is_in_no_option() -> None:
     with pytest.raises(FieldError, match="on one line"):
-        sbatch.check("--comment=a\nb")
+        schedulers.check("--comment=a\nb")

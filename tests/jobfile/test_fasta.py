@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile import fasta
-from gpulaunch.jobfile.fasta import digest_of, records
+from gpulaunch.jobfile import items
+from gpulaunch.jobfile.items import digest_of, records
 from gpulaunch.jobfile.mistakes import FieldError
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fasta, "PIECE", 8)
-    monkeypatch.setattr(fasta, "MAX_RECORD_BYTES", 64)
+    monkeypatch.setattr(items, "PIECE", 8)
+    monkeypatch.setattr(items, "MAX_RECORD_BYTES", 64)
 
 
 @pytest.fixture

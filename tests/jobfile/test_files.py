@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Surroundings, load
+from gpulaunch.base.errors import JobFileError
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load
 
 HERE = Path(__file__).parent
 GOOD = sorted((HERE / "good").glob("*.yaml"))

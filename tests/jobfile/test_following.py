@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Plan, Surroundings, load_text
-from gpulaunch.jobfile.sources import Following, ForeachSource, NothingYet
+from gpulaunch.base.errors import JobFileError
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
+from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.source import Following, ForeachSource, NothingYet
 from tests.helpers import cannot_be_listed
 
 FOLD = "jobs: [{name: 'fold-{{stem}}', run: 'x {{path}}', foreach: in/*.fa}"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import Surroundings, load, load_text
+from gpulaunch.base.errors import JobFileError, UsageError
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load, load_text
 
 JOBS = "jobs: [{run: x}]\n"
 
@@ -161,7 +162,8 @@ def test_no_mangled_file_crashes_the_loader(seed: int) -> None:
 MEASURE = """
 import re, sys, time
 from pathlib import Path
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 start = time.process_time()
 plan = load_text(sys.stdin.buffer.read(), Surroundings({}), name="j", base=Path("/"))
 # Not ru_maxrss, which a process inherits from the one that forked it.

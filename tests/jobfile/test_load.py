@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
-from gpulaunch.core.selection import ALL, Selection
+from gpulaunch.base.errors import UsageError
+from gpulaunch.core.model import ALL, Demand, Job, RetryPolicy, Selection, Service
 from gpulaunch.core.template import Slot, Template, render
-from gpulaunch.errors import UsageError
-from gpulaunch.jobfile import Surroundings, load
-from gpulaunch.jobfile.fasta import digest_of
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.items import digest_of
+from gpulaunch.jobfile.load import load
 from gpulaunch.jobfile.settings import with_settings
 from tests.jobfile.helpers import GOOD, job_of, jobs_of, mistakes_of, plan_of
 
@@ -349,7 +349,7 @@ def test_many_mistakes_are_cut_at_fifty() -> None:
 
 
 def test_the_line_is_shown_with_a_caret() -> None:
-    from gpulaunch.errors import JobFileError
+    from gpulaunch.base.errors import JobFileError
 
     with pytest.raises(JobFileError) as caught:
         plan_of("jobs:\n  - run: x\n    gpus: two\n")

@@ -8,7 +8,8 @@ from pathlib import Path
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.model import Gpu, Instant
 from gpulaunch.core.run import Run
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 GPU = Gpu("GPU-0", 0, "sim/0", "a card", 80 << 30)
 TEXT = "jobs: [{{name: 'j-{{{{index}}}}', run: 'true', foreach: {{values: [{}]}}}}]"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import UsageError
-from gpulaunch.jobfile import read_env_file
+from gpulaunch.base.errors import UsageError
+from gpulaunch.jobfile.paths import read_env_file
 from tests.jobfile.helpers import GOOD, job_of, jobs_of, mistakes_of
 
 

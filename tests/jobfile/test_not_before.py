@@ -7,7 +7,8 @@ import os
 import pytest
 
 from gpulaunch.core.model import DueTime
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from tests.jobfile.helpers import GOOD, mistakes_of
 
 

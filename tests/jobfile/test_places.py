@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import find_conda, read_env_file
+from gpulaunch.base.errors import JobFileError, UsageError
 from gpulaunch.jobfile.mistakes import FieldError
+from gpulaunch.jobfile.paths import find_conda, read_env_file
 from tests.jobfile.helpers import job_of, mistakes_of
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import choose
+from gpulaunch.core.model import Gpu, choose
 from tests.jobfile.helpers import plan_of
 
 GB = 10**9

@@ -11,10 +11,11 @@ import jsonschema
 import pytest
 import yaml
 
-from gpulaunch.errors import JobFileError, UsageError
-from gpulaunch.jobfile import Surroundings, load_text, schema
+from gpulaunch.base.errors import JobFileError, UsageError
 from gpulaunch.jobfile.fields import FIELDS
-from gpulaunch.jobfile.schema import OF_FILE, OF_JOB, explained
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
+from gpulaunch.jobfile.schema import OF_FILE, OF_JOB, explained, schema
 
 HERE = Path(__file__).parent
 VALIDATOR = jsonschema.Draft202012Validator(schema())

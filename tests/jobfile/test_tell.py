@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.errors import JobFileError
+from gpulaunch.base.errors import JobFileError
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target, redacted, secret_in
 from tests.jobfile.helpers import plan_of
 from tests.jobfile.test_schema import accepts

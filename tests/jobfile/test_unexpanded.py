@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.jobfile.unexpanded import not_expanded
+from gpulaunch.jobfile.mistakes import not_expanded
 from tests.jobfile.helpers import mistakes_of
 
 FOUND = {

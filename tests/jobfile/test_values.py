@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulaunch.base.text import parse_size, parse_span
 from gpulaunch.core.template import Slot, Template, render
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import compile_raw
-from gpulaunch.text import parse_size, parse_span
 
 
 @pytest.mark.parametrize(

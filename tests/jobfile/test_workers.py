@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import JobFileError
 from gpulaunch.core.model import Worker
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 from gpulaunch.jobfile.plan import Plan
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.facts import Fact, Noted
 from gpulaunch.core.model import Instant
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import append, codec
 from gpulaunch.journal.append import BusyJournalError, Journal
 from gpulaunch.journal.read import Damage, Fault, read

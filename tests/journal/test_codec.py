@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.contracts.events import event_schema
+from gpulaunch.base.schemas import event_schema
 from gpulaunch.core.causes import EndCause
 from gpulaunch.core.events import Event, Instruction, Request
 from gpulaunch.core.facts import (

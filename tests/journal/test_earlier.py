@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.journal import earlier
-from gpulaunch.journal.finding import before
+from gpulaunch.journal import find
+from gpulaunch.journal.find import before
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
 
@@ -22,7 +22,7 @@ def test_each_jobs_last_success_is_what_counts(launcher: Launcher) -> None:
         """,
     )
     launcher("run", "jobs.yaml", "--simulate", "1")
-    found = earlier.durations(RunDir(launcher.run))
+    found = find.durations(RunDir(launcher.run))
     assert found.keys() == {"good"}
     assert 0.2 <= found["good"] < 60
 
@@ -30,12 +30,12 @@ def test_each_jobs_last_success_is_what_counts(launcher: Launcher) -> None:
 def test_no_run_a_torn_one_and_a_large_one_say_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert earlier.durations(None) == {}
-    assert earlier.durations(RunDir(tmp_path)) == {}
+    assert find.durations(None) == {}
+    assert find.durations(RunDir(tmp_path)) == {}
     (tmp_path / "events.jsonl").write_text("nonsense\n" * 3)
-    assert earlier.durations(RunDir(tmp_path)) == {}
-    monkeypatch.setattr(earlier, "MAX_JOURNAL_BYTES", 1)
-    assert earlier.durations(RunDir(tmp_path)) == {}
+    assert find.durations(RunDir(tmp_path)) == {}
+    monkeypatch.setattr(find, "MAX_JOURNAL_BYTES", 1)
+    assert find.durations(RunDir(tmp_path)) == {}
 
 
 def test_a_run_knows_the_one_before_it_of_the_same_file(launcher: Launcher) -> None:
@@ -47,10 +47,10 @@ def test_a_run_knows_the_one_before_it_of_the_same_file(launcher: Launcher) -> N
         runs.append(RunDir(launcher.run))
     first, other, last = runs
     assert before(last) == first
-    assert earlier.durations_before(last).keys() == {"a"}
+    assert find.durations_before(last).keys() == {"a"}
     assert before(first) is None
     assert before(other) is None
-    assert earlier.durations_before(first) == {}
+    assert find.durations_before(first) == {}
     last.manifest.unlink()
     assert before(last) is None, "nobody knows of which file it is"
 
@@ -60,5 +60,5 @@ def test_what_a_job_took_under_another_definition_says_nothing(launcher: Launche
         launcher.file("jobs.yaml", f"jobs: [{{name: a, run: {command}}}, {{name: b, run: 'true'}}]")
         launcher("run", "jobs.yaml", "--simulate", "1", "--new")
     last = RunDir(launcher.run)
-    assert earlier.durations_before(last).keys() == {"b"}
-    assert earlier.durations_before(last, {"a": "another", "b": "too"}) == {}
+    assert find.durations_before(last).keys() == {"b"}
+    assert find.durations_before(last, {"a": "another", "b": "too"}) == {}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import RunClosed
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.finding import (
+from gpulaunch.journal.find import (
     Here,
     before,
     find,

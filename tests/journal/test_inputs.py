@@ -10,7 +10,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Job
-from gpulaunch.journal.inputs import InputLook, files_of, look, stamp_of
+from gpulaunch.journal.joblog import InputLook, files_of, look, stamp_of
 
 AT = Instant(0.0, 0.0)
 

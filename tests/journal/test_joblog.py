@@ -7,7 +7,7 @@ import pytest
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptStarted
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -23,7 +23,6 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.records import AttemptRecord
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.journal.joblog import HEADER, JobLog, command_line
 from tests.journal.facts import added, opened

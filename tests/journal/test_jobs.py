@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.journal.jobs import states_of
-from gpulaunch.journal.read import replay
+from gpulaunch.journal.read import replay, states_of
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.facts import Fact, Noted, RunClosed
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec, liveness, manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.liveness import (

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch import __version__
-from gpulaunch.commit import commit
+from gpulaunch.base.commit import commit
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.model import Gpu
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest
 from gpulaunch.journal.manifest import Git, Manifest, git_state
 

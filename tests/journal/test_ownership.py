@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.observer import NOBODY as NO_OBSERVER
-from gpulaunch.app.resuming import cancel_left
-from gpulaunch.errors import UsageError
-from gpulaunch.files import others_may_write
-from gpulaunch.journal import ownership
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import others_may_write
+from gpulaunch.journal import manifest
 from gpulaunch.journal.ownership import require_own
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.run.options import NOBODY as NO_OBSERVER
+from gpulaunch.run.resumption import cancel_left
 from tests.journal.made import made
 
 NOBODY = 65534
@@ -102,16 +102,16 @@ def test_an_access_list_makes_a_private_group_one_of_many(
 
 def test_there_is_no_other_door() -> None:
     """Whoever starts something from a run's directory asks here."""
-    package = Path(ownership.__file__).parents[1]
+    package = Path(manifest.__file__).parents[1]
     users = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         if "require_own(" in path.read_text() or "own_directory(" in path.read_text()
     }
     assert users >= {
-        "app/changing.py",
-        "app/lookup.py",
-        "app/resuming.py",
-        "app/user_queue.py",
+        "run/edit.py",
+        "run/lookup.py",
+        "run/resumption.py",
+        "run/user_queue.py",
         "mcp/changing.py",
     }

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpulaunch import __version__
-from gpulaunch.core import resume_plan
+from gpulaunch.base.errors import UsageError
+from gpulaunch.core import resume
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.facts import (
@@ -37,7 +38,6 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, End, Exited, Failure, Instant, Job, Signaled
 from gpulaunch.core.run import Run
 from gpulaunch.core.state import OnCards, RunConfig
-from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
@@ -48,11 +48,11 @@ from gpulaunch.journal.read import (
     Follower,
     Foreign,
     OtherFormatError,
+    Watch,
     read,
     replay,
 )
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.journal.watch import Watch
 from tests.helpers import open_files, wait_until
 from tests.journal.facts import added, opened
 from tests.journal.test_append import ROOT, notes
@@ -292,7 +292,7 @@ def go_on(ledger: Ledger, whole: set[str]) -> None:
     """Resume what is left: every job is there, and those that are known to be done stay so."""
     ledger.apply(replace(opened(), epoch=3), Instant(50, 50))
     jobs = [Job(name, "true", demand=Demand(gpus=1)) for name in "abcd"]
-    plan = resume_plan.resume(ledger, jobs)
+    plan = resume.resume(ledger, jobs)
     core = Run(opened().gpus, RunConfig(OnCards(4)), ledger)
     submitted = Submitted(plan.jobs, plan.requeue, plan.left)
     facts = core.handle([submitted], Instant(51, 51))

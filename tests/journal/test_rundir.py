@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.errors import UsageError
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RUNS, RunDir, file_name, new_run_id
 from tests.journal.made import WHEN, made

@@ -13,8 +13,7 @@ from gpulaunch.core.facts import RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import End, Instant, Job
 from gpulaunch.core.run import Run
-from gpulaunch.journal.replay import begun, main, replay
-from gpulaunch.journal.trace import TracedRun, TraceStart
+from gpulaunch.journal.trace import TracedRun, TraceStart, begun, main, replay
 from tests.core import world as worlds
 from tests.core.histories import play
 from tests.core.options import config

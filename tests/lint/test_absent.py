@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from gpulaunch.base.errors import JobFileError
 from gpulaunch.diagnose.lint.absent import looking
-from gpulaunch.errors import JobFileError
-from gpulaunch.jobfile import Surroundings, load_text
+from gpulaunch.jobfile.file_keys import Surroundings
+from gpulaunch.jobfile.load import load_text
 
 ENVIRON = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.diagnose.lint import Finding, report
-from gpulaunch.jobfile import Plan
+from gpulaunch.jobfile.plan import Plan
 from tests.jobfile.helpers import plan_of
 from tests.lint.helpers import report_on, told
 

@@ -13,8 +13,8 @@ import psutil
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from gpulaunch.contracts import json_schema
-from gpulaunch.contracts.tools import TOOL_DOCUMENTS
+from gpulaunch.base.documents import TOOL_DOCUMENTS
+from gpulaunch.base.schemas import json_schema
 from tests.cli.launcher import Launcher
 from tests.cli.test_contracts import closed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulaunch.mcp.notes import NoteTaker
+from gpulaunch.mcp.arguments import NoteTaker
 from tests.cli.launcher import Launcher
 from tests.mcp.client import Talk, talk
 

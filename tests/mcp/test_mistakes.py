@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.errors import UsageError
-from gpulaunch.mcp.arguments import MAX_TEXT, StatusArguments, WhyArguments, understood
-from gpulaunch.mcp.given import keep_text
+from gpulaunch.base.errors import UsageError
+from gpulaunch.mcp.arguments import MAX_TEXT, StatusArguments, WhyArguments, keep_text, understood
 from tests.cli.launcher import Launcher
 from tests.mcp.client import Talk, talk
 
@@ -91,7 +90,7 @@ def test_a_bug_is_an_answer_too_and_its_traceback_is_not(launcher: Launcher) -> 
     launcher.environ["PYTHONPATH"] = str(launcher.path)
     launcher.file(
         "sitecustomize.py",
-        "import gpulaunch.app.cards_here as cards\n"
+        "import gpulaunch.run.settings as cards\n"
         "def broken(*_): raise ZeroDivisionError('by zero')\n"
         "cards.cards_here = broken\n",
     )

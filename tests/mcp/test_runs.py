@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulaunch.mcp.bounds import MAX_MEMBER
+from gpulaunch.mcp.arguments import MAX_MEMBER
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.journal.facts import added
 from tests.journal.made import STARTED, made

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from gpulaunch.base.documents import TOOL_DOCUMENTS
 from gpulaunch.cli import cli
-from gpulaunch.contracts.tools import TOOL_DOCUMENTS
 from gpulaunch.mcp.tools import INSTRUCTIONS, TOOLS, Tool
 from tests.cli.launcher import Launcher
 from tests.examples.documents import blocks

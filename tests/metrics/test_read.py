@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.metrics.model import NOTHING, AttemptSample, AttemptUse, CardSample
-from gpulaunch.metrics.read import MetricsReader, measured, open_metrics
-from gpulaunch.metrics.store import Store, attempt_steps, card_steps, end_steps, pin_step
+from gpulaunch.observe.metrics.model import NOTHING, AttemptSample, AttemptUse, CardSample
+from gpulaunch.observe.metrics.read import MetricsReader, measured, open_metrics
+from gpulaunch.observe.metrics.store import Store, attempt_steps, card_steps, end_steps, pin_step
 
 A, B = AttemptId("a", 1), AttemptId("b", 2)
 

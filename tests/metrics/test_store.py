@@ -12,10 +12,17 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.metrics.model import CardSample
-from gpulaunch.metrics.read import MetricsReader, open_metrics
-from gpulaunch.metrics.sql import VERSION
-from gpulaunch.metrics.store import BACKLOG, Step, Store, card_steps, end_steps, energy_step
+from gpulaunch.observe.metrics.model import CardSample
+from gpulaunch.observe.metrics.read import MetricsReader, open_metrics
+from gpulaunch.observe.metrics.store import (
+    BACKLOG,
+    VERSION,
+    Step,
+    Store,
+    card_steps,
+    end_steps,
+    energy_step,
+)
 
 A = AttemptId("a", 1)
 
@@ -185,8 +192,8 @@ def test_a_file_without_samples_is_as_good_as_none(bench: Bench) -> None:
 KILLED = """
 import sys, itertools
 from pathlib import Path
-from gpulaunch.metrics.store import Store, card_steps
-from gpulaunch.metrics.model import CardSample
+from gpulaunch.observe.metrics.store import Store, card_steps
+from gpulaunch.observe.metrics.model import CardSample
 store = Store(Path(sys.argv[1]))
 for n in itertools.count():
     steps = []

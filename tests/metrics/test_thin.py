@@ -7,10 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.metrics.model import AttemptSample, CardSample
-from gpulaunch.metrics.read import open_metrics
-from gpulaunch.metrics.store import Step, Store, attempt_steps, card_steps
-from gpulaunch.metrics.thin import TIERS, merge_attempts, merge_cards
+from gpulaunch.observe.metrics.model import AttemptSample, CardSample
+from gpulaunch.observe.metrics.read import open_metrics
+from gpulaunch.observe.metrics.store import (
+    TIERS,
+    Step,
+    Store,
+    attempt_steps,
+    card_steps,
+    merge_attempts,
+    merge_cards,
+)
 
 WEEK, HOUR, MINUTE = 7 * 86400, 3600, 60
 START = 1_800_000_000.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.helper_process import command
 from gpulaunch.engines.local.mps import system
 from gpulaunch.gpus.machine import Machine
-from gpulaunch.helper_process import command
 from tests.gpus.fake import usual
 from tests.helpers import goes_along, wait_until
 from tests.mps.pretend import PretendMps

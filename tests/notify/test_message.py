@@ -7,7 +7,7 @@ import json
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, End, Exited, Failure
-from gpulaunch.notify.message import LINE, TITLE, compose
+from gpulaunch.observe.notify.message import LINE, TITLE, compose
 from tests.views.history import History
 
 DIR = "/data/my runs/nanobodies-1"

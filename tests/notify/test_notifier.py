@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
 from gpulaunch.journal.codec import now
-from gpulaunch.loop import Loop
-from gpulaunch.notify import notifier as notifiers
-from gpulaunch.notify.notifier import Notifier, arguments
+from gpulaunch.observe.notify import notifier as notifiers
+from gpulaunch.observe.notify.notifier import Notifier, arguments
 from tests.helpers import wait_until
 from tests.notify import sinks
 from tests.process.support import children_of
@@ -105,7 +105,7 @@ def test_a_failure_is_told_while_the_run_goes_on(world: World) -> None:
 def test_a_burst_is_one_message_more_with_the_newest_counts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpulaunch.notify.triggers.GAP", 3.0)
+    monkeypatch.setattr("gpulaunch.observe.notify.message.GAP", 3.0)
     names = [f"j{i}" for i in range(20)]
     _, run = world.tells(command(every=1))
     run.open().jobs(*names)

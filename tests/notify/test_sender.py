@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.notify import delivery
-from gpulaunch.notify.sender import in_words
+from gpulaunch.observe.notify import preflight
+from gpulaunch.observe.notify.sender import in_words
 from tests.helpers import wait_until
 from tests.notify import sinks
 
@@ -28,20 +28,20 @@ SAID = {"title": "nanobodies failed: 3 failed", "text": "3 failed\nrun: /data", 
 
 def sent(request: Mapping[str, Any], seconds: float = 30.0) -> str:
     """Why it failed, or ""."""
-    process = delivery.start({**SAID, **request}, seconds)
+    process = preflight.start({**SAID, **request}, seconds)
     try:
         out, _ = process.communicate(timeout=60)
     finally:
-        delivery.end(process)
+        preflight.end(process)
     return str(json.loads(out)["trouble"]) if out else f"status {process.returncode}"
 
 
 def looked(*addresses: str) -> list[Any]:
-    process = delivery.start({"look": addresses}, 30.0)
+    process = preflight.start({"look": addresses}, 30.0)
     try:
         out, _ = process.communicate(timeout=60)
     finally:
-        delivery.end(process)
+        preflight.end(process)
     found: list[Any] = json.loads(out)["looks"]
     return found
 
@@ -168,7 +168,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 
 def test_a_killed_launcher_leaves_no_sender_and_no_command_behind(tmp_path: Path) -> None:
     script = f"""
-from gpulaunch.notify.delivery import start
+from gpulaunch.observe.notify.preflight import start
 run = ["sh", "-c", "sleep 1000 & echo $! $$ $PPID > pids.new; mv pids.new pids; wait"]
 start({{"run": run, "cwd": {str(tmp_path)!r}, "variables": {{}}, "summary": {{}}}}, 60.0)
 input()

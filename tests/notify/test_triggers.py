@@ -7,7 +7,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId
 from gpulaunch.core.reasons import OutsideHours
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
-from gpulaunch.notify.triggers import GAP, Occasions
+from gpulaunch.observe.notify.message import GAP, Occasions
 
 FAILED = f.JobSettled("a", "failed", Quoted("x"))
 

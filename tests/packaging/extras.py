@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from importlib.metadata import distribution, distributions
 from pathlib import Path
 
-from gpulaunch.extras import MODULES
+from gpulaunch.base.extras import MODULES
 from tests.benchmarks import machine
 from tests.packaging.support import ROOT, built, repository, sources
 

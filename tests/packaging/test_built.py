@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 
 from gpulaunch import __version__
-from gpulaunch.process import native
+from gpulaunch.engines import programs
 from tests.packaging.extras import BEGIN, DEVELOPMENT, DOCUMENT, END
 from tests.packaging.support import build, built, git, names_in, repository, sources, version_of
 
@@ -96,9 +96,9 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     data, man = f"gpulaunch-{__version__}.data/data/share/", "docs/man/"
     pages = {data + name.removeprefix("docs/") for name in sources() if name.startswith(man)}
     assert len(pages) > 20
-    program = f"gpulaunch/farside/native/{native.PROGRAM.name}"
+    program = f"gpulaunch/agent/native/{programs.PROGRAM.name}"
     assert names_in(wheel) - {own + name for name in about} == of_package | pages | {program}
-    licenses = {"licenses/LICENSE", "licenses/gpulaunch/report/assets/uplot/LICENSE"}
+    licenses = {"licenses/LICENSE", "licenses/gpulaunch/observe/report/assets/uplot/LICENSE"}
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", *licenses}
     assert "gpulaunch/py.typed" in of_package
 
@@ -115,7 +115,7 @@ def test_a_compiler_that_fails_is_named_and_makes_no_wheel(
 ) -> None:
     done = build(unpacked, tmp_path / "out", "wheel", {"GPULAUNCH_CC": compiler})
     assert done.returncode
-    assert "did not compile gpulaunch/farside/native: name a C compiler in" in done.stderr
+    assert "did not compile gpulaunch/agent/native: name a C compiler in" in done.stderr
     assert not list((tmp_path / "out").glob("*.whl"))
 
 

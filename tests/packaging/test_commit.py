@@ -11,11 +11,11 @@ from runpy import run_path
 import pytest
 
 from gpulaunch import __version__
-from gpulaunch.commit import with_commit
+from gpulaunch.base.commit import with_commit
 from tests.cli.launcher import Launcher
 from tests.packaging.support import ROOT, git, repository
 
-FILES = ("gpulaunch/commit.py", ".gitattributes")
+FILES = ("gpulaunch/base/commit.py", ".gitattributes")
 
 
 def known(at: Path) -> str:
@@ -28,7 +28,7 @@ def known(at: Path) -> str:
 def unrecorded(at: Path) -> Path:
     """The module there, as it is in a repository: these sources may be of an sdist."""
     text = (ROOT / FILES[0]).read_text()
-    (at / "gpulaunch").mkdir(parents=True)
+    (at / FILES[0]).parent.mkdir(parents=True)
     recorded = re.compile('^RECORDED = ".*"$', re.MULTILINE)
     (at / FILES[0]).write_text(recorded.sub('RECORDED = "$Format:%H$"', text))
     return at

@@ -71,7 +71,7 @@ def present() -> dict[str, tuple[bytes, int]]:
         for path in sorted((ROOT / "gpulaunch").rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    text, mode = found["gpulaunch/app/upgrades.py"]
+    text, mode = found["gpulaunch/run/code_watch.py"]
     leaves_a_file = "    import os\n\n    open(os.environ['READY'], 'w').close()\n"
     for before, after in (
         (b"IMPORT_AFTER = 5.0", b"IMPORT_AFTER = 0.1"),
@@ -79,7 +79,7 @@ def present() -> dict[str, tuple[bytes, int]]:
     ):
         assert text.count(before) == 1
         text = text.replace(before, after)
-    return {**found, "gpulaunch/app/upgrades.py": (text, mode)}
+    return {**found, "gpulaunch/run/code_watch.py": (text, mode)}
 
 
 class Installation:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process import native
-from gpulaunch.process.client import Spawner
+from gpulaunch.engines import programs
+from gpulaunch.engines.client import Spawner
 from tests.process.support import Slot, compiled
 
 
@@ -28,7 +28,7 @@ def slot(spawner: Spawner, tmp_path: Path) -> Iterator[Slot]:
 @pytest.fixture(scope="session")
 def wrapped(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The keepers' program, some of whose calls of the system are changed: see wrapped.c."""
-    sources = [Path(__file__).with_name("wrapped.c"), *native.PROGRAM.parent.glob("*.c")]
+    sources = [Path(__file__).with_name("wrapped.c"), *programs.PROGRAM.parent.glob("*.c")]
     changes = [f"-Wl,--wrap={call}" for call in ("fork", "kill", "fallocate")]
     return str(compiled(tmp_path_factory.mktemp("wrapped") / "keeper", sources, *changes))
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpulaunch.agent.launch import LaunchOrder, launch_message
+from gpulaunch.agent.wire import MessageFields, shown
 from gpulaunch.core.model import WarnPolicy
-from gpulaunch.farside.launch import LaunchOrder, launch_message
-from gpulaunch.farside.wire import MessageFields, shown
-from gpulaunch.process.client import for_the_child, for_the_keeper
-from gpulaunch.process.command import Command, Main, Task
+from gpulaunch.engines.client import for_the_child, for_the_keeper
+from gpulaunch.engines.command import Command, Main, Task
 
 PARTS = ["a", "é", "€", "😀", "\udcff", "\udce2\udc82", "\n", '"', "\\", "\x7f", "\x01", "…" * 9]
 FIELDS = [

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch.core.model import AttemptId, Outcome
-from gpulaunch.engines.slurm import batches, launch_files, script
+from gpulaunch.engines import programs
+from gpulaunch.engines.command import Command, NodeSlots
+from gpulaunch.engines.programs import FOLDER, archived
+from gpulaunch.engines.slurm import batches, script
+from gpulaunch.engines.slurm import script as launch_files
 from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.node_files import NodeStart, read_start, write_ticket
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.process import native
-from gpulaunch.process.command import Command, NodeSlots
-from gpulaunch.process.ends import EndRecord, read_end
-from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
-from gpulaunch.process.programs import FOLDER, archived
+from gpulaunch.journal.ends import EndRecord, read_end
 from tests.helpers import goes_along
 
 PATIENCE = 60.0
@@ -36,7 +37,7 @@ class Node:
         for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
             each.mkdir(parents=True, exist_ok=True)
         run.node_program.write_bytes(archived())
-        shutil.copy(native.PROGRAM, run.keepers())
+        shutil.copy(programs.PROGRAM, run.keepers())
 
     def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
         """An attempt that is to be run; the next index of the batch."""
@@ -84,13 +85,13 @@ class Node:
 
     def batch_command(self) -> list[str]:
         """The batch script and its argument, as a launcher hands them to Slurm."""
-        launch_files.lay_out(self.run)
+        launch_files.lay_out_launch_files(self.run)
         script.lay_out(self.run)
         return [str(self.run.batch_script), BATCH]
 
     def change_program(self, name: str, *changes: tuple[str, str]) -> None:
         """Replace text in a module of its program."""
-        folder = self.run.path / "farside"
+        folder = self.run.path / "agent"
         if not folder.exists():
             shutil.copytree(FOLDER, folder)
         text = (folder / name).read_text()

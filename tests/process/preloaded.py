@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulaunch.core.model import Outcome
-from gpulaunch.engines.local.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
-from gpulaunch.process.client import AttemptOver, Spawner, StartedCold
-from gpulaunch.process.native import find_keepers
-from gpulaunch.process.preloading import News, Preload, PreloadReady, PreloadServer
+from gpulaunch.engines.client import AttemptOver, Spawner, StartedCold
+from gpulaunch.engines.local.preload_client import News, Preload, PreloadReady, PreloadServer
+from gpulaunch.engines.local.preloads import EARLY, PLAIN_SHELL, Forkable, forkable
+from gpulaunch.engines.programs import find_keepers
 from tests.process.support import Slot
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")

@@ -11,9 +11,9 @@ import socket
 import sys
 from pathlib import Path
 
-from gpulaunch.process.client import AttemptOver, Gone, Pair, Spawner
-from gpulaunch.process.command import Command
-from gpulaunch.process.native import find_keepers
+from gpulaunch.engines.client import AttemptOver, Gone, Pair, Spawner
+from gpulaunch.engines.command import Command
+from gpulaunch.engines.programs import find_keepers
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.process import native
-from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
-from gpulaunch.process.command import Command
-from gpulaunch.process.ends import EndRecord, read_end
-from gpulaunch.process.preloading import PreloadServer
+from gpulaunch.agent.client import PROGRAM
+from gpulaunch.engines import programs
+from gpulaunch.engines.client import AttemptOver, Gone, Pair, Report, Spawner
+from gpulaunch.engines.command import Command
+from gpulaunch.engines.local.preload_client import PreloadServer
+from gpulaunch.journal.ends import EndRecord, read_end
 from tests.helpers import wait_until
 
 R = TypeVar("R")
@@ -41,7 +41,7 @@ TRACED = [
 
 def copied(folder: Path) -> Path:
     """Return a copy of the programs beside jobs that every user can read."""
-    copy = folder / "farside"
+    copy = folder / "agent"
     shutil.copytree(Path(PROGRAM).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -58,7 +58,7 @@ def compiled(program: Path, sources: Sequence[Path], *more: str) -> Path:
         *SANITIZERS,
         *more,
         "-std=gnu11",
-        f"-I{native.PROGRAM.parent}",
+        f"-I{programs.PROGRAM.parent}",
         "-o",
         str(program),
     ]

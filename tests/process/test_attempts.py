@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
@@ -30,14 +31,9 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.errors import UsageError
-from gpulaunch.process.client import (
-    AttemptOver,
-    ProgramStarted,
-    Spawner,
-)
-from gpulaunch.process.command import Command
-from gpulaunch.process.ends import read_end
+from gpulaunch.engines.client import AttemptOver, ProgramStarted, Spawner
+from gpulaunch.engines.command import Command
+from gpulaunch.journal.ends import read_end
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, made_before, marked, token
 

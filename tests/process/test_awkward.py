@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited
-from gpulaunch.engines.local.forkable import forkable
+from gpulaunch.engines.local.preloads import forkable
 from tests.explain.support import ALL, ENDS
 from tests.process.preloaded import Twice, in_shell, twice
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import GpulaunchError
 from gpulaunch.core.model import Exited
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.process.client import (
+from gpulaunch.engines.client import (
     AttemptOver,
     Gone,
     ProgramStarted,
@@ -169,7 +169,7 @@ def test_idle_keepers_do_not_wake(spawner: Spawner, slot: Slot) -> None:
 ALONE = """
 import sys
 from pathlib import Path
-from gpulaunch.process.client import Spawner
+from gpulaunch.engines.client import Spawner
 from tests.process.support import Slot
 with Spawner(sys.argv[2]) as spawner, Slot(spawner, Path(sys.argv[1])) as slot:
     slot.run("env")

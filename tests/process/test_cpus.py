@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gpulaunch.core.model import Exited, NotStarted
-from gpulaunch.process.client import AttemptOver, Spawner
+from gpulaunch.engines.client import AttemptOver, Spawner
 from tests.process.support import Slot
 from tests.process.test_workers import Bench
 

@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.process.ends import EndRecord, read_end
+from gpulaunch.journal.ends import EndRecord, read_end
 
 RECORD: dict[str, Any] = {
     "attempt": "fold-ä.3",

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from gpulaunch.farside.client import spawn
-from gpulaunch.farside.launch import LaunchOrder, launch_message, stop_message
-from gpulaunch.farside.wire import (
+from gpulaunch.agent.client import spawn
+from gpulaunch.agent.launch import LaunchOrder, launch_message, stop_message
+from gpulaunch.agent.wire import (
     MAX_MESSAGE,
     UNKNOWN_PROTOCOL,
     MessageFields,
@@ -18,8 +18,8 @@ from gpulaunch.farside.wire import (
     receive_fields,
     send_fields,
 )
-from gpulaunch.process.client import for_the_child, for_the_keeper
-from gpulaunch.process.command import Command, Task
+from gpulaunch.engines.client import for_the_child, for_the_keeper
+from gpulaunch.engines.command import Command, Task
 
 
 def read(command: Command) -> LaunchOrder:

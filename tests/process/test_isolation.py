@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core.model import Cancelled, Exited, NotStarted, Signaled, TimedOut
-from gpulaunch.engines.strict import why_no_isolation
-from gpulaunch.errors import UsageError
-from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner
-from gpulaunch.process.command import Command
+from gpulaunch.engines.client import AttemptOver, Gone, ProgramStarted, Spawner
+from gpulaunch.engines.command import Command
+from gpulaunch.engines.isolation import why_no_isolation
 from tests.helpers import wait_until
 from tests.process.ordinary import UNSHARE
 from tests.process.support import Slot, keepers_of, marked, token
@@ -390,7 +390,7 @@ def test_no_node_can_be_made_in_its_dev(strict: Slot) -> None:
 INSIDE = """
 import sys
 from pathlib import Path
-from gpulaunch.process.client import Spawner
+from gpulaunch.engines.client import Spawner
 from tests.process.support import Slot
 with Spawner(sys.argv[1]) as spawner, Slot(spawner, Path(sys.argv[2])) as slot:
     names = "cd /dev; for n in full zero null shm ptmx; do test -e $n; echo $?; done"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.wording import cause
 from gpulaunch.core.model import Exited, Interrupted, TimedOut
-from gpulaunch.process.ends import EndRecord, read_end
-from gpulaunch.wording import cause
+from gpulaunch.journal.ends import EndRecord, read_end
 from tests.helpers import goes_along, wait_until
 from tests.process.support import children_of, marked, token
 

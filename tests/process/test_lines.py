@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.agent.client import PROGRAM
 from gpulaunch.core.model import Exited, Signaled, TimedOut
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.process.client import AttemptOver, Spawner, WorkerReaped
-from gpulaunch.process.command import Task
+from gpulaunch.engines.client import AttemptOver, Spawner, WorkerReaped
+from gpulaunch.engines.command import Task
 from tests.process.support import WorkerSlot
 
 LOOP = """
@@ -36,7 +36,7 @@ class Bench(WorkerSlot):
         self.program = (sys.executable, "loop.py")
 
     def do(self, what: str = "answers.write('0\\n')", **limits: float) -> AttemptOver:
-        argv = (sys.executable, "-I", "-S", PROGRAM, "serve", "lines", *self.program)
+        argv = (sys.executable, "-I", "-S", PROGRAM, "worker", "lines", *self.program)
         env = {"MARK": self.mark}
         task = Task("k", {"what": what})
         self.launch(*argv, env_set=env, task=task, cwd=str(self.folder), **limits)
@@ -155,7 +155,7 @@ def test_a_shell_loop_is_enough(bench: Bench) -> None:
 
 LAST_WORDS = """
 import os
-from gpulaunch.farside.serve.lines import Lines
+from gpulaunch.agent.worker.lines import Lines
 lines = Lines(None, ["sh", "-c", "echo nonsense >&3"])
 lines.item = 1
 lines.start()

@@ -24,18 +24,12 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.engines import keepers
-from gpulaunch.farside.launch import (
-    behind_message,
-    launch_message,
-    retire_message,
-    stop_message,
-)
-from gpulaunch.farside.wire import line_of_end, packed, send_bytes
-from gpulaunch.process import native
-from gpulaunch.process.client import Gone, Spawner, Unkillable, for_the_child, for_the_keeper
-from gpulaunch.process.command import Command, Main, Task
-from gpulaunch.process.native import KeepersError
+from gpulaunch.agent.launch import behind_message, launch_message, retire_message, stop_message
+from gpulaunch.agent.wire import line_of_end, packed, send_bytes
+from gpulaunch.engines import keepers, programs
+from gpulaunch.engines.client import Gone, Spawner, Unkillable, for_the_child, for_the_keeper
+from gpulaunch.engines.command import Command, Main, Task
+from gpulaunch.engines.programs import KeepersError
 from tests.helpers import wait_until
 from tests.process.messages import (
     differences,
@@ -54,7 +48,7 @@ SEED = int(os.environ.get("GPULAUNCH_TEST_SEED", "0"))
 REFUSAL = re.compile(r"keeper \d+: [a-z' ]+: (Protocol error|Too many open files)")
 """What a monitor says that is told what it cannot be, before it ends."""
 SMALL = Command("a.1", ("true",), log="/l", end="/e")
-SOURCES = native.PROGRAM.parent
+SOURCES = programs.PROGRAM.parent
 RECORDS = Path(__file__).with_name("records.json")
 ODD = os.fsdecode(b'/r\xe9sum\xc3\xa9\xe2\x82 \xf0\x9f\x98\x80\n\x7f"\\')
 
@@ -208,9 +202,9 @@ def program(request: pytest.FixtureRequest) -> str:
 
 
 def chosen() -> str:
-    if not native.PROGRAM.exists():
+    if not programs.PROGRAM.exists():
         pytest.skip("the keepers' program was not built here (no C compiler)")
-    return str(native.PROGRAM)
+    return str(programs.PROGRAM)
 
 
 # ── What it reads and writes ────────────────────────────────────────────────────────────────────
@@ -364,9 +358,9 @@ def test_whatever_a_monitor_is_told_it_leaves_nobody_behind(
 def test_a_program_that_fails_its_test_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.setattr(native, "PROGRAM", file_of(tmp_path, script, 0o755))
+    monkeypatch.setattr(programs, "PROGRAM", file_of(tmp_path, script, 0o755))
     with pytest.raises(KeepersError, match=re.escape(said)):
-        native.find_keepers()
+        programs.find_keepers()
     assert keepers.finding().level == "error"
     assert said in keepers.finding().what
 
@@ -374,13 +368,13 @@ def test_a_program_that_fails_its_test_is_refused(
 def test_where_no_program_was_built_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "PROGRAM", tmp_path / "keeper")
+    monkeypatch.setattr(programs, "PROGRAM", tmp_path / "keeper")
     with pytest.raises(KeepersError, match="installed without its program for this machine"):
-        native.find_keepers()
+        programs.find_keepers()
 
 
 def test_the_program_that_was_built_works_and_knows_no_other_protocol() -> None:
-    program = native.find_keepers()
+    program = programs.find_keepers()
     assert keepers.finding().level == "ok"
     assert subprocess.run([program, "--self-test", "999"], check=False).returncode == 64
 
@@ -402,7 +396,7 @@ def test_keepers_pause_longer_and_longer_between_their_tries_to_kill_what_they_m
         program, keeper, go = folder / "setuid", folder / "keeper", folder / "go"
         shutil.copy(nasty, program)
         program.chmod(0o4755)
-        shutil.copy(native.PROGRAM, folder / "compiled")
+        shutil.copy(programs.PROGRAM, folder / "compiled")
         as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
         keeper.write_text(f'#!/bin/sh\nexec {as_nobody} {folder}/compiled "$@"\n')
         keeper.chmod(0o755)
@@ -445,7 +439,7 @@ def write_records() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as name:
         for case, made in ENDS.items():
-            found[case] = end_of(native.find_keepers(), Path(name) / "x", made)
+            found[case] = end_of(programs.find_keepers(), Path(name) / "x", made)
     RECORDS.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -16,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.agent.launch import launch_message
+from gpulaunch.agent.node import grant, run, status
+from gpulaunch.agent.node.attempt import NodeAttempt
+from gpulaunch.agent.node.signals import StopSignals
+from gpulaunch.agent.shared import claim
 from gpulaunch.core.causes import Because, ByCluster, Quoted
 from gpulaunch.core.model import (
     AttemptId,
@@ -29,23 +34,18 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.farside.launch import launch_message
-from gpulaunch.farside.node import grant, run, status
-from gpulaunch.farside.node.attempt import NodeAttempt
-from gpulaunch.farside.node.signals import StopSignals
-from gpulaunch.farside.shared import claim
-from gpulaunch.gpus.names import NameHeldError, bind_name
-from gpulaunch.process.client import AttemptOver, for_the_child, for_the_keeper
-from gpulaunch.process.command import Command, NodeSlots
-from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import (
+from gpulaunch.engines.client import AttemptOver, for_the_child, for_the_keeper
+from gpulaunch.engines.command import Command, NodeSlots
+from gpulaunch.engines.programs import FOLDER
+from gpulaunch.engines.slurm.node_files import (
     Withdrawn,
     last_beat,
     read_start,
     withdraw,
     write_stop,
 )
-from gpulaunch.process.programs import FOLDER
+from gpulaunch.gpus.socket_locks import NameHeldError, bind_name
+from gpulaunch.journal.ends import read_end
 from tests.helpers import goes_along, wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
 from tests.process.pythons import VERSIONS, python
@@ -487,7 +487,7 @@ def test_kills_for_want_of_memory_are_in_the_record(
     if text is not None:
         counter.write_text(text)
     message = launch_message(told, for_the_child(command))  # as the node's program fills it in
-    monkeypatch.setattr("gpulaunch.process.client.message_of", lambda _: message)
+    monkeypatch.setattr("gpulaunch.engines.client.message_of", lambda _: message)
     slot.pair.launch(command)
     slot.expect(AttemptOver)
     assert json.loads(slot.end_file.read_text().split(" ", 1)[1].strip("\0"))["oom_kills"] == count

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Signaled, TimedOut
-from gpulaunch.engines.local.forkable import EARLY, forkable
-from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, StartedCold
-from gpulaunch.process.preloading import (
+from gpulaunch.engines.client import AttemptOver, Gone, ProgramStarted, StartedCold
+from gpulaunch.engines.local.preload_client import (
     Preload,
     PreloadReady,
     PreloadServer,
     PreloadUnavailable,
     Vanished,
 )
+from gpulaunch.engines.local.preloads import EARLY, forkable
 from tests.explain.support import ALL
 from tests.helpers import goes_along, wait_until
 from tests.process.preloaded import news_of
@@ -538,7 +538,7 @@ SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from tests.process.test_preload import Bench
-from gpulaunch.process.client import ProgramStarted
+from gpulaunch.engines.client import ProgramStarted
 folder, nasty, mark = sys.argv[1:]
 bench = Bench(Path(folder))
 bench.script("import subprocess, sys; print('x', flush=True); subprocess.call(sys.argv[1:])")

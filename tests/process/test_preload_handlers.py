@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited
-from gpulaunch.process.client import AttemptOver, StartedCold
-from gpulaunch.process.preloading import PreloadUnavailable
+from gpulaunch.engines.client import AttemptOver, StartedCold
+from gpulaunch.engines.local.preload_client import PreloadUnavailable
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, marked, token
 from tests.process.test_preload import HANG, NEWEST, OLDEST, Bench

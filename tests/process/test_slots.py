@@ -6,11 +6,11 @@ import os
 import socket
 from pathlib import Path
 
+from gpulaunch.agent.wire import END_SIZE, end_line, end_record
 from gpulaunch.core.model import Exited
-from gpulaunch.farside.wire import END_SIZE, end_line, end_record
-from gpulaunch.process.client import Gone, Pair, Spawner
-from gpulaunch.process.command import Command
-from gpulaunch.process.ends import Ends, EndSlots, attempts_in
+from gpulaunch.engines.client import Gone, Pair, Spawner
+from gpulaunch.engines.command import Command
+from gpulaunch.journal.ends import Ends, EndSlots, attempts_in
 from tests.process.support import Slot
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.agent.proc import named_unkillable, state_of, tracer_of
+from gpulaunch.agent.wire import end_line, line_of_end
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.farside.proc import named_unkillable, state_of, tracer_of
-from gpulaunch.farside.wire import end_line, line_of_end
-from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
+from gpulaunch.engines.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
 from tests.process.support import (
     TRACED,

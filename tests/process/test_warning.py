@@ -18,7 +18,7 @@ from gpulaunch.core.model import (
     TimedOut,
     WarnPolicy,
 )
-from gpulaunch.process.client import AttemptOver, ProgramWarned
+from gpulaunch.engines.client import AttemptOver, ProgramWarned
 from tests.helpers import wait_until
 from tests.process.support import Slot, until
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.agent.client import PROGRAM
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -21,9 +22,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.engines.strict import why_no_isolation
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.process.client import (
+from gpulaunch.engines.client import (
     AttemptOver,
     Gone,
     ProgramStarted,
@@ -31,8 +30,9 @@ from gpulaunch.process.client import (
     Unbegun,
     WorkerReaped,
 )
-from gpulaunch.process.command import Task
-from gpulaunch.process.ends import read_end
+from gpulaunch.engines.command import Task
+from gpulaunch.engines.isolation import why_no_isolation
+from gpulaunch.journal.ends import read_end
 from tests.helpers import held_by, wait_until
 from tests.process.support import WorkerSlot, children_of, keepers_of, made_before
 
@@ -64,7 +64,7 @@ class Bench(WorkerSlot):
     def item(self, what: str = "pass", **more: Any) -> None:
         limits = {k: more.pop(k) for k in ("items", "memory", "load_timeout", "key") if k in more}
         task = Task(limits.pop("key", "k"), {"what": what}, {"WHAT": str(self.number)}, **limits)
-        argv = (sys.executable, PROGRAM, "serve", "call", f"{self.file}:act", self.load)
+        argv = (sys.executable, PROGRAM, "worker", "call", f"{self.file}:act", self.load)
         env = {"WHAT": str(self.number), "MARK": self.mark}
         more.setdefault("cwd", str(self.folder))
         unset = ("PYTHONUNBUFFERED",)
@@ -190,7 +190,7 @@ def test_an_exception_is_the_items_and_the_worker_goes_on(bench: Bench) -> None:
     log = bench.text(1)
     assert log.endswith("ValueError: no such chain\n")
     assert 'made.py", line' in log
-    assert "farside" not in log
+    assert "agent" not in log
     assert bench.do().end.outcome == Exited(0)
     assert bench.text(2).startswith("2 ")
 
@@ -379,7 +379,7 @@ def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) ->
 
 def test_a_worker_that_dies_between_items_is_nobodys_failure(bench: Bench) -> None:
     bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-    (worker,) = [p for p in bench.alive if b"farside" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    (worker,) = [p for p in bench.alive if b"agent" in Path(f"/proc/{p}/cmdline").read_bytes()]
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not bench.alive)
     ended = bench.do()

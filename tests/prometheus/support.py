@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
 from gpulaunch.journal import codec
-from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus.families import Tally, families
+from gpulaunch.observe.metrics.model import CardSample
+from gpulaunch.observe.prometheus.families import Tally, families
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

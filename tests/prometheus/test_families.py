@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted, Lost, Signaled
-from gpulaunch.metrics.model import SAMPLE_MAX_AGE, CardSample
-from gpulaunch.prometheus.families import Tally, names
+from gpulaunch.core.retry import POLICIES
+from gpulaunch.observe.metrics.model import SAMPLE_MAX_AGE, CardSample
+from gpulaunch.observe.prometheus.families import Tally, names
 from tests.prometheus.support import Page, page, tallied
 from tests.views.history import START, History
 

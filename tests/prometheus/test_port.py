@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from gpulaunch.errors import UsageError
+from gpulaunch.base.errors import UsageError
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.prometheus.port import Exporter
-from gpulaunch.prometheus.serve import NICE
+from gpulaunch.observe.prometheus.port import Exporter
+from gpulaunch.observe.prometheus.serve import NICE
 from tests.helpers import held_by, open_files, wait_until
 from tests.prometheus.support import record, scrape
 from tests.views.history import History
@@ -149,7 +149,7 @@ import sys
 import time
 from pathlib import Path
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.prometheus.port import Exporter
+from gpulaunch.observe.prometheus.port import Exporter
 exporter = Exporter(0)
 exporter.start(RunDir(Path({os.fspath(run.path)!r})))
 print(exporter.address, flush=True)
@@ -202,7 +202,7 @@ def test_what_the_environment_says_of_prometheus_changes_nothing(
 
 
 def test_the_supervisors_side_imports_no_client_library() -> None:
-    script = "import sys, gpulaunch.app.starting; print('prometheus_client' in sys.modules)"
+    script = "import sys, gpulaunch.run.start; print('prometheus_client' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

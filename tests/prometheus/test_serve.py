@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpulaunch.core.model import Instant
 from gpulaunch.journal.read import Follower
-from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus import source as sources
-from gpulaunch.prometheus.serve import serve
-from gpulaunch.prometheus.source import RunCollector
+from gpulaunch.observe.metrics.model import CardSample
+from gpulaunch.observe.prometheus import families as sources
+from gpulaunch.observe.prometheus.families import RunCollector
+from gpulaunch.observe.prometheus.serve import serve
 from tests.helpers import open_files, wait_until
 from tests.prometheus.support import OPENMETRICS, asked, record, scrape
 from tests.views.history import History

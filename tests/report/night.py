@@ -19,7 +19,7 @@ from gpulaunch.core.model import AttemptId, End, Exited, Failure, Outcome, Timed
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.codec import encode, iso
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.metrics.store import Step, Store
+from gpulaunch.observe.metrics.store import Step, Store
 from tests.views.history import START, History
 
 GIB = 1 << 30

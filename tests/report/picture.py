@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from playwright.sync_api import FloatRect, sync_playwright
 
-from gpulaunch.report.write import report
+from gpulaunch.observe.report.write import report
 from tests.report import night
 from tests.report.test_browser import FLAGS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpulaunch.report import fold
-from gpulaunch.report.model import Page, ReportData
-from gpulaunch.report.page import page
+from gpulaunch.observe.report import fold
+from gpulaunch.observe.report.model import Page, ReportData
+from gpulaunch.observe.report.page import page
 from tests.views.history import History
 
 

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from gpulaunch.core import facts as f
-from gpulaunch.report.write import report
+from gpulaunch.observe.report.write import report
 from tests.helpers import wait_until
 from tests.report import night
 from tests.report.test_write import HOSTILE, hostile

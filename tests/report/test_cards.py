@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.metrics.model import AttemptUse, CardSample
-from gpulaunch.report.cards import curve_of, fits, groups_of, label, sharing
+from gpulaunch.observe.metrics.model import AttemptUse, CardSample
+from gpulaunch.observe.report.cards import curve_of, fits, groups_of, label, sharing
 from tests.report.support import folded, many
 from tests.views.history import History
 

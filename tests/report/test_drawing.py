@@ -7,9 +7,9 @@ from itertools import pairwise
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Cancelled, Interrupted, Lost
-from gpulaunch.report import fold
-from gpulaunch.report.drawing import drawing, lanes
-from gpulaunch.report.model import ReportData
+from gpulaunch.observe.report import fold
+from gpulaunch.observe.report.drawing import drawing, lanes
+from gpulaunch.observe.report.model import ReportData
 from tests.report.support import folded, told
 from tests.views.history import History
 

@@ -12,9 +12,9 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, End, Exited, Instant, Interrupted
 from gpulaunch.core.reasons import OutsideHours
-from gpulaunch.report import fold
-from gpulaunch.report.idle import CAUSES, totals
-from gpulaunch.report.wording import CAUSE_WORDS
+from gpulaunch.observe.report import fold
+from gpulaunch.observe.report.drawing import CAUSE_WORDS
+from gpulaunch.observe.report.idle import CAUSES, totals
 from tests.core import world
 from tests.core.histories import play
 from tests.views.history import History

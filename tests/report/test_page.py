@@ -5,9 +5,8 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
-from gpulaunch.report.drawing import drawing
-from gpulaunch.report.model import ReportData
-from gpulaunch.report.wording import cards_of
+from gpulaunch.observe.report.drawing import cards_of, drawing
+from gpulaunch.observe.report.model import ReportData
 from tests.report.support import folded, many, told
 from tests.views.history import START, History
 

@@ -13,15 +13,14 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.records import JobRecord
+from gpulaunch.core.ledger import JobRecord
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.report.fold import Period
-from gpulaunch.report.results import MAX_COLUMNS, drawn, results_of
-from gpulaunch.report.write import report
-from gpulaunch.results.cells import Cell
-from gpulaunch.results.gathering import Gathered, JobValues
-from gpulaunch.results.left_files import LeftValues
-from gpulaunch.results.table import OWN
+from gpulaunch.observe.report.drawing import MAX_COLUMNS, drawn, results_of
+from gpulaunch.observe.report.fold import Period
+from gpulaunch.observe.report.write import report
+from gpulaunch.observe.results.cells import Cell
+from gpulaunch.observe.results.gathering import Gathered, JobValues, LeftValues
+from gpulaunch.observe.results.table import OWN
 from tests.helpers import wait_until
 from tests.report import night
 from tests.report.test_browser import browser, colour, opened

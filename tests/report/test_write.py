@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from jinja2.bccache import FileSystemBytecodeCache
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId
-from gpulaunch.errors import UsageError
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.read import Fault
-from gpulaunch.report import write as module
-from gpulaunch.report.write import ASSETS, report, write
+from gpulaunch.observe.report import write as module
+from gpulaunch.observe.report.write import ASSETS, report, write
 from tests.report import night
 from tests.report.support import folded
 from tests.views.history import History

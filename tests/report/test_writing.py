@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.app.supervisor import STOPPING
 from gpulaunch.core.facts import Noted
 from gpulaunch.journal import codec
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.report.writing import REPORT_TIMEOUT, Writing
+from gpulaunch.observe.report.writing import REPORT_TIMEOUT, Writing
+from gpulaunch.run.supervisor import STOPPING
 from tests.report import night
 from tests.views.history import History
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
-from gpulaunch.results.gathering import Gathered, gather
-from gpulaunch.results.table import OWN, ResultTable, table_of
+from gpulaunch.observe.metrics.model import NOTHING, AttemptUse, Measured
+from gpulaunch.observe.results.gathering import Gathered, gather
+from gpulaunch.observe.results.table import OWN, ResultTable, table_of
 from tests.views.history import History
 from tests.views.test_cluster import cluster
 

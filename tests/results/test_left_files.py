@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.results.cells import MAX_CELL_CHARACTERS
-from gpulaunch.results.left_files import (
+from gpulaunch.observe.results.cells import MAX_CELL_CHARACTERS
+from gpulaunch.observe.results.gathering import (
     MAX_LEFT_BYTES,
     HasPlace,
     LeftFileError,

@@ -10,20 +10,12 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.core import facts as f
-from gpulaunch.core.records import JobRecord
-from gpulaunch.errors import UsageError
-from gpulaunch.results.cells import Cell, from_texts, kind_of, scalar, spelled
-from gpulaunch.results.document import results_csv
-from gpulaunch.results.gathering import JobValues
-from gpulaunch.results.left_files import LeftValues
-from gpulaunch.results.table import (
-    FIRST,
-    LAST,
-    OWN,
-    ResultTable,
-    table_of,
-)
+from gpulaunch.core.ledger import JobRecord
+from gpulaunch.observe.results.cells import Cell, from_texts, kind_of, scalar, spelled
+from gpulaunch.observe.results.gathering import JobValues, LeftValues
+from gpulaunch.observe.results.table import FIRST, LAST, OWN, ResultTable, results_csv, table_of
 
 FILE = "metrics.json"
 

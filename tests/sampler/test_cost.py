@@ -18,13 +18,13 @@ import psutil
 import pytest
 from msgspec.structs import astuple
 
+from gpulaunch.base.helper_process import command
 from gpulaunch.core.model import AttemptId
-from gpulaunch.helper_process import command
-from gpulaunch.metrics.read import measured, open_metrics
-from gpulaunch.process.client import ProgramStarted, Spawner
-from gpulaunch.sampler import pace as module
-from gpulaunch.sampler.keeper import keeper_of
-from gpulaunch.sampler.pace import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
+from gpulaunch.engines.client import ProgramStarted, Spawner
+from gpulaunch.observe.metrics.read import measured, open_metrics
+from gpulaunch.observe.sampler import main as module
+from gpulaunch.observe.sampler.keeper import keeper_of
+from gpulaunch.observe.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 from tests.process.conftest import spawner
@@ -52,7 +52,7 @@ def test_looks_at_eight_cards_with_forty_processes_cost_what_the_pace_can_make_u
         stack.enter_context(ours)
         path = tmp_path / "metrics.db"
         with theirs:
-            argv = command("gpulaunch.sampler.main", str(path), json.dumps(cards))
+            argv = command("gpulaunch.observe.sampler.main", str(path), json.dumps(cards))
             sampler = subprocess.Popen(argv, stdin=theirs.fileno(), env=fake.environ)
         stack.callback(sampler.wait)
         stack.callback(sampler.kill)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.metrics.model import CardSample
-from gpulaunch.sampler import driver as module
-from gpulaunch.sampler.driver import EVERY, CardSampler, DriverSample
+from gpulaunch.observe.metrics.model import CardSample
+from gpulaunch.observe.sampler import driver as module
+from gpulaunch.observe.sampler.driver import EVERY, CardSampler, DriverSample
 from tests.gpus.fake import GIB, FakeDriver
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.sampler.energy import (
+from gpulaunch.observe.sampler.energy import (
     LONGEST_KEPT,
     Drawn,
     EnergyMeter,
@@ -15,7 +15,7 @@ from gpulaunch.sampler.energy import (
     drawn,
     split,
 )
-from gpulaunch.sampler.energy import EnergyReading as Reading
+from gpulaunch.observe.sampler.energy import EnergyReading as Reading
 
 A, B, C = (AttemptId(name, 1) for name in "abc")
 WHOLE = Drawn(100.0, 0.0, 10.0)

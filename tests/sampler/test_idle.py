@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.sampler.idle import MOST_UNKNOWN, IdleSample, IdleWatch
-from gpulaunch.sampler.work import CardWork, work_of
+from gpulaunch.observe.sampler.attempts import MOST_UNKNOWN, IdleSample, IdleWatch
+from gpulaunch.observe.sampler.driver import CardWork, work_of
 from tests.gpus.fake import GIB
 
 

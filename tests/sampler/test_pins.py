@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.sampler.driver import DriverSample
-from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
+from gpulaunch.observe.sampler.driver import DriverSample
+from gpulaunch.observe.sampler.tree import FOREIGN, Pin, Pins
 
 A, B = AttemptId("a", 1), AttemptId("b", 1)
 OWN = frozenset({"GPU-0"})

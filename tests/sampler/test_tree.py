@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
-from gpulaunch.farside.client import PROGRAM
-from gpulaunch.farside.proc import stat_fields
-from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner, WorkerReaped
-from gpulaunch.process.command import Task
-from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
-from gpulaunch.sampler.tree import EVERY_THREAD, Trees
+from gpulaunch.agent.client import PROGRAM
+from gpulaunch.agent.proc import stat_fields
+from gpulaunch.engines.client import AttemptOver, ProgramStarted, Spawner, WorkerReaped
+from gpulaunch.engines.command import Task
+from gpulaunch.observe.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
+from gpulaunch.observe.sampler.tree import EVERY_THREAD, Trees
 from tests.helpers import goes_along, wait_until
 from tests.process.conftest import nasty, slot, spawner
 from tests.process.support import Slot, keepers_of, marked, token
@@ -173,7 +173,7 @@ def test_a_kernel_without_lists_of_children_will_do(
     def missing(pid: int, tid: str) -> list[int]:
         raise FileNotFoundError(f"/proc/{pid}/task/{tid}/children")
 
-    monkeypatch.setattr("gpulaunch.sampler.tree._children_of", missing)
+    monkeypatch.setattr("gpulaunch.observe.sampler.tree._children_of", missing)
     mark = token()
     _, keeper = begun(slot, nasty, "daemons", mark)
     wait_until(lambda: daemonised(mark) <= set(tree(trees, keeper)))
@@ -196,7 +196,7 @@ def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
         "    end = time.process_time() + float(item.seconds)\n"
         "    while time.process_time() < end: pass\n"
     )
-    argv = (sys.executable, PROGRAM, "serve", "call", f"{tmp_path}/made.py:act", "")
+    argv = (sys.executable, PROGRAM, "worker", "call", f"{tmp_path}/made.py:act", "")
 
     def item(seconds: str) -> Keeper:
         task = Task("k", {"seconds": seconds})

@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.base.wording import cause, run_reason
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
@@ -44,9 +45,8 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import EnvironmentMaker, MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine
-from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
+from gpulaunch.engines.slurm.outcome import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.wording import cause, run_reason
 from tests.slurm.programs import Fault, Faults, Programs
 from tests.slurm.world import BEAT, Plan, PretendCluster, PretendLoop
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from gpulaunch.base.text import ranges
 from gpulaunch.engines.slurm import commands
-from gpulaunch.text import ranges
 from tests.slurm.world import PretendCluster, PretendLoop, Task
 
 CONFIG = "Configuration data\nMaxArraySize = {}\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"

@@ -10,8 +10,8 @@ import pytest
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import Exited, Interrupted
 from gpulaunch.engines.slurm.attempt import REQUEUED
-from gpulaunch.process.ends import text_of
-from gpulaunch.process.nodeside import write_stop
+from gpulaunch.engines.slurm.node_files import write_stop
+from gpulaunch.journal.ends import text_of
 from tests.slurm.histories import History
 from tests.slurm.scenes import (
     ENDLESS,

@@ -12,8 +12,8 @@ from gpulaunch.engines.slurm.attempt import (
     SlurmAttempt,
     SlurmJob,
 )
+from gpulaunch.engines.slurm.node_files import NodeStart
 from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow, Tasks
-from gpulaunch.process.nodeside import NodeStart
 
 WAITING = QueueRow("7", tasks=Tasks((range(4, 9),)), name="b", reason="Dependency")
 

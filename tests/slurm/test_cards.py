@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpulaunch.core.model import Cancelled, Exited, Lost
 from gpulaunch.engines.slurm import following
-from gpulaunch.process.nodeside import NodeStart, read_start
+from gpulaunch.engines.slurm.node_files import NodeStart, read_start
 from tests.slurm.histories import History
 from tests.slurm.world import Plan, Task
 

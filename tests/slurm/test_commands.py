@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.core.model import Exited, Signaled
 from gpulaunch.engines.slurm.commands import (
     Config,
@@ -24,7 +25,6 @@ from gpulaunch.engines.slurm.commands import (
 )
 from gpulaunch.engines.slurm.health import finding, unconfigured
 from gpulaunch.engines.slurm.reading import QueueRow, Tasks
-from gpulaunch.loop import Loop
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
 

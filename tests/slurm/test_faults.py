@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch.base.wording import cause
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.slurm.commands import _End
-from gpulaunch.wording import cause
 from tests.slurm.histories import FINE, KINDS, Faults, History, fine, played, said
 from tests.slurm.programs import Fault
 from tests.slurm.world import Plan

@@ -17,13 +17,13 @@ import pytest
 from gpulaunch.core.events import HoldQueue
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import (
+    cancellation,
     engine,
     following,
-    judge,
-    launch_files,
-    queue_hold,
+    outcome,
+    script,
+    standstill,
     step,
-    stopping,
     submission,
     withdrawals,
 )
@@ -42,7 +42,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     memory = Path("/dev/shm")
     place = memory / f"gpulaunch-{os.getpid()}-{tmp_path.name}" if memory.is_dir() else tmp_path
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(launch_files, "archived", lambda before: b"")  # no node runs it
+    monkeypatch.setattr(script, "archived", lambda before: b"")  # no node runs it
     yield place
     if place != tmp_path:
         shutil.rmtree(place, ignore_errors=True)
@@ -102,7 +102,7 @@ def _take_a_number_for_a_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_no_record(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judge, "NFS_VISIBILITY_TIMEOUT", 0.0)
+    patch.setattr(outcome, "NFS_VISIBILITY_TIMEOUT", 0.0)
 
 
 def _withdraw_what_runs(patch: pytest.MonkeyPatch) -> None:
@@ -120,17 +120,17 @@ def _leave_in_the_queue_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_release(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_hold, "_release", lambda state, some: None)
+    patch.setattr(standstill, "_release", lambda state, some: None)
 
 
 def _never_hold(patch: pytest.MonkeyPatch) -> None:
-    want = queue_hold.want
+    want = standstill.want
 
     def broken(state: SlurmState, on: bool) -> None:
         if not on:
             want(state, on)
 
-    patch.setattr(queue_hold, "want", broken)
+    patch.setattr(standstill, "want", broken)
 
 
 def _hand_over_while_paused(patch: pytest.MonkeyPatch) -> None:
@@ -145,13 +145,13 @@ def _hand_over_while_paused(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_came_with_no_number(patch: pytest.MonkeyPatch) -> None:
-    ask = stopping.ask
+    ask = cancellation.ask
 
     def broken(state: SlurmState, attempt: AttemptId) -> None:
         if state.attempts[attempt].id:
             ask(state, attempt)
 
-    patch.setattr(stopping, "ask", broken)
+    patch.setattr(cancellation, "ask", broken)
     patch.setattr(submission, "numbered", _numbered_and_no_more)
 
 

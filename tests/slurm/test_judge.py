@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.base.wording import cause, ending
 from gpulaunch.core.causes import ByCluster, Quoted
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import (
@@ -27,7 +28,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import failure_of
 from gpulaunch.diagnose.failure.classes import advice
-from gpulaunch.engines.slurm import judge as judging
+from gpulaunch.engines.slurm import outcome as judging
 from gpulaunch.engines.slurm.attempt import (
     REQUEUED,
     Began,
@@ -36,7 +37,8 @@ from gpulaunch.engines.slurm.attempt import (
     Unaccounted,
     to_recall,
 )
-from gpulaunch.engines.slurm.judge import (
+from gpulaunch.engines.slurm.node_files import NodeStart
+from gpulaunch.engines.slurm.outcome import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
     AttemptEvidence,
@@ -44,9 +46,7 @@ from gpulaunch.engines.slurm.judge import (
     is_full_there,
 )
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.process.ends import EndRecord
-from gpulaunch.process.nodeside import NodeStart
-from gpulaunch.wording import cause, ending
+from gpulaunch.journal.ends import EndRecord
 
 NOW = Instant(1.0, 1.0)
 START = NodeStart("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)

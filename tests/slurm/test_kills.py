@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.base.wording import cause
+from gpulaunch.journal.ends import cause_of
 from gpulaunch.journal.manifest import boot_id, hostname
-from gpulaunch.process.ends import cause_of
-from gpulaunch.wording import cause
 from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -36,7 +36,7 @@ KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 IMPATIENT = [
     sys.executable,
     "-c",
-    "from gpulaunch.engines.slurm import judge; judge.NFS_VISIBILITY_TIMEOUT = 5.0;"
+    "from gpulaunch.engines.slurm import outcome; outcome.NFS_VISIBILITY_TIMEOUT = 5.0;"
     "from gpulaunch.cli import main; raise SystemExit(main())",
 ]
 

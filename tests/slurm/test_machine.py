@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch.base.wording import ending, job_reason
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import (
     Cancelled,
@@ -24,10 +25,9 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import Settle, decide
 from gpulaunch.diagnose.failure.classes import advice
-from gpulaunch.engines.slurm import launch_files, step
+from gpulaunch.engines.slurm import script, step
 from gpulaunch.engines.slurm.commands import ScriptsAnswer, Unreachable, _End
 from gpulaunch.engines.slurm.health import directories_of
-from gpulaunch.wording import ending, job_reason
 from tests.slurm.histories import FINE, History, Wanted, fine
 from tests.slurm.programs import Faults
 from tests.slurm.scenes import (
@@ -206,7 +206,7 @@ def test_of_items_that_are_too_many_at_once_some_follow_later(history: History) 
 def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = launch_files.write
+    write = script.write
     tries = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "tickets/a.1")] * 3
 
     def until_there_is_room(*given: Any) -> None:
@@ -214,7 +214,7 @@ def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
             raise tries.pop()
         write(*given)
 
-    monkeypatch.setattr(launch_files, "write", until_there_is_room)
+    monkeypatch.setattr(script, "write", until_there_is_room)
     history.add("stopped", Plan(1.0))
     history.add("waits", Plan(1.0))
     full = f"{os.strerror(errno.ENOSPC)}: tickets/a.1"
@@ -229,14 +229,14 @@ def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
 def test_what_another_is_to_make_is_waited_for(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = launch_files.write
+    write = script.write
 
     def needs_a(launch: Launch, *given: Any) -> None:
         if launch.attempt.job == "b" and not outcomes(history):
-            raise launch_files.NotPreparedError("its directory is not there")
+            raise script.NotPreparedError("its directory is not there")
         write(launch, *given)
 
-    monkeypatch.setattr(launch_files, "write", needs_a)
+    monkeypatch.setattr(script, "write", needs_a)
     history.add("a", Plan(5.0))
     history.add("b", Plan(1.0), "a")
     assert history.engine.why(attempt("b")) == "waits for what it needs"
@@ -579,10 +579,10 @@ def test_what_needs_one_that_slurm_has_forgotten_since_it_succeeded_is_run(
 def test_a_state_machine_reads_no_clock_and_no_file_and_calls_nothing() -> None:
     """Its modules import nothing that could."""
     package = Path(step.__file__).parent
-    pure = "state step attempt following stopping withdrawals submission probe queue_hold"
-    for name in [*pure.split(), "standstill", "judge", "limits"]:
+    pure = "state step attempt following cancellation withdrawals submission"
+    for name in [*pure.split(), "standstill", "outcome", "limits"]:
         lines = (package / f"{name}.py").read_text().splitlines()
         imported = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
-        allowed = {"errno", "os"} if name == "judge" else set()  # strerror alone
-        bad = {"os", "time", "subprocess", "pathlib", "threading", "errno", "gpulaunch.loop"}
+        allowed = {"errno", "os"} if name == "outcome" else set()  # strerror alone
+        bad = {"os", "time", "subprocess", "pathlib", "threading", "errno", "gpulaunch.base.loop"}
         assert not imported & bad - allowed, name

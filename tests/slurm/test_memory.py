@@ -10,7 +10,7 @@ import pytest
 
 from gpulaunch.core.events import Ended
 from gpulaunch.core.model import Exited, Job, Signaled
-from gpulaunch.engines.slurm import judge
+from gpulaunch.engines.slurm import outcome
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.slurm.cluster import Cluster, release, unlimited
 from tests.slurm.conftest import MakeCluster
@@ -37,7 +37,7 @@ def test_what_slurm_kills_for_its_memory_has_failed_so(
 ) -> None:
     if release() == (25, 11):
         pytest.skip("Slurm 25.11.2 kills nothing by OverMemoryKill")
-    monkeypatch.setattr(judge, "NFS_VISIBILITY_TIMEOUT", 1.0)
+    monkeypatch.setattr(outcome, "NFS_VISIBILITY_TIMEOUT", 1.0)
     settings = {
         "SelectTypeParameters": "CR_CPU_Memory",
         "JobAcctGatherType": "jobacct_gather/linux",

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.engines import programs
 from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.process import native
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -109,7 +109,7 @@ def test_the_script_is_one_for_any_shell(tmp_path: Path, shell: str) -> None:
     """Where there is no bash to hand variables on, or `sh` is one."""
     (tmp_path / "slurm").mkdir()
     SlurmDir(tmp_path).node_program.write_text("import os; print('FOO' in os.environ)")
-    shutil.copy(native.PROGRAM, SlurmDir(tmp_path).keepers())
+    shutil.copy(programs.PROGRAM, SlurmDir(tmp_path).keepers())
     sh = tmp_path / "sh"
     sh.symlink_to(f"/bin/{shell}")
     path = tmp_path / "batch.sh"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpulaunch.core.model import Exited, Interrupted
-from gpulaunch.engines.slurm import probe
+from gpulaunch.engines.slurm import standstill
 from tests.slurm.histories import History
 from tests.slurm.scenes import attempt, good, outcomes, still_queued, submissions
 from tests.slurm.world import Plan, Task
@@ -69,7 +69,7 @@ def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(history: His
     history.add("j", Plan(1.0))
     history.until(lambda: bool(history.told))
     assert isinstance(history.told[0].end.outcome, Interrupted)
-    history.passes(0.8 * probe.PROBE_FILE_TIMEOUT)
+    history.passes(0.8 * standstill.PROBE_FILE_TIMEOUT)
     assert submissions(history) == 1
     history.run.seen.touch()  # it was late, that is all
     history.finish()
@@ -95,7 +95,7 @@ def test_the_nodes_are_looked_at_where_a_job_is_given_no_more_than_a_minute(
 def test_one_that_can_never_start_is_said_and_what_waits_for_it_says_so(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PROBE_TIME_LIMIT", "5")
+    monkeypatch.setattr(standstill, "PROBE_TIME_LIMIT", "5")
     history.cluster.keeps = longest(2)
     history.add("j", Plan(1.0))
     history.until(lambda: " (PartitionTimeLimit)" in history.engine.why(attempt("j")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.engines.slurm.reasons import in_words, is_mixed, prospect
+from gpulaunch.engines.slurm.reading import in_words, is_mixed, prospect
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from subprocess import Popen
 
 import pytest
 
+from gpulaunch.base.wording import cause
 from gpulaunch.core.events import Asked, Ended, Stop
 from gpulaunch.core.model import Lost
-from gpulaunch.engines.slurm import probe
+from gpulaunch.engines.slurm import standstill
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -225,7 +225,7 @@ def test_what_a_node_cannot_begin_is_lost_with_slurms_reason_and_a_probe_stops_t
     own_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm holds it, and would for ever; and it drains the node."""
-    monkeypatch.setattr(probe, "PROBE_FILE_TIMEOUT", 1.0)
+    monkeypatch.setattr(standstill, "PROBE_FILE_TIMEOUT", 1.0)
     broken = own_cluster(nodes=1, settings={"Prolog": "/bin/false"})
     with closing(SlurmBench(broken, run_directory(tmp_path / "first"), fresh_pool())) as bench:
         bench.launch(sh("true"), bench.gpus[0])

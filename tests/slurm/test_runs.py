@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.control.client import call
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Pause
+from gpulaunch.run.control_client import call
 from tests.cli.launcher import UNTIL_GO, Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpulaunch.agent.wire import PROTOCOL
+from gpulaunch.base.errors import GpulaunchError
 from gpulaunch.core.model import Demand, Job, WarnPolicy
-from gpulaunch.engines.slurm import launch_files, script
+from gpulaunch.engines import programs
+from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.engines.slurm.rundir import PROGRAM, SlurmDir
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.wire import PROTOCOL
-from gpulaunch.process import native
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
@@ -197,17 +197,17 @@ def test_a_node_on_which_the_keepers_do_not_work_starts_nothing(
 def test_the_keepers_are_laid_out_for_the_nodes(tmp_path: Path) -> None:
     laid = SlurmDir(tmp_path)
     for _ in range(2):
-        launch_files.lay_out(laid)
-        assert laid.keepers().read_bytes() == native.PROGRAM.read_bytes()
+        script.lay_out_launch_files(laid)
+        assert laid.keepers().read_bytes() == programs.PROGRAM.read_bytes()
         assert laid.keepers().stat().st_mode & 0o777 == 0o700
 
 
 def test_without_keepers_nothing_is_laid_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "PROGRAM", tmp_path / "none")
+    monkeypatch.setattr(programs, "PROGRAM", tmp_path / "none")
     with pytest.raises(GpulaunchError, match="installed without its program for this machine"):
-        launch_files.lay_out(SlurmDir(tmp_path))
+        script.lay_out_launch_files(SlurmDir(tmp_path))
 
 
 def test_a_python_that_is_too_old_or_broken_is_passed_over(laid: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def check_what_is_said(submit: Submit, run: SlurmDir) -> None:
     run.said.mkdir(parents=True)
     run.node_program.write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
     script.lay_out(run)
-    shutil.copy(native.PROGRAM, run.keepers())
+    shutil.copy(programs.PROGRAM, run.keepers())
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")
     if "\\" in run.path.name:

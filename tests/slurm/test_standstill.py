@@ -33,7 +33,7 @@ def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
 
 def look(state: SlurmState, some: list[SlurmAttempt], now: float) -> list[SlurmAttempt]:
     state.now = now
-    return standstill.look(state, some)
+    return standstill.find_unschedulable(state, some)
 
 
 def said(state: SlurmState) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Cancelled, Exited, Interrupted
 from gpulaunch.engines.slurm import withdrawals
+from gpulaunch.engines.slurm.node_files import Reason, withdraw
 from gpulaunch.engines.slurm.records import DiskRecords
-from gpulaunch.process.nodeside import Reason, withdraw
 from tests.slurm.histories import History
 from tests.slurm.scenes import (
     attempt,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpulaunch.core.model import AttemptId, Demand, Job
-from gpulaunch.engines.slurm import commands, limits, probe, script, submission
+from gpulaunch.engines.slurm import commands, limits, script, standstill, submission
 from gpulaunch.engines.slurm.actions import (
     Action,
     Answered,
@@ -294,7 +294,7 @@ def test_the_probe_is_told_where_and_who_pays_but_not_what_jobs_are_to_have(
     extra += ("--tmp=1T", "--licenses=l", "--hold", "--begin=now+1day", "--deadline=1", "--nice=9")
     job = Job("a", "true", timeout=9e4, engine={"slurm": {"extra": (*told, *extra)}})
     wide = replace(job, demand=Demand(4, cpus=8))
-    assert probe.comes_first(state, script.options(wide, SlurmDir(tmp_path)))
+    assert standstill.comes_first(state, script.options(wide, SlurmDir(tmp_path)))
     (asked,) = state.out
     assert isinstance(asked, SubmitProbe)
     options = asked.options

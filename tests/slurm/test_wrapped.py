@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from gpulaunch.process.programs import FOLDER
+from gpulaunch.engines.programs import FOLDER
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm import wrapper
@@ -41,13 +41,13 @@ WRAPPED = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 # A minute of patience becomes seconds, and a node's signs of life as much more frequent.
 HASTY = """
 from pathlib import Path
-from gpulaunch.engines.slurm import commands, judge, launch_files, probe, submission
-from gpulaunch.process.programs import archived
-judge.NFS_VISIBILITY_TIMEOUT = 8.0
-submission.OUTAGE_RETRY_DELAY = probe.FIRST_RESUBMIT_DELAY = 0.3
-submission.MAX_RESUBMIT_DELAY = probe.MAX_RESUBMIT_DELAY = 4.0
+from gpulaunch.engines.slurm import commands, outcome, script, standstill, submission
+from gpulaunch.engines.programs import archived
+outcome.NFS_VISIBILITY_TIMEOUT = 8.0
+submission.OUTAGE_RETRY_DELAY = standstill.FIRST_RESUBMIT_DELAY = 0.3
+submission.MAX_RESUBMIT_DELAY = standstill.MAX_RESUBMIT_DELAY = 4.0
 commands.Slurm.__init__.__defaults__ = (4.0,)
-launch_files.archived = lambda before: archived(before, Path({programs!r}))
+script.archived = lambda before: archived(before, Path({programs!r}))
 from gpulaunch.cli import main
 raise SystemExit(main())
 """

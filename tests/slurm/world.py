@@ -19,10 +19,10 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpulaunch.agent.node.status import SLURM_ENDED_IT
+from gpulaunch.base.loop import Callback, Loop
 from gpulaunch.engines.slurm.reading import read_tasks
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.farside.node.status import SLURM_ENDED_IT
-from gpulaunch.loop import Callback, Loop
 
 CARDS = 3
 """Tasks that run at once."""

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpulaunch.torch.archive import Overlay, moved
-from gpulaunch.torch.records import Moves
+from gpulaunch.torch.archive import Moves, Overlay, moved
 
 NOWHERE = Moves(None)
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from gpulaunch.diagnose.explain.report.main import report  # noqa: E402
+from gpulaunch.diagnose.explain.report.words import report  # noqa: E402
 from gpulaunch.torch import check_devices, explain, first_mixed_device  # noqa: E402
 from tests.torch.nets import Net  # noqa: E402
 

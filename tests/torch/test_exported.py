@@ -20,9 +20,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpulaunch.torch import ExportedProgramError, exported, load_exported  # noqa: E402
-from gpulaunch.torch.archive import moved  # noqa: E402
+from gpulaunch.torch.archive import Moves, moved  # noqa: E402
 from gpulaunch.torch.exported import elsewhere, move_program  # noqa: E402
-from gpulaunch.torch.records import Moves  # noqa: E402
 from gpulaunch.torch.tensors import is_card  # noqa: E402
 from tests.torch.bake import baked  # noqa: E402
 from tests.torch.nets import Linear  # noqa: E402

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from gpulaunch.diagnose.explain.report.frames import short  # noqa: E402
+from gpulaunch.diagnose.explain.report.search import short  # noqa: E402
 from gpulaunch.torch import DeviceMismatchError, first_mixed_device  # noqa: E402
 from gpulaunch.torch.tensors import storage_of  # noqa: E402
 from tests.torch.nets import Net  # noqa: E402

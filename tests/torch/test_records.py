@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulaunch.torch.records import Moves, json_document, pickled  # noqa: E402
+from gpulaunch.torch.archive import Moves, json_document, pickled  # noqa: E402
 
 FIRST = "cuda:0"
 

@@ -15,7 +15,7 @@ from gpulaunch.core.model import (
     LadderStep,
     Outcome,
 )
-from gpulaunch.views.terminal import View
+from gpulaunch.observe.terminal.terminal import View
 
 START = 1_795_160_535.25  # 2026-11-20T07:42:15.25Z
 

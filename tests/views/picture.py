@@ -15,7 +15,7 @@ from rich.console import Console
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.journal.read import read
-from gpulaunch.views.progress import ProgressView
+from gpulaunch.observe.terminal.progress import ProgressView
 
 COLUMNS, ROWS = 92, 30
 COMMAND = "examples/antibodies/jobs.yaml --simulate 2"

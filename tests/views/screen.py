@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.views.terminal import console_for
+from gpulaunch.observe.terminal.terminal import console_for
 
 
 class Tty(io.StringIO):

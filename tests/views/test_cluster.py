@@ -5,16 +5,16 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, End, Exited, Interrupted
-from gpulaunch.digest import words
-from gpulaunch.digest.estimate import Estimate
-from gpulaunch.digest.status import Standing, status_json
-from gpulaunch.digest.summary import summarise
-from gpulaunch.prometheus.families import Tally
-from gpulaunch.views.overview import print_summary
-from gpulaunch.views.standing import print_status
-from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.head import counts
-from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
+from gpulaunch.observe.present import words
+from gpulaunch.observe.present.status import Standing, status_json
+from gpulaunch.observe.present.summary import summarise
+from gpulaunch.observe.present.usage import Estimate
+from gpulaunch.observe.prometheus.families import Tally
+from gpulaunch.observe.terminal.overview import print_summary
+from gpulaunch.observe.terminal.standing import print_status
+from gpulaunch.observe.top.board import Board
+from gpulaunch.observe.top.head import counts
+from gpulaunch.observe.top.rows import CardRows, FailedRows, Filter
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 from tests.views.test_lines import text, watched

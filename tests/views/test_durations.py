@@ -6,14 +6,14 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId, End, Exited, Instant
-from gpulaunch.digest.status import Standing, status_json
-from gpulaunch.digest.summary import summarise
-from gpulaunch.digest.usage import card_uses
 from gpulaunch.journal.joblog import row
-from gpulaunch.notify.message import compose
-from gpulaunch.report import fold
-from gpulaunch.report.idle import totals
-from gpulaunch.views.top.board import Board
+from gpulaunch.observe.notify.message import compose
+from gpulaunch.observe.present.status import Standing, status_json
+from gpulaunch.observe.present.summary import summarise
+from gpulaunch.observe.present.usage import card_uses
+from gpulaunch.observe.report import fold
+from gpulaunch.observe.report.idle import totals
+from gpulaunch.observe.top.board import Board
 from tests.views.history import START, History
 from tests.views.screen import Paths
 

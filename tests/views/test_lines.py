@@ -18,7 +18,7 @@ from gpulaunch.core.model import (
     NotStarted,
 )
 from gpulaunch.core.reasons import ImageUnavailable
-from gpulaunch.views.lines import LineView
+from gpulaunch.observe.terminal.lines import LineView
 from tests.views.history import History
 from tests.views.screen import Tty
 

@@ -9,13 +9,13 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from gpulaunch.contracts.documents import MachineCard
+from gpulaunch.base.documents import MachineCard
 from gpulaunch.core.model import Gpu, Instant
-from gpulaunch.digest.machine import RunRow, runs_json
 from gpulaunch.gpus.inventory import unusable, usable
 from gpulaunch.gpus.machine import CardReading, Fault, Process
-from gpulaunch.gpus.names import Holder, NamedHold
-from gpulaunch.views.machine import print_gpus, print_runs
+from gpulaunch.gpus.socket_locks import Holder, NamedHold
+from gpulaunch.observe.present.plan import RunRow, runs_json
+from gpulaunch.observe.terminal.machine import print_gpus, print_runs
 from tests.views.history import START
 from tests.views.screen import rendered
 

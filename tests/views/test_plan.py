@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Demand, Gpu, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
-from gpulaunch.digest.plan import command, plan_json
-from gpulaunch.views.plan import print_plan
-from gpulaunch.views.terminal import LinePrinter
+from gpulaunch.observe.present.plan import command, plan_json
+from gpulaunch.observe.terminal.plan import print_plan
+from gpulaunch.observe.terminal.terminal import LinePrinter
 from tests.core.world import GIB, pretend_gpus
 from tests.views.history import gpus
 

@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited, ImageSource
-from gpulaunch.views.progress import ProgressView
-from gpulaunch.views.terminal import SafeStream, console_for
+from gpulaunch.observe.terminal.progress import ProgressView
+from gpulaunch.observe.terminal.terminal import SafeStream, console_for
 from tests.views.history import History
 from tests.views.screen import Screen, Tty
 

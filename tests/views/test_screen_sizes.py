@@ -21,12 +21,11 @@ from gpulaunch.core.model import (
     Signaled,
 )
 from gpulaunch.core.retry import over
-from gpulaunch.digest.groups import failures, reasons
-from gpulaunch.digest.status import Standing
-from gpulaunch.digest.summary import summarise
-from gpulaunch.views.overview import print_summary
-from gpulaunch.views.standing import print_status
-from gpulaunch.views.terminal import console_for
+from gpulaunch.observe.present.status import Standing
+from gpulaunch.observe.present.summary import failures, reasons, summarise
+from gpulaunch.observe.terminal.overview import print_summary
+from gpulaunch.observe.terminal.standing import print_status
+from gpulaunch.observe.terminal.terminal import console_for
 from tests.views.history import History
 from tests.views.screen import Paths, Screen, Tty
 

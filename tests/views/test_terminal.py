@@ -8,9 +8,9 @@ from typing import TextIO
 
 import pytest
 
-from gpulaunch.views.lines import LineView, choose_view
-from gpulaunch.views.progress import ProgressView
-from gpulaunch.views.terminal import console_for, wants_color
+from gpulaunch.observe.terminal.lines import LineView, choose_view
+from gpulaunch.observe.terminal.progress import ProgressView
+from gpulaunch.observe.terminal.terminal import console_for, wants_color
 from tests.views.history import History
 from tests.views.screen import Tty
 
@@ -95,8 +95,8 @@ def test_a_pager_that_stops_reading_does_not_stop_the_run() -> None:
 def test_choosing_a_view_for_lines_imports_nothing_heavy() -> None:
     code = (
         "import io, sys\n"
-        "from gpulaunch.digest import events, status, summary, tail\n"
-        "from gpulaunch.views.lines import choose_view\n"
+        "from gpulaunch.observe.present import events, status, summary, tail\n"
+        "from gpulaunch.observe.terminal.lines import choose_view\n"
         "choose_view(io.StringIO(), {})\n"
         "heavy = {'rich', 'psutil', 'pynvml', 'click'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

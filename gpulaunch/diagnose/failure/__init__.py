@@ -2,6 +2,6 @@
 
     tail, counters, rooms: read at the edge ──Evidence──▶ diagnose ──▶ core.model.Failure | None
 
-`classes` has the words, `core.classes` the decisions, `patterns` what the texts of logs mean,
-`reading` and `judge` which of them count.
+`classes` has the words, `core.retry` the decisions, `patterns` what the texts of logs mean,
+`judge` which of them count.
 """

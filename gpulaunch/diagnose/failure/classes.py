@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from gpulaunch.base.text import listing, size
 from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse, Quoted, SharedFate
-from gpulaunch.text import listing, size
 
 
 class FailureClass(Struct, frozen=True):
@@ -35,7 +35,7 @@ _ENTRIES = [
 _ADVICE = {one.name: one.advice for one in _ENTRIES}
 """What a person can do, by class; entries without a title are hints where no class says it."""
 CLASSES: Mapping[str, FailureClass] = {one.name: one for one in _ENTRIES if one.title}
-"""By name. Holds exactly the names of `core.classes.POLICIES` (a test holds this)."""
+"""By name. Holds exactly the names of `core.retry.POLICIES` (a test holds this)."""
 
 
 def advice_for(name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gpulaunch.files import end_of
+from gpulaunch.base.files import end_of
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpulaunch.base.text import clip, several, size
+from gpulaunch.base.wording import signal_name
 from gpulaunch.core.causes import Advice, DisksFull, Hint, MemoryUse
 from gpulaunch.core.model import (
     Cancelled,
@@ -28,12 +30,9 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.diagnose.failure.edge import Counters, Room
-from gpulaunch.text import clip, several, size
-from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
-    from gpulaunch.diagnose.failure.judge import FailureEvidence, Verdict
-    from gpulaunch.diagnose.failure.reading import Error
+    from gpulaunch.diagnose.failure.judge import Error, FailureEvidence, Verdict
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 """Double-bit ECC, a halted controller, NVLink, off the bus, GSP: the card needs a reset (NVIDIA's
@@ -142,8 +141,8 @@ def hint(evidence: Evidence) -> str:
 
 
 def _judge(text: str) -> Verdict:
-    # Its patterns take 20 ms to compile, which only who has a log to judge should spend: the
-    # views read the classes' titles in every command.
+    # Its patterns take 20 ms to compile, which only who has a log to judge should spend:
+    # `observe.terminal` reads the classes' titles in every command.
     from gpulaunch.diagnose.failure.judge import judge
 
     return judge(text)

@@ -361,7 +361,7 @@ LINES: tuple[Text, ...] = (
         "wrong_cpu", r"The TensorFlow library was compiled to use \w{1,10} instructions, but these"
     ),
     _line("host_oom", r"slurmstepd: error: Detected \d{1,6} oom[-_]kill event"),
-    _line(  # farside/contain
+    _line(  # agent/container
         "host_oom",
         r"gpulaunch: the kernel killed \d{1,6} process(?:es)? of the container for memory",
     ),
@@ -413,7 +413,7 @@ STATUSES: tuple[tuple[frozenset[int], Text], ...] = (
     (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: (?:command )?not found$")),
     (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: No such file or directory$")),
     (frozenset({126}), _line("permission", r"[^\n]{1,300}: Permission denied$")),
-    # farside/contain, in a job's place: what docker and podman themselves say stands above it.
+    # agent/container, in a job's place: what docker and podman themselves say stands above it.
     (
         frozenset({125}),
         _line("not_started", r"gpulaunch: \w{1,20} could not start the container \(status \d"),

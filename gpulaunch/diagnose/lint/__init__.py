@@ -3,7 +3,7 @@
     job file ──report──▶ commands ──commands──▶ files ──files──▶ modules, scripts
                    └──────── suspects, judged by each job's cards ────────▶ Finding ...
 
-Python by its syntax tree (tree, python), shell by the commands that jobfile.shell tells (shell).
+Python by its syntax tree (commands, python), shell by the commands of jobfile.shell (shell).
 Reads files (only in files.py, bounded in number, size and time), runs nothing, prints nothing, and
 fails for nothing that a script may hold. Rules: finding.RULES.
 """

@@ -19,7 +19,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from gpulaunch import environment_modules
+from gpulaunch.base import environment_modules
+from gpulaunch.base.files import may, out_of_reach
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Template, shown
 from gpulaunch.diagnose.lint.commands import of_interpreter, run_of
@@ -33,7 +34,6 @@ from gpulaunch.diagnose.lint.report import (
     variants,
 )
 from gpulaunch.diagnose.lint.shell import ScriptStep, known, steps
-from gpulaunch.files import may, out_of_reach
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.shell import Word, first_program, outline
 from gpulaunch.jobfile.suggest import did_you_mean
@@ -345,7 +345,7 @@ def _lacks(files: Files, function: str, cwd: str) -> str:
     Empty where it has, where the module is not below `cwd` (installed, perhaps), and where nobody
     can tell without running it.
     """
-    from gpulaunch.diagnose.lint.tree import defined  # most job files need no look at Python
+    from gpulaunch.diagnose.lint.commands import defined  # most job files need no look at Python
 
     place, _, name = function.rpartition(":")
     path = place if place.endswith(".py") else module_file(files, place, cwd)

@@ -24,6 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.base.errors import UsageError
 from gpulaunch.diagnose.lint import shell
 from gpulaunch.diagnose.lint.finding import (
     NO_OPTIONS,
@@ -37,7 +38,6 @@ from gpulaunch.diagnose.lint.finding import (
     heard,
     judged,
 )
-from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.source import read_bytes
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^/(?:usr|proc|sys|dev|nix)/")

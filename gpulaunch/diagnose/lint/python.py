@@ -20,10 +20,18 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gpulaunch.diagnose.lint import shell, wording
-from gpulaunch.diagnose.lint.finding import FileScan, Module, Placed, Suspect, option_name
-from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parse, parts_in, words_in
-from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
+from gpulaunch.diagnose.lint import finding, shell
+from gpulaunch.diagnose.lint.commands import PythonTree, last_name, parse, parts_in, words_in
+from gpulaunch.diagnose.lint.finding import (
+    MASK,
+    ORDER,
+    PORT,
+    FileScan,
+    Module,
+    Placed,
+    Suspect,
+    option_name,
+)
 
 Found: TypeAlias = Iterator[tuple[ast.AST, Suspect]]
 
@@ -172,7 +180,7 @@ def _devices(tree: PythonTree, node: ast.AST) -> Found:
     """Yield what this node asks for by number: as a text like `cuda:1`, or a call by numbers."""
     if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp):
         text = tree.value(node)
-        suspect = wording.device(text) if isinstance(text, str) else None
+        suspect = finding.device(text) if isinstance(text, str) else None
         if suspect is not None and (options := _options_instead(tree, node)) is not None:
             yield node, replace(suspect, unless=options)
     elif isinstance(node, ast.Call):
@@ -274,7 +282,7 @@ def _numbers(tree: PythonTree, call: ast.Call) -> Found:
     wanted += [(f"{one.arg}={{}}", one.value) for one in call.keywords if one.arg in _KEYWORDS]
     for shown, value in wanted:
         if number := _highest(tree, value):
-            yield value, wording.index(number, shown.format(ast.unparse(value)[:40]), "0")
+            yield value, finding.index(number, shown.format(ast.unparse(value)[:40]), "0")
 
 
 def _highest(tree: PythonTree, value: ast.expr) -> int:
@@ -316,7 +324,7 @@ class _Masks:
         elif isinstance(node, ast.Delete):
             for target in node.targets:
                 if isinstance(target, ast.Subscript) and self._is_mask(target.slice):
-                    yield target, wording.no_mask()
+                    yield target, finding.no_mask()
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is not None:
@@ -335,10 +343,10 @@ class _Masks:
         known = str(text) if text is not None else None
         if key == MASK:
             yield from self._mask(at, known, value)
-        elif key == ORDER and known is not None and (found := wording.order(known)):
+        elif key == ORDER and known is not None and (found := finding.order(known)):
             yield at, found
         elif key == PORT and known and known.isdigit() and not self.tree.asks_for(at, PORT):
-            yield from [(at, wording.port(f"{PORT}={known}"))] if known != "0" else ()
+            yield from [(at, finding.port(f"{PORT}={known}"))] if known != "0" else ()
 
     def _mask(self, at: ast.AST, known: str | None, value: ast.expr | None) -> Found:
         if known in _HIDDEN or value is None or self.tree.asks_for(at, MASK):
@@ -346,7 +354,7 @@ class _Masks:
         words = words_in(value)
         passed_on = any(own in words for own in _OWN) or not self.own.isdisjoint(words.split())
         if not passed_on:
-            yield at, wording.mask(only=self._option(at, value))
+            yield at, finding.mask(only=self._option(at, value))
 
     def _option(self, at: ast.AST, value: ast.expr) -> frozenset[str]:
         """`if args.gpu: environ[...] = args.gpu`: only if the command line sets `--gpu`."""
@@ -367,7 +375,7 @@ class _Masks:
             yield from self._set(node, self.tree.value(first), node.args[1])
         elif name in ("unsetenv", "pop") and first is not None and self._is_mask(first):
             if not self.tree.assigned_from(node):
-                yield node, wording.no_mask()
+                yield node, finding.no_mask()
         elif name in ("update", "dict"):
             for keyword in node.keywords:
                 yield from self._set(keyword.value, keyword.arg, keyword.value)
@@ -380,7 +388,7 @@ class _Masks:
         if isinstance(text, str) and text.startswith("tcp://"):
             port = text.rpartition(":")[2].partition("?")[0]
             if port.isdigit() and port != "0":
-                yield value, wording.address(text[:80])
+                yield value, finding.address(text[:80])
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -389,7 +397,7 @@ class _Masks:
         parent = self.tree.parents.get(node)
         before = self.tree.value(parent.values[0]) if isinstance(parent, ast.JoinedStr) else None
         if before == "cuda:" and self._reads(node.value) == "mask":
-            yield node.value, wording.mask_as_index()
+            yield node.value, finding.mask_as_index()
 
     def _as_number(self, node: ast.Call) -> Found:
         """`int(os.environ[MASK])`, `map(int, mask.split(","))`."""
@@ -400,11 +408,11 @@ class _Masks:
         read = self._reads(node.args[-1])
         outer = self.tree.parents.get(node)
         if read == "part":
-            yield node, wording.mask_as_numbers()
+            yield node, finding.mask_as_numbers()
         elif read and isinstance(outer, ast.Call) and last_name(outer.func) in _AS_INDEX:
-            yield node, wording.mask_as_index()
+            yield node, finding.mask_as_index()
         elif read and not mapped:
-            yield from ((node, suspect) for suspect in wording.mask_as_number())
+            yield from ((node, suspect) for suspect in finding.mask_as_number())
 
     def _reads(self, node: ast.expr, depth: int = 0) -> str:
         """Return "mask" for the mask itself, "part" for a part or its parts, else ""."""

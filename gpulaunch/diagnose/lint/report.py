@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text, shown
-from gpulaunch.diagnose.lint import shell, wording
+from gpulaunch.diagnose.lint import finding, shell
 from gpulaunch.diagnose.lint.files import (
     CommandStart,
     Files,
@@ -35,12 +35,12 @@ from gpulaunch.diagnose.lint.finding import (
     judged,
     silenced,
 )
-from gpulaunch.jobfile import Plan, tree
-from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile import tree
+from gpulaunch.jobfile.mistakes import Mistakes, not_expanded
 from gpulaunch.jobfile.placeholders import OF_PATHS, START, compile_raw, names_in
+from gpulaunch.jobfile.plan import Plan
 from gpulaunch.jobfile.shell import Word, commands_in, outline
 from gpulaunch.jobfile.tree import YamlNode
-from gpulaunch.jobfile.unexpanded import not_expanded
 from gpulaunch.jobfile.values import SHELLS, dialect
 
 # ── jobs ────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +133,7 @@ def _list(job: Job, words: list[str]) -> shell.ShellScan:
 
 
 def _masks(job: Job) -> list[str]:
-    return [name for name in job.env if wording.hands_on(name)]
+    return [name for name in job.env if finding.hands_on(name)]
 
 
 def script_in(words: list[str]) -> tuple[int, str]:
@@ -392,11 +392,11 @@ class _PlanScan:
 
     def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
         """Yield a finding for a port in `env:` that is the same for all jobs of an entry."""
-        port = job.env.get(wording.PORT)
+        port = job.env.get(finding.PORT)
         if not isinstance(port, str) or not port.isdigit() or port == "0":
             return
-        at = self.plan.root.find(("jobs", job.group, "env", wording.PORT))
-        yield from self._at(at, wording.port(f"{wording.PORT}: {port}"), kinds)
+        at = self.plan.root.find(("jobs", job.group, "env", finding.PORT))
+        yield from self._at(at, finding.port(f"{finding.PORT}: {port}"), kinds)
 
     def _braces(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
         """Yield a finding for each `{path}` in an entry's command that is meant as `{{path}}`."""
@@ -412,7 +412,7 @@ class _PlanScan:
             kind = (shell or "") if number == script else ""
             for which, name in _single_in(text, kind, names):
                 at = self._mistakes.inside(node.at, SINGLE, which)
-                yield from self._at(at, wording.single_brace(name), kinds)
+                yield from self._at(at, finding.single_brace(name), kinds)
 
     def _name(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
         """Yield a finding for `name: fold-{{index}}` of jobs that a glob makes."""
@@ -424,7 +424,7 @@ class _PlanScan:
             return
         inserted = set(names_in(compile_raw(name.value)))
         if "index" in inserted and inserted.isdisjoint(_OF_A_FILE):
-            yield from self._at(name.at, wording.index_name(), kinds)
+            yield from self._at(name.at, finding.index_name(), kinds)
 
     def _unexpanded(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
         """Yield a finding for each text with what only a shell would expand."""

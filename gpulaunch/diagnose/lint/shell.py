@@ -16,9 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpulaunch.containers.options import image_in
-from gpulaunch.diagnose.lint import commands, wording
-from gpulaunch.diagnose.lint.finding import ProgramRun, Suspect
-from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
+from gpulaunch.diagnose.lint import commands, finding
+from gpulaunch.diagnose.lint.finding import MASK, ORDER, PORT, ProgramRun, Suspect
 from gpulaunch.jobfile.commands import SETTERS, daemon_of, sets_mask, use_container
 from gpulaunch.jobfile.endings import AT_ONCE, hidden, left_running
 from gpulaunch.jobfile.shell import ShellCommand, Word, command_of, commands_in, value_of
@@ -182,7 +181,7 @@ class _ShellReader:
         self._slots(command)
         self._inside(command)
         words, values = self.handed_on((command.name, *command.arguments))
-        handed_on = any(map(wording.hands_on, (*self.own, *self.known)))
+        handed_on = any(map(finding.hands_on, (*self.own, *self.known)))
         for number, suspect in commands.check(values, handed_on):
             # A port by a variable was found where that got its value.
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
@@ -200,7 +199,7 @@ class _ShellReader:
         for word in command.before:
             option, _, value = self._typed(word).partition("=")
             if option == "--process-slot-var" and value == MASK:
-                self.found.append(SuspectWord(word, wording.mask(f"{MASK} (by xargs)")))
+                self.found.append(SuspectWord(word, finding.mask(f"{MASK} (by xargs)")))
 
     def _inside(self, command: ShellCommand) -> None:
         """Commands in the strings of this one; what is found there is told at the string."""
@@ -242,7 +241,7 @@ class _ShellReader:
         before = self.found[-1] if self.found else None
         if before and before.suspect.rule == "daemon" and before.word is name:
             self.found.pop()
-            suspect = wording.by_daemon(suspect, before.suspect.mend)
+            suspect = finding.by_daemon(suspect, before.suspect.mend)
         self.found.append(SuspectWord(word, suspect))
 
     def _asks_a_daemon(self, command: ShellCommand) -> None:
@@ -252,20 +251,20 @@ class _ShellReader:
             return
         words = [command.name.text, *map(self.value, command.arguments)]
         mend = use_container(image_in(words)) if kind == "container" else "run the program itself"
-        suspect = Suspect("daemon", f"{shown} {wording.DAEMONS[kind]}", mend)
+        suspect = Suspect("daemon", f"{shown} {finding.DAEMONS[kind]}", mend)
         self.found.append(SuspectWord(command.name, suspect))
 
     def _changes_mask(self, command: ShellCommand) -> None:
         """Add each word of a command that sets or removes the mask."""
         if command.program == "unset":
             removed = (word for word in command.arguments if word.text == MASK)
-            self.found += [SuspectWord(word, wording.no_mask()) for word in removed]
+            self.found += [SuspectWord(word, finding.no_mask()) for word in removed]
         setters = command.arguments if command.program in SETTERS else ()
         for word in (*command.assignments, *setters):
             typed = self._typed(word)
             passed_on = MASK in self.asked or not self.own.isdisjoint(_names(typed))
             if sets_mask(typed) and not passed_on:
-                self.found.append(SuspectWord(word, wording.mask()))
+                self.found.append(SuspectWord(word, finding.mask()))
 
     def _pass_on(self, command: ShellCommand) -> None:
         """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
@@ -293,8 +292,8 @@ class _ShellReader:
         if value is None:
             return
         if name == PORT and value.isdigit() and value != "0" and PORT not in self.asked:
-            self.found.append(SuspectWord(word, wording.port(f"{PORT}={value}")))
-        elif name == ORDER and (suspect := wording.order(value)):
+            self.found.append(SuspectWord(word, finding.port(f"{PORT}={value}")))
+        elif name == ORDER and (suspect := finding.order(value)):
             self.found.append(SuspectWord(word, suspect))
 
     def _cd(self, values: Sequence[str | None], name: Word) -> None:

@@ -1,22 +1,30 @@
 """Attempts on this machine: each is prepared, launched on a keeper pair, and reported as ended.
 
 launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ AttemptStarted ─▶ Ended
-                       └ the worker's own, where one goes on with it
+  │                    └ the worker's own, where one goes on with it
+  └ not now: PostponedLaunches ─▶ launch
+
+Never chooses a card.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from itertools import chain, count
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpulaunch.containers.command_lines import CARRIED
+from gpulaunch.agent.ports import PortLease
+from gpulaunch.agent.proc import named_unkillable
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.containers.engines import CARRIED
 from gpulaunch.containers.removing import PID
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import (
@@ -32,10 +40,13 @@ from gpulaunch.core.facts import AttemptStarted, AttemptWarned
 from gpulaunch.core.model import AttemptId, End, Failure, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.placement import sharers
 from gpulaunch.core.template import render
+from gpulaunch.engines import client
+from gpulaunch.engines.client import Pair
 from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
-from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.diagnosis import EndDiagnosis
 from gpulaunch.engines.environment import AttemptPlace
-from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.containers import end_stragglers
+from gpulaunch.engines.local.leases import CardLeases
 from gpulaunch.engines.local.memory_limits import MemoryLimits
 from gpulaunch.engines.local.metering import Metering
 from gpulaunch.engines.local.mps.services import (
@@ -43,25 +54,76 @@ from gpulaunch.engines.local.mps.services import (
     MpsServices,
     MpsStartingError,
 )
-from gpulaunch.engines.local.pairs import PairKind, Pairs
-from gpulaunch.engines.local.postponed import PostponedLaunches
+from gpulaunch.engines.local.pairs import (
+    PairKind,
+    Pairs,
+    PostInOrder,
+    WaitingWorker,
+    WaitingWorkers,
+)
 from gpulaunch.engines.local.preloads import ServerImporting
 from gpulaunch.engines.local.readiness import Services
-from gpulaunch.engines.local.stragglers import end_stragglers
-from gpulaunch.engines.local.workers import PostInOrder, WaitingWorker, WaitingWorkers
 from gpulaunch.engines.prepare import (
     OutputDirs,
     ports_for,
     prepare,
     scope,
 )
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.ports import PortLease
-from gpulaunch.farside.proc import named_unkillable
-from gpulaunch.gpus.port import PortPool
-from gpulaunch.process import client
-from gpulaunch.process.client import Pair
-from gpulaunch.process.ends import EndSlots, text_of
+from gpulaunch.gpus.socket_locks import PortPool
+from gpulaunch.journal.ends import EndSlots, text_of
+
+# ── Postponed launches ────────────────────────────────────────────────────────────────────────────
+
+Awaited: TypeAlias = Literal["server", "mps"]
+"""What a launch waits for: a preload server that imports, or its card's MPS daemon."""
+
+
+class PostponedLaunches:
+    """Calls `launch` again for launches that could not be carried out. Charges no attempt."""
+
+    def __init__(self, context: RunContext, launch: Callable[[Launch], None]) -> None:
+        self._context = context
+        self._launch = launch
+        self._launches: dict[AttemptId, Launch] = {}
+        self._waiting: defaultdict[Awaited, list[AttemptId]] = defaultdict(list)
+        self._warned: set[AttemptId] = set()
+
+    def retry_after(self, launch: Launch, seconds: float, why: str = "") -> None:
+        """Launch again after so many seconds, and then warn of `why`, once per attempt."""
+        attempt = launch.attempt
+        self._launches[attempt] = launch
+
+        def again() -> None:
+            if not self._launches.pop(attempt, None):
+                return
+            if why and attempt not in self._warned:
+                self._warned.add(attempt)
+                self._context.warn(attempt.job, f"is tried again until it can start: {why}")
+            self._launch(launch)
+
+        self._context.loop.call_after(f"launch:{attempt}", seconds, again)
+
+    def wait_for(self, launch: Launch, awaited: Awaited) -> None:
+        """Launch again at the next call of `resume`."""
+        self._launches[launch.attempt] = launch
+        self._waiting[awaited].append(launch.attempt)
+
+    def resume(self, awaited: Awaited) -> None:
+        """Launch what waited for this."""
+        for attempt in self._waiting.pop(awaited, ()):
+            if launch := self._launches.pop(attempt, None):
+                self._launch(launch)
+
+    def cancel(self, attempt: AttemptId) -> Launch | None:
+        """Remove and return the attempt's launch, if it was postponed."""
+        return self._launches.pop(attempt, None)
+
+    def clear(self) -> None:
+        self._launches.clear()
+        self._waiting.clear()
+
+
+# ── Attempts ──────────────────────────────────────────────────────────────────────────────────────
 
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt whose pair was killed before it began is launched on another pair."""
@@ -107,7 +169,7 @@ class _Running(Struct):
 
 
 class LocalAttempts:
-    """Starts and stops attempts. Never chooses a card."""
+    """Starts and stops attempts."""
 
     def __init__(
         self,

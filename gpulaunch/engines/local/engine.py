@@ -1,13 +1,21 @@
-"""The engine of one machine: cards by leases and NVML, attempts by keepers."""
+"""The engine of one machine: cards by leases and NVML, attempts by keepers.
+
+Posts what the driver reports of the run's cards (`Health`), and adopts an earlier supervisor's
+attempts. Decides nothing about a card.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
+from gpulaunch.agent.proc import hindrance
+from gpulaunch.base.text import listing
 from gpulaunch.core.causes import Because
 from gpulaunch.core.events import (
     Acquire,
@@ -15,6 +23,7 @@ from gpulaunch.core.events import (
     Ended,
     EndWorker,
     Event,
+    GpuEvent,
     Instruction,
     Launch,
     PullImage,
@@ -23,22 +32,65 @@ from gpulaunch.core.events import (
     TakeBack,
     Unending,
 )
-from gpulaunch.core.model import AttemptId, End, ImageSource, Job, Lost
+from gpulaunch.core.model import AttemptId, End, Gpu, ImageSource, Job, Lost
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.diagnosis import EndDiagnosis
 from gpulaunch.engines.images import Images
 from gpulaunch.engines.local.attempts import LocalAttempts
-from gpulaunch.engines.local.cards import CardLeases, LeaseUser
-from gpulaunch.engines.local.containers import LeftContainers
-from gpulaunch.engines.local.health import Health
+from gpulaunch.engines.local.containers import LeftContainers, end_stragglers, left_below
+from gpulaunch.engines.local.leases import CardLeases, LeaseUser
 from gpulaunch.engines.local.metering import Metering
-from gpulaunch.engines.local.stragglers import end_stragglers, left_below
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.farside.proc import hindrance
 from gpulaunch.gpus.lease import Waiter
-from gpulaunch.gpus.names import listening
-from gpulaunch.process.ends import Ends, EndSlots
-from gpulaunch.text import listing
+from gpulaunch.gpus.socket_locks import listening
+from gpulaunch.gpus.xid import EventsClient
+from gpulaunch.journal.ends import Ends, EndSlots
+
+MAX_XIDS_REMEMBERED = 100
+"""Xids that are remembered of each card, the newest: a faulty program makes thousands."""
+
+
+class Health:
+    """Posts what the driver reports of the cards, from `begin` on; simulated cards have no events.
+
+    `held` returns whether the run holds a card's lease now. Of a card whose lease another launcher
+    holds, only the card's loss is posted: other reports are about that launcher's programs.
+    """
+
+    def __init__(
+        self, context: RunContext, gpus: Sequence[Gpu], held: Callable[[str], bool]
+    ) -> None:
+        self._context = context
+        self._gpus = [gpu for gpu in gpus if not gpu.simulated]
+        self._held = held
+        self._client: EventsClient | None = None
+        self._xids: defaultdict[str, deque[tuple[float, int]]] = defaultdict(
+            lambda: deque(maxlen=MAX_XIDS_REMEMBERED)
+        )
+
+    def begin(self) -> None:
+        """Begin to listen. Idempotent."""
+        if self._client is None and self._gpus:
+            loop, environ = self._context.loop, self._context.base
+            self._client = EventsClient(self._gpus, loop, self._report, environ)
+
+    def _report(self, event: GpuEvent) -> None:
+        if event.verdict != "lost" and not self._held(event.gpu):
+            return
+        if event.code is not None:
+            self._xids[event.gpu].append((time.monotonic(), event.code))
+        self._context.post(event)
+
+    def xids(self, gpu: str, since: float) -> tuple[int, ...]:
+        """Return a card's Xids since this monotonic time, at most the last MAX_XIDS_REMEMBERED."""
+        if self._client is not None:
+            self._client.read()  # what has come in since the loop waited
+        return tuple(code for at, code in self._xids[gpu] if at >= since)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
 
 ADOPTED_TIMEOUT = 3.0
 """Seconds after which a run says that it waits for attempts of an earlier supervisor."""

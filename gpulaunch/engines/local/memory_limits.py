@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 
-from gpulaunch.cgroups.limits import RunCgroups, Unlimited
-from gpulaunch.containers.command_lines import CARRIED
+from gpulaunch.base.cgroups import RunCgroups, Unlimited
+from gpulaunch.containers.engines import CARRIED
 from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId
 from gpulaunch.diagnose.failure.evidence import OwnMemory
 from gpulaunch.engines.context import RunContext
 from gpulaunch.gpus.machine import DoctorFinding
-from gpulaunch.gpus.names import listening
+from gpulaunch.gpus.socket_locks import listening
 
 
 class MemoryLimits:
-    """The limits of a run's attempts. A worker has one for its whole life, whatever it takes."""
+    """The limits of a run's attempts: a cgroup for each process that a job or a worker is.
+
+    A worker has one for its whole life, whatever it takes. The cgroups are made when the first
+    attempt that reserves memory is launched. Where none can be made, memory is reserved all the
+    same, and a line says once why it is not limited.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

@@ -1,12 +1,14 @@
-"""The client of the sampler process (`gpulaunch.sampler`): tells it which attempts run.
+"""What attempts take: the client of the sampler process, and the limits of `memory:`.
 
-Starts the sampler a while after the first attempt, so that a list which is over by then pays
-nothing. What begins and ends in a moment is told together: the sampler looks once a second. When it
-dies, starts another after ever longer pauses, and gives up in the end. Never waits
-for it, save at the close of the run. Nothing that the sampler does changes the run, but for three
-things: an attempt that it finds on a card of others is posted as Misplaced, one that has held
-memory for long and computed nothing as HeldIdle; and what one takes whose job's memory is learned,
-as MemoryPeaked.
+`Metering` tells the sampler (`gpulaunch.observe.sampler`) which attempts run. It starts the sampler
+a while after the first attempt, so that a list which is over by then pays nothing. It tells
+together what begins and ends in a moment: the sampler looks once a second. When the sampler dies,
+it starts another after ever longer pauses, and gives up in the end. It waits for the sampler only
+at the close of the run. The sampler changes only three things in a run: an attempt that it finds on
+a card of others is posted as Misplaced, one that has held memory for long and computed nothing as
+HeldIdle, and what an attempt takes whose job's memory is learned, as MemoryPeaked.
+
+`MemoryLimits` keeps attempts to their `memory:` by cgroups.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from gpulaunch.base.helper_process import Helper, command, understood
 from gpulaunch.core.causes import Hint
 from gpulaunch.core.events import HeldIdle, Launch, MemoryPeaked, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.engines.client import ProgramStarted
 from gpulaunch.engines.context import RunContext
-from gpulaunch.helper_process import Helper, command, understood
-from gpulaunch.process.client import ProgramStarted
-from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
+from gpulaunch.observe.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
 """Seconds from the first attempt to the sampler's start."""
@@ -209,7 +211,7 @@ class Metering:
 
     def _start(self) -> None:
         arguments = [str(self._context.run.metrics), json.dumps(self._cards)]
-        line = command("gpulaunch.sampler.main", *arguments, title="sampler")
+        line = command("gpulaunch.observe.sampler.main", *arguments, title="sampler")
         try:
             self._helper.start(line, self._context.base)
         except OSError:  # processes, memory or descriptors are scarce
@@ -276,3 +278,6 @@ class Metering:
         if begun.ends and not self._unjudged:
             self._unjudged = True
             self._context.warn(begun.attempt.job, f"gpu_idle ends no job here: {why}")
+
+
+# ── Memory limits ─────────────────────────────────────────────────────────────────────────────────

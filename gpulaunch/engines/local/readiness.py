@@ -7,15 +7,16 @@ supervisor. The thread ends with the first answer or with `close`.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from functools import partial
 from urllib.parse import urlsplit
 
+from gpulaunch.base.text import span
 from gpulaunch.core.events import Unanswered
 from gpulaunch.core.facts import ServiceReady
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY, RunContext
-from gpulaunch.text import span
 
 READY_RETRY_DELAY = 0.25
 """Seconds between two connections to a service that is not ready."""
@@ -47,8 +48,6 @@ class Readiness:
         return self._read
 
     def _ask(self, address: str) -> None:
-        from gpulaunch.engines.local.service_answer import answers
-
         try:
             while not self._over.is_set():
                 if answers(address, address_of(address)):
@@ -118,3 +117,35 @@ def _timer(attempt: AttemptId) -> str:
 
 def _deadline(attempt: AttemptId) -> str:
     return f"unanswered:{attempt}"
+
+
+READY_ANSWER_TIMEOUT = 5.0
+"""Seconds that a connection and its answer may take."""
+
+
+def answers(address: str, place: str) -> bool:
+    """Tell whether the service, which is at `place` (HOST:PORT), answers now.
+
+    An HTTP status below 500 other than 404 counts.
+    """
+    if address.startswith("tcp:"):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), READY_ANSWER_TIMEOUT).close()
+        except (OSError, ValueError):
+            return False
+        return True
+    # Few runs have a service: these are imported when one starts.
+    import urllib.error
+    import urllib.request
+
+    try:
+        # No proxy from the environment: the service is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(address, timeout=READY_ANSWER_TIMEOUT):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code < 500 and error.code != 404
+    except Exception:  # whatever a library makes of what a service sends, it is no answer
+        return False

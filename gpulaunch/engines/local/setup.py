@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 
-from gpulaunch.core.selection import Selection
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.free_below import parse_free_below
+from gpulaunch.base.text import several
+from gpulaunch.core.model import Selection
 from gpulaunch.engines import pool as pools
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Engine
-from gpulaunch.errors import UsageError
-from gpulaunch.free_below import parse_free_below
 from gpulaunch.journal.choices import Choices
-from gpulaunch.text import several
 
 _LAUNCHER = 24
 _PER_CARD = 6

@@ -17,7 +17,7 @@ from gpulaunch.core.events import Ended, Event, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.batches import Batch
-from gpulaunch.process.nodeside import Withdrawn
+from gpulaunch.engines.slurm.node_files import Withdrawn
 
 Timer: TypeAlias = Literal[
     "records", "queue", "gather", "send", "room", "stop", "withdrawal", "hold", "confirm",

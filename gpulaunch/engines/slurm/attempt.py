@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.base.text import consecutive
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm.limits import Lane
+from gpulaunch.engines.slurm.node_files import NodeStart, Withdrawn
 from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow
-from gpulaunch.process.nodeside import NodeStart, Withdrawn
-from gpulaunch.text import consecutive
 
 T = TypeVar("T")
 MAX_NUMBERS_PER_CALL = 200

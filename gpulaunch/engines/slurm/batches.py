@@ -18,15 +18,15 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpulaunch.agent.wire import coded, decoded
+from gpulaunch.base.errors import UsageError
+from gpulaunch.base.files import read_bytes
+from gpulaunch.base.files import replace as replace_file
+from gpulaunch.base.text import ranges
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.errors import UsageError
-from gpulaunch.farside.wire import coded, decoded
-from gpulaunch.files import read_bytes
-from gpulaunch.files import replace as replace_file
-from gpulaunch.process.checked import record_of
-from gpulaunch.text import ranges
+from gpulaunch.journal.ends import record_of
 
 Member: TypeAlias = tuple[int, AttemptId]
 """A place in a batch and its attempt. The place is kept only in a batch with `terms.each`."""
@@ -144,7 +144,7 @@ def layers(members: Iterable[Member]) -> list[list[Member]]:
 
 
 def write(batch: Batch, run: SlurmDir) -> None:
-    """Write the intent durably, where `farside/node` finds its attempt. Raises OSError."""
+    """Write the intent durably, where `agent/node` finds its attempt. Raises OSError."""
     listed = [""] * (batch.places[-1] + 1)
     for place, attempt in batch.members:
         listed[place] = coded(str(attempt))

@@ -6,7 +6,8 @@
 
 An answer comes from a later turn of the loop, never from within the call. `Unreachable` says
 nothing about any job: such a submission may have reached the controller, and is looked up by its
-name before it is made again. Nothing here decides, retries or remembers.
+name before it is made again. Nothing here decides or retries. `Limits` remembers what the site has
+refused; it is pure, and told the time.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from typing import IO, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.engines.slurm import reading
-from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.engines.slurm.reasons import is_mixed
-from gpulaunch.loop import Loop
+from gpulaunch.engines.slurm.reading import QueueRow, is_mixed
 
 T = TypeVar("T")
 CALL_TIMEOUT = 30.0
@@ -430,3 +430,6 @@ class _Call(Struct, eq=False):
             # A process that hangs on a file server dies only when the server answers: no waiting.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)
+
+
+# ── Limits of the site ────────────────────────────────────────────────────────────────────────────

@@ -16,21 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from gpulaunch.config.files import current
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.base.text import listing
 from gpulaunch.core.events import HoldQueue, Instruction, Launch, PullImage, StopAttempt
 from gpulaunch.core.model import AttemptId, ImageSource, Job
 from gpulaunch.engines.context import SCARCE, RunContext
-from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.diagnosis import EndDiagnosis
 from gpulaunch.engines.images import Images
 from gpulaunch.engines.prepare import OutputDirs
 from gpulaunch.engines.slurm import actions as a
-from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
+from gpulaunch.engines.slurm import batches, commands, script, standstill
+from gpulaunch.engines.slurm import script as launch_files
 from gpulaunch.engines.slurm.records import DiskRecords
 from gpulaunch.engines.slurm.rundir import TITLES, SlurmDir, forget
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.text import listing
+from gpulaunch.jobfile.config import current
 
 _UNREAD = (
     "{}: handed to Slurm by another version of gpulaunch, whose tickets this one cannot read; on"
@@ -66,7 +67,7 @@ class SlurmEngine:
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
         self._recorded: Sequence[AttemptId] = ()
-        launch_files.lay_out(run)
+        launch_files.lay_out_launch_files(run)
         script.lay_out(run)
         prefix, seen = f"{TITLES}{context.run_id}:", self._records.probe_was_here()
         held = self._records.held()
@@ -122,7 +123,7 @@ class SlurmEngine:
         self._images.close()
         for held, _ in self._state.trailing.values():
             script.forget_silence(self._run, held.id)
-        if unneeded := probe.unneeded(self._state):
+        if unneeded := standstill.unneeded(self._state):
             self._slurm.cancel(unneeded, lambda answer: None)
             for id in unneeded:
                 script.forget_silence(self._run, id)

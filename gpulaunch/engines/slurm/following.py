@@ -30,7 +30,8 @@ from gpulaunch.engines.slurm.attempt import (
     Unaccounted,
     sign_of,
 )
-from gpulaunch.engines.slurm.judge import (
+from gpulaunch.engines.slurm.node_files import NodeStart, Withdrawn
+from gpulaunch.engines.slurm.outcome import (
     AttemptEvidence,
     Over,
     found_its_claim,
@@ -40,8 +41,7 @@ from gpulaunch.engines.slurm.judge import (
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.process.ends import EndRecord, text_of
-from gpulaunch.process.nodeside import NodeStart, Withdrawn
+from gpulaunch.journal.ends import EndRecord, text_of
 
 CARD_NAMES_TIMEOUT = 15.0
 """Seconds after a claim for which the engine waits for the node's record of its cards' names."""
@@ -256,7 +256,7 @@ def begun(state: SlurmState, attempt: AttemptId) -> None:
     if start is None:
         return
     if isinstance(start, Withdrawn):  # by an earlier launcher that was killed meanwhile
-        withdrawals.begin(state, [state.change(attempt, holder=start)])
+        withdrawals.withdraw(state, [state.change(attempt, holder=start)])
         return
     sight = replace(one.sight, confirmed=UNCONFIRMED)
     if one.row is not None and one.row.inferred:  # of a task that had not begun

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from gpulaunch.base.loop import Loop
 from gpulaunch.engines.slurm.commands import (
     PROGRAMS,
     Config,
@@ -17,7 +18,6 @@ from gpulaunch.engines.slurm.commands import (
 )
 from gpulaunch.engines.slurm.rundir import TITLES, SlurmDir
 from gpulaunch.gpus.machine import DoctorFinding
-from gpulaunch.loop import Loop
 
 QUESTION_TIMEOUT = 10.0
 """Seconds for each question: people wait for the answer."""
@@ -39,7 +39,7 @@ def unconfigured(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) ->
     return f"Slurm's programs have no configuration that they can use{unset}: {said[0]}"
 
 
-def runs_in_queue(
+def find_runs_in_queue(
     environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT
 ) -> tuple[list[Path], str]:
     """Return the directories of this user's runs whose jobs wait or run, else why none can be told.

@@ -19,7 +19,10 @@ from msgspec import Struct, field
 Lane: TypeAlias = tuple[str, ...]
 """The options of sbatch to which a site's limits apply."""
 
+
 NAMES = ("--partition=", "--account=", "--qos=", "--reservation=", "--wckey=")
+
+
 FIRST_RETRY_DELAY, MIN_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 5.0, 30.0
 """Seconds from a first refusal to the next try; the longest delay after one of our attempts has
 ended, which may have made room; and the longest at all, since other users' jobs end too."""
@@ -83,7 +86,16 @@ class Limit(Struct, eq=False):
 
 
 class Limits:
-    """The limits that were met, by lane."""
+    """The site's limits on submissions that were met, by lane: how many attempts to try, and when.
+
+    A limit belongs to the partition, account, QOS or reservation that a batch names, or to the
+    whole site. These options are the batch's lane, and each lane finds its limit by itself. Slurm
+    does not say how many attempts there is room for, so it is tried:
+
+        refused n ─▶ half, at once ─▶ ... ─▶ refused 1 ─▶ one, after 1 s, 2 s, ... MAX_RETRY_DELAY
+        n of ours in that lane have ended ─▶ n, soon
+        taken, although none of ours has ended ─▶ twice as many, at once
+    """
 
     def __init__(self) -> None:
         self._met: dict[Lane, Limit] = {}

@@ -10,16 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from gpulaunch.base.files import read_bytes
+from gpulaunch.base.files import replace as replace_file
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm import node_files, script
 from gpulaunch.engines.slurm.attempt import REQUEUED
+from gpulaunch.engines.slurm.node_files import NodeStart, Withdrawn
 from gpulaunch.engines.slurm.rundir import SlurmDir
-from gpulaunch.files import read_bytes
-from gpulaunch.files import replace as replace_file
-from gpulaunch.process import nodeside
-from gpulaunch.process.checked import record_bytes, record_of
-from gpulaunch.process.ends import EndRecord, cause_of, read_end
-from gpulaunch.process.nodeside import NodeStart, Withdrawn
+from gpulaunch.journal.ends import EndRecord, cause_of, read_end, record_bytes, record_of
 
 
 class DiskRecords:
@@ -39,7 +37,7 @@ class DiskRecords:
 
     def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None:
         with suppress(OSError):
-            return nodeside.read_start(self._run.start(attempt))
+            return node_files.read_start(self._run.start(attempt))
         return None
 
     def end(self, attempt: AttemptId) -> EndRecord | None:
@@ -48,7 +46,7 @@ class DiskRecords:
         return None
 
     def beat(self, attempt: AttemptId) -> float | None:
-        return nodeside.last_beat(self._run.start(attempt))
+        return node_files.last_beat(self._run.start(attempt))
 
     def said(self, id: str) -> str:
         return script.said(self._run, id)
@@ -84,7 +82,7 @@ class DiskRecords:
         for why, attempts in groups.items():
             with suppress(OSError):
                 paths = [self._run.start(attempt) for attempt in attempts]
-                ours = nodeside.withdraw(paths, why.reason, why.by)
+                ours = node_files.withdraw(paths, why.reason, why.by)
                 for attempt, mine in zip(attempts, ours, strict=True):
                     (won if mine else lost).add(attempt)
         return frozenset(won), frozenset(lost)
@@ -92,7 +90,7 @@ class DiskRecords:
     def write_stop(self, attempt: AttemptId, why: Withdrawn, now: bool) -> bool:
         """Write the stop file; return False if that failed."""
         try:
-            nodeside.write_stop(self._run.stop(attempt), why.reason, why.by, now)
+            node_files.write_stop(self._run.stop(attempt), why.reason, why.by, now)
         except OSError:
             return False
         return True

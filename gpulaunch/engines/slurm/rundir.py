@@ -1,8 +1,8 @@
-"""The paths by which the launcher and a cluster's nodes talk; see `process/nodeside.py`.
+"""The paths by which the launcher and a cluster's nodes talk; see `engines/slurm/node_files.py`.
 
-slurm/farside-0.1.0.zip               `farside/node`, of the gpulaunch that submits
-slurm/farside-0.1.0-x86_64            the compiled keepers, for nodes of this architecture
-slurm/batch.sh                        what Slurm runs: it starts `farside/node`
+slurm/agent-0.1.0.zip                 `agent/node`, of the gpulaunch that submits
+slurm/agent-0.1.0-x86_64              the compiled keepers, for nodes of this architecture
+slurm/batch.sh                        what Slurm runs: it starts `agent/node`
 slurm/batches/1-2.json, 1-2.id        a batch's attempts by place; Slurm's number of it
 slurm/tickets/JOB.1                   what to run
 slurm/starts/JOB.1  slurm/stops/JOB.1 who has claimed it; that it is to end
@@ -22,7 +22,9 @@ from gpulaunch.journal.rundir import Below, RunDir
 
 TITLES = "gl:"
 """With this the name of every job of ours in Slurm begins; the run's id follows."""
-PROGRAM = f"farside-{__version__}"
+
+
+PROGRAM = f"agent-{__version__}"
 """How the nodes' programs are called. What is in Slurm's queue when another version goes on with
 the run still starts as its own: the tickets of one version are not for the programs of another."""
 

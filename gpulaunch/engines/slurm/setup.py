@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
 
-from gpulaunch.config.files import required
-from gpulaunch.core.selection import Selection
+from gpulaunch.base.errors import NoCardsError, UsageError
+from gpulaunch.base.text import parse_span
+from gpulaunch.core.model import Selection
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.pool import CardPool, SelectionError, cache_directory, parse
 from gpulaunch.engines.protocol import Engine
-from gpulaunch.errors import NoCardsError, UsageError
+from gpulaunch.jobfile.config import required
 from gpulaunch.journal.choices import Choices
-from gpulaunch.text import parse_span
 
 CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
 
 def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) -> None:
-    for given, name, why in (
+    for given, name, reason in (
         (choices.simulate, "--simulate", "pretend cards are this machine's"),
         (choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
         (choices.free_below, "--free-below", "which cards are in use, Slurm knows"),
@@ -29,7 +29,7 @@ def require_fitting(choices: Choices, words: Sequence[str], wait: float | None) 
         (wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
     ):
         if given:
-            raise UsageError(f"{name} does not go with --engine slurm: {why}")
+            raise UsageError(f"{name} does not go with --engine slurm: {reason}")
 
 
 def open_pool(
@@ -72,9 +72,9 @@ def require_here(pool: CardPool, environ: Mapping[str, str]) -> None:
 
 
 def runs_in_queue(environ: Mapping[str, str]) -> tuple[list[Path], str]:
-    from gpulaunch.engines.slurm import health
+    from gpulaunch.engines.slurm.health import find_runs_in_queue
 
-    return health.runs_in_queue(environ)
+    return find_runs_in_queue(environ)
 
 
 def make(context: RunContext, pool: CardPool, words: Sequence[str]) -> Engine:

@@ -19,8 +19,8 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.actions import Action, CancelJobs, PostEvent, Timer, Wake, Warn
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, in_parts
 from gpulaunch.engines.slurm.batches import Batch, BatchDoubted, BatchHanded, Terms
-from gpulaunch.engines.slurm.judge import Over
 from gpulaunch.engines.slurm.limits import Lane, Limits
+from gpulaunch.engines.slurm.outcome import Over
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.records import DiskRecords
 

@@ -2,8 +2,8 @@
 
 Launch ─▶ Prepare ─▶ Prepared ─▶ submission ─▶ Submit ─▶ Answered ─▶ AttemptQueued
 Due ─▶ AskQueue ─▶ Answered ─▶ following ─▶ AttemptStarted, Ended
-StopAttempt ─▶ stopping ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawals: Ended
-                                                    └▶ WriteStop, SignalJobs, CancelJobs
+StopAttempt ─▶ cancellation ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawals: Ended
+                                                        └▶ WriteStop, SignalJobs, CancelJobs
 """
 
 from __future__ import annotations
@@ -13,28 +13,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpulaunch.base.text import span
 from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, End, Interrupted, NotStarted
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import (
+    cancellation,
     commands,
     following,
-    probe,
-    queue_hold,
     standstill,
-    stopping,
     submission,
     withdrawals,
 )
 from gpulaunch.engines.slurm.attempt import REQUEUED, Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
-from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT, found_its_claim
-from gpulaunch.engines.slurm.reading import SUSPENDED
-from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
+from gpulaunch.engines.slurm.outcome import NFS_VISIBILITY_TIMEOUT, found_its_claim
+from gpulaunch.engines.slurm.reading import DEPENDENCY, SUSPENDED, in_words
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.text import span
 
 
 def step(state: SlurmState, observation: a.Observation, now: float) -> list[a.Action]:
@@ -53,7 +50,7 @@ def _observe(state: SlurmState, observation: a.Observation) -> None:
         case a.Answered():
             _answered(state, observation)
         case a.Claimed():
-            stopping.claimed(state, observation)
+            cancellation.claimed(state, observation)
         case Launch():
             state.do(a.Prepare(observation))
         case a.Prepared(launch, options, environ):
@@ -67,15 +64,15 @@ def _observe(state: SlurmState, observation: a.Observation) -> None:
         case StopAttempt():
             _stop(state, observation)
         case HoldQueue(on):
-            queue_hold.want(state, on)
+            standstill.want(state, on)
             if not on:
                 submission.send(state)
         case a.Unwritten(a.Submit(), why):
             submission.unwritten(state, why)
         case a.Unwritten(a.Hold() as hold):
-            queue_hold.answered(state, hold, None)
+            standstill.answered(state, hold, None)
         case a.Unwritten(a.WriteStop(attempt)):
-            stopping.unwritten(state, attempt)
+            cancellation.unwritten(state, attempt)
         case a.Adopted():
             _adopt(state, observation)
 
@@ -86,7 +83,7 @@ def _answered(state: SlurmState, seen: a.Answered) -> None:
         case a.Submit():
             submission.submitted(state, answer)
         case a.SubmitProbe():
-            probe.submitted(state, answer)
+            standstill.submitted(state, answer)
         case a.AskConfig():
             submission.configured(state, answer)
         case a.AskQueue():
@@ -95,11 +92,11 @@ def _answered(state: SlurmState, seen: a.Answered) -> None:
             following.shown(state, attempt, answer, seen.asked_at)
             following.plan(state)
         case a.Hold() as hold:
-            queue_hold.answered(state, hold, answer)
+            standstill.answered(state, hold, answer)
         case a.CancelJobs(_, withdrawn) if not isinstance(answer, commands.Unreachable):
             withdrawals.answered(state, withdrawn)
         case a.SignalJobs(attempts) if isinstance(answer, commands.Unreachable):
-            stopping.unsignalled(state, attempts)
+            cancellation.unsignalled(state, attempts)
             withdrawals.away(state, answer.text)
         case a.CancelJobs():
             withdrawals.away(state, answer.text)
@@ -126,14 +123,14 @@ def _queue_seen(state: SlurmState, answer: commands.QueueAnswer, asked_at: float
     following.trail(state, rows, asked_at, whole)
     withdrawals.look(state, rows, asked_at, whole)
     if whole:
-        probe.look(state, rows)
+        standstill.probe_queue(state, rows)
     following.cancel_strays(state, rows)
     following.recall(state)
     standstill.give_up_hope(state)
-    queue_hold.look(state)
+    standstill.check_queue_hold(state)
     following.look(state)
     following.confirm(state, doubted)
-    stopping.insist(state)
+    cancellation.insist(state)
     following.plan(state)
 
 
@@ -182,7 +179,7 @@ def _stop(state: SlurmState, stop: StopAttempt) -> None:
         if not one.id and submission.drop(state, attempt):
             withdrawals.over(state, one, Interrupted(stop.by))
         else:
-            stopping.ask(state, attempt)
+            cancellation.ask(state, attempt)
     elif not state.adopted:
         state.early[attempt] = stop
 
@@ -215,7 +212,7 @@ def _adopt(state: SlurmState, left: a.Adopted) -> None:
         else:
             submission.take_up(state, batch)
     for one in state.which(lambda one: one.stop):
-        stopping.ask(state, one.attempt)
+        cancellation.ask(state, one.attempt)
     for attempt in sorted(unknown):
         state.post(Ended(attempt, End(Interrupted(ByCluster("never_handed")))))
     following.plan(state)
@@ -272,12 +269,12 @@ def _known_here(state: SlurmState, one: SlurmAttempt, reason: str) -> str:
 
     The core names the jobs that it needs.
     """
-    if queue_hold.holds(state, one):
+    if standstill.holds(state, one):
         return "held until the run goes on"
     if reason != DEPENDENCY:
         return ""
     if state.probe.id:
-        return probe.why(state)
+        return standstill.why(state)
     return f"others with a token of {one.slurm.token} go first" if one.slurm.token else ""
 
 
@@ -288,9 +285,9 @@ _WHEN_DUE: dict[a.Timer, Callable[[SlurmState], None]] = {
     "gather": submission.gather_what_is_ripe,
     "send": submission.send,
     "room": submission.send,
-    "stop": stopping.begin,
+    "stop": cancellation.begin,
     "withdrawal": withdrawals.late,
-    "hold": queue_hold.look,
+    "hold": standstill.check_queue_hold,
     "scarce": _take_scarce,
     "postponed": _take_postponed,
 }

@@ -5,7 +5,7 @@
                                                                        in words not Slurm's own:
                                                                        looked up, then again
 
-A limit of the site delays only the batches to which it applies (`limits.py`).
+A limit of the site delays only the batches to which it applies (`commands.Limits`).
 
 Attempts that need one task each of the same array go as an array too, each task with the index of
 the task that it needs (`aftercorr`).
@@ -20,7 +20,14 @@ from msgspec.structs import replace
 
 from gpulaunch.core.facts import AttemptQueued
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm import batches, commands, following, probe, stopping, withdrawals
+from gpulaunch.engines.slurm import (
+    batches,
+    cancellation,
+    commands,
+    following,
+    standstill,
+    withdrawals,
+)
 from gpulaunch.engines.slurm.actions import AskConfig, ForgetBatch, RecordNumber, Submit
 from gpulaunch.engines.slurm.attempt import SlurmJob
 from gpulaunch.engines.slurm.batches import (
@@ -205,7 +212,7 @@ def numbered(state: SlurmState, batch: Batch) -> None:
         if one.withdrawn:
             withdrawals.cancel(state, [one])
         elif one.stop is not None:
-            stopping.ask(state, attempt)
+            cancellation.ask(state, attempt)
 
 
 def _refuse(state: SlurmState, batch: Batch, why: str) -> None:
@@ -215,7 +222,7 @@ def _refuse(state: SlurmState, batch: Batch, why: str) -> None:
     withdrawn.
     """
     _done(state, batch)
-    stopping.refuse(state, batch.attempts, why)
+    cancellation.refuse(state, batch.attempts, why)
     following.give_up(state)
 
 
@@ -352,7 +359,7 @@ def send(state: SlurmState) -> None:
             # Under new names, so that no part is taken for a batch of an earlier launcher.
             _replace(state, batch, parts)
             continue
-        if probe.comes_first(state, batch.terms.options):
+        if standstill.comes_first(state, batch.terms.options):
             return
         ready = batch.state
         batch.state = BatchHanded(ready)

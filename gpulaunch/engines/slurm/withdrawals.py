@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpulaunch.base.text import shell_word
 from gpulaunch.core.events import Ended, StopAttempt
 from gpulaunch.core.model import (
     AttemptId,
@@ -24,13 +25,15 @@ from gpulaunch.core.model import (
     Stopped,
     status_of,
 )
-from gpulaunch.engines.slurm.actions import CancelJobs, ForgetAttempt
+from gpulaunch.engines.slurm.actions import (
+    CancelJobs,
+    ForgetAttempt,
+)
 from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt, in_parts, ranges
+from gpulaunch.engines.slurm.node_files import Withdrawn
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.process.ends import cause_of
-from gpulaunch.process.nodeside import Withdrawn
-from gpulaunch.text import shell_word
+from gpulaunch.journal.ends import cause_of
 
 WITHDRAWAL_TIMEOUT = 5.0
 """Seconds to wait for scancel's answer before an attempt is over without it."""
@@ -41,7 +44,7 @@ MAX_NUMBERS_SHOWN = 8
 SILENT = "Slurm's controller does not answer"
 
 
-# ── The end of an attempt that never began ──────────────────────────────────────────────────────
+# ── The end of an attempt that never began ────────────────────────────────────────────────────────
 
 
 def over(
@@ -79,10 +82,10 @@ def as_asked(outcome: Outcome, stop: StopAttempt | None) -> Outcome:
     return Interrupted(stop.by, status)
 
 
-# ── What was withdrawn, and Slurm may still have ────────────────────────────────────────────────
+# ── What was withdrawn, and Slurm may still have ──────────────────────────────────────────────────
 
 
-def begin(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
+def withdraw(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     """Cancel these withdrawn attempts in Slurm; while it is silent, `let_go` follows."""
     until = state.now + WITHDRAWAL_TIMEOUT
     for one in some:
@@ -157,7 +160,7 @@ def look(state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bo
     cancel(state, there)
 
 
-# ── A controller that does not answer ───────────────────────────────────────────────────────────
+# ── A controller that does not answer ─────────────────────────────────────────────────────────────
 
 
 def away(state: SlurmState, why: str) -> None:

@@ -12,7 +12,7 @@ import sys
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, End, Exited, Failure
-from gpulaunch.metrics.model import CardSample
+from gpulaunch.observe.metrics.model import CardSample
 from tests.views.history import History
 from tests.views.top.pilot import FakeLink, FakeSamples, Seat, watch
 

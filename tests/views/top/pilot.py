@@ -12,14 +12,14 @@ from rich.console import Console
 from textual.app import App
 from textual.pilot import Pilot
 
+from gpulaunch.base.errors import GpulaunchError
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.metrics.model import AttemptUse, CardSample
-from gpulaunch.views.top.app import Top
-from gpulaunch.views.top.board import Dated, Why
+from gpulaunch.observe.metrics.model import AttemptUse, CardSample
+from gpulaunch.observe.top.app import Top
+from gpulaunch.observe.top.board import Dated, Why
 from tests.views.history import History
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.base.errors import GpulaunchError
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Retry
 from gpulaunch.core.model import AttemptId, End, Exited, Failure, Interrupted
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.metrics.model import AttemptUse, CardSample
+from gpulaunch.observe.metrics.model import AttemptUse, CardSample
 from tests.views.history import History
 from tests.views.top.pilot import FakeLink, FakeSamples, Seat, watch
 

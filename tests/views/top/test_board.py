@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
-from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.board import Playback as Past
+from gpulaunch.observe.top.board import Board
+from gpulaunch.observe.top.board import Playback as Past
 from tests.views.history import History
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpulaunch.views.top.draw import bar, fit, sparkline
+from gpulaunch.observe.top.draw import bar, fit, sparkline
 
 
 def test_a_bar_is_drawn_to_an_eighth_of_a_column() -> None:
@@ -27,6 +27,6 @@ def test_a_curve_has_a_column_per_span_and_blanks_where_nothing_was_measured() -
 
 @given(st.text(max_size=30), st.integers(0, 20))
 def test_cut_text_is_exactly_as_wide_as_asked(text: str, width: int) -> None:
-    from gpulaunch.digest.words import visible
+    from gpulaunch.observe.present.words import visible
 
     assert cell_len(fit(visible(text), width)) == width

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited, LadderStep
-from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
+from gpulaunch.observe.top.board import Board
+from gpulaunch.observe.top.rows import CardRows, FailedRows, Filter
 from tests.views.history import History
 
 

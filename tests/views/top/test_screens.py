@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.views.top import screens as logs
-from gpulaunch.views.top.screens import LogTail
+from gpulaunch.observe.top import screens as logs
+from gpulaunch.observe.top.screens import LogTail
 
 
 def test_a_log_that_is_not_there_yet_is_read_once_it_is(tmp_path: Path) -> None:

@@ -134,8 +134,8 @@ def loaded():
     try:
         package = sys.modules[NAME] = type(sys)(NAME)
         package.__path__ = [REPORT]
-        __import__(NAME + ".main")
-        return sys.modules[NAME + ".main"].tell
+        __import__(NAME + ".words")
+        return sys.modules[NAME + ".words"].tell
     finally:
         sys.dont_write_bytecode = written
         for name in [n for n in sys.modules if n == NAME or n.startswith(NAME + ".")]:

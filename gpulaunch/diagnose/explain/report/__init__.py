@@ -1,6 +1,6 @@
 """What an uncaught device error was about: which tensors were where, the odd one, what to change.
 
-    error ─errors─▶ frames ─search─▶ tensors ─verdict─▶ the odd ones ─words, advice─▶ text
+    error ─messages─▶ frames ─search─▶ tensors ─verdict─▶ the odd ones ─words, advice─▶ text
 
 Owns the words of the report and the look into a traceback's frames. It never raises, never runs
 anything on a device, never waits for one (of a tensor it reads shape, dtype and device, never a

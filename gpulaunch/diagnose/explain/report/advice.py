@@ -8,14 +8,21 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from .errors import baked_in, seen_cards, visible
-from .frames import TracebackStep, short
-from .limits import PER_FRAME
-from .messages import KERNEL, LOADED, MEMORY, MIXED, NO_GPU, ORDINAL, SAME_CARD
-from .search import FrameSearch
-from .syntax import NOTHING, factory, resolve, unparse
-from .tensors import NamedTensor, by_owner, described, grouped
-from .verdict import DeviceErrorEvidence
+from .messages import (
+    KERNEL,
+    LOADED,
+    MEMORY,
+    MIXED,
+    NO_GPU,
+    ORDINAL,
+    SAME_CARD,
+    baked_in,
+    seen_cards,
+    visible,
+)
+from .search import FrameSearch, TracebackStep, short
+from .tensors import PER_FRAME, NamedTensor, by_owner, described, grouped
+from .verdict import NOTHING, DeviceErrorEvidence, factory, resolve, unparse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""What may be said of a tensor, and of many."""
+"""What may be said of a tensor, and of many: by types, attributes and slots, within bounds.
+
+Looks at a stranger's objects without running any of their code.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,81 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .objects import mro
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+# ── Bounds of a report's work and length ──────────────────────────────────────────────────────────
+
+SECONDS = 2.0
+"""Seconds for the look into all frames."""
+OBJECTS = 40_000
+"""Objects looked at from one frame."""
+DEPTH = 7
+"""Containers and attributes from a variable, or from a module, to a tensor."""
+PER_CONTAINER = 256
+"""Entries looked at of a container."""
+PER_FRAME = 10
+"""Tensors shown of a frame's variable."""
+FRAMES = 12
+"""Frames whose tensors are shown."""
+LINES = 120
+"""Lines of a report."""
+WIDTH = 300
+"""Characters of a line."""
+SOURCE_SIZE = 4 << 20
+"""Characters of a source file that is parsed, and bytes of a record in an archive."""
+
+
+# ── Objects ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def mro(kind: type) -> tuple[type, ...]:
+    """Return a type's bases, past any metaclass of the program's."""
+    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return found
+
+
+def of(kind: type, name: str) -> Any:
+    """Return a type's own attribute, past any metaclass of the program's."""
+    return type.__getattribute__(kind, name)
+
+
+def attributes(obj: Any) -> dict[str, Any]:
+    """Return the instance's own attributes, past the program's `__getattr__` and properties."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except Exception:
+        return {}
+    return found if type(found) is dict else {}
+
+
+class Slotted:
+    __slots__ = ("slot",)
+
+
+MEMBER = type(vars(Slotted)["slot"])
+
+
+def slots(obj: Any) -> Iterator[tuple[str, Any]]:
+    for kind in mro(type(obj)):
+        for name, member in list(of(kind, "__dict__").items())[:PER_CONTAINER]:
+            if type(member) is MEMBER and of(kind, "__module__") != "builtins":
+                try:
+                    yield name, member.__get__(obj, type(obj))
+                except Exception:
+                    continue
+
+
+def is_code(value: Any) -> bool:
+    return is_code_type(type(value)) or any(base is type for base in mro(type(value)))
+
+
+def is_code_type(kind: type) -> bool:
+    return of(kind, "__name__") in ("module", "function", "builtin_function_or_method", "method")
+
+
+# ── Tensors ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class NamedTensor(NamedTuple):

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.farside import kernel
+from gpulaunch.agent import kernel
 
 ASK_TIMEOUT = 5.0
 """Seconds for one answer of the daemon."""

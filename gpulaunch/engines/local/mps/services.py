@@ -27,22 +27,22 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpulaunch.agent.proc import named_unkillable
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.base.files import replace as replace_file
+from gpulaunch.base.helper_process import command
 from gpulaunch.core.causes import Hint, SharedFate
 from gpulaunch.core.events import Ended, Launch
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
+from gpulaunch.engines import client
+from gpulaunch.engines.client import Pair
+from gpulaunch.engines.command import Command
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MpsVariables
 from gpulaunch.engines.local.mps import system
 from gpulaunch.engines.local.pairs import PairKind, Pairs
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.farside.proc import named_unkillable
-from gpulaunch.files import replace as replace_file
 from gpulaunch.gpus.mask import MPS_LOGS, MPS_PIPES, visible
-from gpulaunch.helper_process import command
-from gpulaunch.process import client
-from gpulaunch.process.client import Pair
-from gpulaunch.process.command import Command
 
 START_TIMEOUT = 30.0
 """Seconds until a daemon has to have a server that answers. It mostly takes one; longer on machines

@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from gpulaunch.base.errors import GpulaunchError
+from gpulaunch.base.files import locked_directory
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.local.stragglers import kill_marked
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.files import locked_directory
+from gpulaunch.engines.local.containers import kill_marked
 from gpulaunch.gpus.machine import DoctorFinding, Machine
 
 PROGRAM = "nvidia-cuda-mps-control"

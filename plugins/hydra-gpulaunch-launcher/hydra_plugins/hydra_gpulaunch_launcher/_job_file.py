@@ -20,7 +20,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import filter_overrides
 from hydra.errors import CompactHydraException
 
-from gpulaunch.errors import JobFileError
+from gpulaunch.base.errors import JobFileError
 from gpulaunch.jobfile.placeholders import RESERVED
 from hydra_plugins.hydra_gpulaunch_launcher import _job
 

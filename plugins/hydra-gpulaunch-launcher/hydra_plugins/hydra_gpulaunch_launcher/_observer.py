@@ -6,14 +6,14 @@ import logging
 from collections.abc import Mapping
 from shlex import quote
 
-from gpulaunch.app import Observer
+from gpulaunch.base.text import span
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
-from gpulaunch.digest.events import EventLine, LineFormatter, Tone
-from gpulaunch.journal.finding import typed
+from gpulaunch.journal.find import typed
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.text import span
+from gpulaunch.observe.present.events import EventLine, LineFormatter, Tone
+from gpulaunch.run import Observer
 
 LEVELS: Mapping[Tone, int] = {
     "good": logging.INFO,

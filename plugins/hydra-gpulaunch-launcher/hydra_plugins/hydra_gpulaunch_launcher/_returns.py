@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 
-from gpulaunch.core.records import JobRecord
+from gpulaunch.base.wording import job_reason, run_reason
+from gpulaunch.core.ledger import JobRecord
 from gpulaunch.executor import RemoteTraceback, transfer
-from gpulaunch.wording import job_reason, run_reason
 from hydra_plugins.hydra_gpulaunch_launcher import _job
 
 if TYPE_CHECKING:
-    from gpulaunch.app.options import RunEnd
+    from gpulaunch.run.options import RunEnd
 
 
 class JobFailedError(CompactHydraException):

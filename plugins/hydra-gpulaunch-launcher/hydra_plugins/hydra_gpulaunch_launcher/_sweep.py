@@ -1,6 +1,6 @@
 """A sweep as one run of gpulaunch: a job file for the jobs so far, and what came of each.
 
-    launch ─▶ files in RUN/hydra ─▶ gpulaunch.app.run, or resume for a further batch ─▶ JobReturns
+    launch ─▶ files in RUN/hydra ─▶ gpulaunch.run.run, or resume for a further batch ─▶ JobReturns
 
 RUN/hydra/ holds sweep.yaml (the job file) and jobs.csv (a row a job, with its overrides as values),
 both for gpulaunch; jobs.json and pickles, for `_job`.
@@ -27,12 +27,12 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, configure_log, filter_overrides, setup_globals
 from omegaconf import DictConfig, OmegaConf
 
-from gpulaunch.app import Choices, RunOptions, resume, run
-from gpulaunch.errors import GpulaunchError, JobFileError
+from gpulaunch.base.errors import GpulaunchError, JobFileError
+from gpulaunch.base.files import replace as replace_file
+from gpulaunch.base.text import parse_span, several
 from gpulaunch.executor import transfer
-from gpulaunch.files import replace as replace_file
-from gpulaunch.journal.finding import typed
-from gpulaunch.text import parse_span, several
+from gpulaunch.journal.find import typed
+from gpulaunch.run import Choices, RunOptions, resume, run
 from hydra_plugins.hydra_gpulaunch_launcher import _job, _job_file
 from hydra_plugins.hydra_gpulaunch_launcher._job_file import LaunchError
 from hydra_plugins.hydra_gpulaunch_launcher._observer import SweepObserver
@@ -41,7 +41,7 @@ from hydra_plugins.hydra_gpulaunch_launcher._returns import job_return
 if TYPE_CHECKING:
     from hydra.types import HydraContext, TaskFunction
 
-    from gpulaunch.app.options import RunEnd
+    from gpulaunch.run.options import RunEnd
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What every part of gpulaunch uses: text, errors, files, time, the loop, cgroups, JSON, words."""

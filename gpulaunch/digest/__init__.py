@@ -1,5 +1,0 @@
-"""Facts in, values and words out: what a run comes to, for whoever tells of it.
-
-Views of a terminal, the report, messages and metrics take it from here. Knows no terminal, writes
-nothing.
-"""
