@@ -77,7 +77,12 @@ class Trial:
         self.work.run(*install, f"gpulaunch[all] @ {wheel.as_uri()}")
         (at / "all.sh").write_text("CUDA_VISIBLE_DEVICES=0 python a.py &\n")
         self.work.run(at / "bin/gpulaunch", "init", "all.sh", at=at)
-        if "wait" not in self.work.run(at / "bin/gpulaunch", "wa", _GPULAUNCH_COMPLETE="zsh"):
+        asked = {
+            "_GPULAUNCH_COMPLETE": "zsh_complete",
+            "COMP_WORDS": "gpulaunch wa",
+            "COMP_CWORD": "1",
+        }
+        if "wait" not in self.work.run(at / "bin/gpulaunch", **asked):
             sys.exit(f"{at}: nothing is completed")
         return f"{wheel.name}: installed and run with the oldest versions that it takes"
 
