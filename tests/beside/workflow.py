@@ -89,10 +89,11 @@ def is_job(process: psutil.Process) -> bool:
 
 def is_launcher(process: psutil.Process) -> bool:
     try:
-        words = " ".join(process.cmdline()).split()[:12]  # one that waits has a title of one text
+        words = process.cmdline()[:12]
     except psutil.NoSuchProcess:
         return False
-    return "exec" in words and any("gpulaunch" in word for word in words)
+    waits = words[:1] != [] and words[0].startswith("gpulaunch exec")  # its title, one text
+    return waits or ("exec" in words and any("gpulaunch" in word for word in words))
 
 
 def leased(environ: dict[str, str]) -> dict[str, object]:
