@@ -32,11 +32,12 @@ from tests.slurm.test_runs import SLURM, left, lines, places
 pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
-# Waits seconds, not a minute, for records that a node which is gone has not left.
+# Waits seconds, not a minute, for records that a node which is gone has not left. The tests have to
+# see `status` within these seconds.
 IMPATIENT = [
     sys.executable,
     "-c",
-    "from gpulaunch.engines.slurm import outcome; outcome.NFS_VISIBILITY_TIMEOUT = 5.0;"
+    "from gpulaunch.engines.slurm import outcome; outcome.NFS_VISIBILITY_TIMEOUT = 15.0;"
     "from gpulaunch.cli import main; raise SystemExit(main())",
 ]
 
