@@ -52,6 +52,8 @@ FILES = {
 }
 OURS = {*THREADS, *MASTER, *CACHES, *(f"PET_{name}" for name in MASTER), "PYTHONUNBUFFERED"}
 OF_SHELLS = {"_", "SHLVL", "PWD", "OLDPWD"}
+CALM = 5
+"""Looks in a row that find all processes asleep: nothing more starts then."""
 SLEEPS = 15
 """Sleeps of a script that polls after which it has nothing more to start, if no call came."""
 
@@ -216,7 +218,7 @@ class Stage:
     def _settle(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until all has started that can; return whether the command still runs."""
         before: dict[int, str] = {}
-        slept, gone = self._slept(), 0
+        slept, gone, calm = self._slept(), 0, 0
         while True:
             ended = process.poll() is not None
             if self.hear(0):
@@ -228,12 +230,16 @@ class Stage:
             gone = gone + 1 if ended and not now else 0
             if gone > 2:
                 return self.hear(0)
-            if now and asleep and now == before and not self.hear(0):
+            # One that has just been started may sleep for a moment, or not be seen yet.
+            calm = calm + 1 if now and asleep and now == before else 0
+            if calm == CALM and not self.hear(0):
                 return True
+            calm %= CALM
             if self._slept() >= slept + SLEEPS and self.running:
                 return True
             before = now
-            self.hear(0.01)
+            if self.hear(0.01):
+                calm = 0
 
     def _slept(self) -> int:
         """Count the sleeps of the script so far."""
